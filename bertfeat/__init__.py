@@ -1,0 +1,41 @@
+"""Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times.
+
+Nothing heavy is imported here: the public names load on first use, so that `bertfeat --help` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from bertfeat._version import __version__
+
+if TYPE_CHECKING:
+    from bertfeat.config import ExtractConfig
+    from bertfeat.embedding import embed
+    from bertfeat.errors import BertfeatError
+    from bertfeat.extraction import extract
+    from bertfeat.store.reader import Store, open_store
+    from bertfeat.store.verification import verify
+
+__all__ = ["BertfeatError", "ExtractConfig", "Store", "__version__", "embed", "extract", "open_store", "verify"]
+
+_HOMES = {
+    "BertfeatError": "bertfeat.errors",
+    "ExtractConfig": "bertfeat.config",
+    "Store": "bertfeat.store.reader",
+    "embed": "bertfeat.embedding",
+    "extract": "bertfeat.extraction",
+    "open_store": "bertfeat.store.reader",
+    "verify": "bertfeat.store.verification",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,52 @@
+"""The command line. Commands are found by name and imported on use, so that `--help` loads nothing heavy."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from bertfeat._version import __version__
+from bertfeat.cli.failures import report_failures
+
+# name -> (module, one-line help); the modules may import heavy things, this table may not.
+_COMMANDS = {
+    "extract": ("bertfeat.cli.extract", "Run an encoder over a corpus and keep its hidden states."),
+    "inspect": ("bertfeat.cli.inspect", "Show what is in a store, from which model, how fast it was made."),
+    "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
+    "models": ("bertfeat.cli.models", "List the model families that can be run."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names in the order of the table."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command."""
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands with their one-line help, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, "-V", "--version", prog_name="bertfeat")
+def group() -> None:
+    """Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times."""
+
+
+def main() -> None:
+    """Run the command line; exit codes are 0 done, 1 a check found something, 2 user's input, 3 run failed."""
+    with report_failures():
+        group(prog_name="bertfeat", standalone_mode=False)
+    sys.exit(0)

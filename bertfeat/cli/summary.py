@@ -1,0 +1,123 @@
+"""What the command line says of a store and of an estimate, as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertfeat.cli.progress import human_bytes, human_time
+from bertfeat.config import Level
+from bertfeat.estimation import Estimate
+from bertfeat.records import LevelSchema
+from bertfeat.store.reader import Store
+
+
+def store_summary(store: Store) -> dict[str, Any]:
+    """Return what is in a store as plain JSON values."""
+    totals = store.manifest["totals"]
+    seconds = run_seconds(store)
+    n_tokens = totals["counts"].get("n_encoded_tokens", 0)
+    return {
+        "store": str(store.path),
+        "levels": {str(level): _level(store, level) for level in store.levels},
+        "n_documents": totals["counts"].get("n_documents", 0),
+        "n_tokens": totals["counts"].get("n_tokens", 0),
+        "n_truncated_tokens": totals["counts"].get("n_truncated_tokens", 0),
+        "n_windows": totals["counts"].get("n_windows", 0),
+        "n_bad_rows": totals["n_bad_rows"],
+        "n_shards": totals["n_shards"],
+        "n_bytes": sum(totals["n_bytes"].values()),
+        "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
+        "tokens_per_s": round(n_tokens / seconds["encode"], 1) if seconds.get("encode") else None,
+        "metadata": store.metadata,
+    }
+
+
+def run_seconds(store: Store) -> dict[str, float]:
+    """Return the seconds that each stage took, added up over the receipts."""
+    seconds: dict[str, float] = {}
+    for receipt in store.receipts():
+        for stage, value in receipt.seconds.items():
+            seconds[stage] = seconds.get(stage, 0.0) + value
+    return seconds
+
+
+def _level(store: Store, level: Level) -> dict[str, Any]:
+    schema = store.schema(level)
+    return {
+        "n_rows": store.n_rows(level),
+        "n_bytes": store.manifest["totals"]["n_bytes"].get(str(level), 0),
+        "columns": {column.name: column.type for column in schema.columns},
+        "features": {feature.name: feature.dim for feature in schema.features},
+    }
+
+
+def result_line(store: Store) -> str:
+    """Return one line on a finished store."""
+    summary = store_summary(store)
+    rows = ", ".join(f"{info['n_rows']:,} {level} rows" for level, info in summary["levels"].items())
+    rate = f", {summary['tokens_per_s']:,.0f} tokens/s" if summary["tokens_per_s"] else ""
+    aside = f", {summary['n_bad_rows']:,} bad rows set aside" if summary["n_bad_rows"] else ""
+    return f"{store.path}: {rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
+
+
+def inspect_lines(store: Store) -> list[str]:
+    """Return what `bertfeat inspect` prints."""
+    summary, meta = store_summary(store), store.metadata
+    versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
+    lines = [f"{store.path}: {summary['n_documents']:,} documents, {summary['n_tokens']:,} tokens", ""]
+    for level in store.levels:
+        lines += _level_lines(store.schema(level), summary["levels"][str(level)])
+    revision = f" at {meta['revision']}" if meta["revision"] else ""
+    lines += [
+        "",
+        f"model      {meta['model']}{revision} ({meta['family']})",
+        f"size       {meta['n_layers']} layers, {meta['hidden_size']} wide",
+        f"weights    sha256 {meta['weights_sha256']}",
+        f"tokenizer  sha256 {meta['tokenizer_sha256']}",
+        f"layers     {', '.join(map(str, meta['layers']))}; combined: {', '.join(meta['combine'])}",
+        f"pooling    word {meta['word_pooling']}, sentence {meta['pooling']}",
+        f"windows    {summary['n_windows']:,} of up to {meta['max_length']} tokens, overlap {meta['stride']}"
+        + (", with document context" if meta["document_context"] else ""),
+        f"encoder    {meta['attention']}, {meta['compute_dtype']} on {meta['device_kind']}",
+        f"stored     as {meta['store_dtype']}",
+        f"made by    {versions}",
+        f"run        {_run_line(summary)}",
+    ]
+    if summary["n_truncated_tokens"]:
+        lines.append(f"truncated  {summary['n_truncated_tokens']:,} tokens are lost to truncation")
+    if summary["n_bad_rows"]:
+        lines.append(f"set aside  {summary['n_bad_rows']:,} rows that could not be read (_bertfeat/quarantine)")
+    return lines
+
+
+def _level_lines(schema: LevelSchema, info: dict[str, Any]) -> list[str]:
+    features = ", ".join(f"{name}[{dim}]" for name, dim in info["features"].items())
+    return [
+        f"{schema.level!s:<10} {info['n_rows']:,} rows, {human_bytes(info['n_bytes'])}",
+        f"           {', '.join(info['columns'])}",
+        f"           {features}",
+    ]
+
+
+def _run_line(summary: dict[str, Any]) -> str:
+    seconds = summary["seconds"]
+    if not seconds:
+        return "no times kept"
+    stages = ", ".join(
+        f"{stage} {human_time(value) if value >= 60 else f'{value:.1f} s'}" for stage, value in seconds.items()
+    )
+    rate = f"{summary['tokens_per_s']:,.0f} tokens/s in the encoder; " if summary["tokens_per_s"] else ""
+    return f"{rate}{stages}; {summary['n_shards']} shards"
+
+
+def estimate_lines(estimate: Estimate) -> list[str]:
+    """Return what `bertfeat extract --dry-run` prints."""
+    about = "" if estimate.is_exact else "about "
+    return [
+        f"documents  {estimate.n_documents:,}"
+        + (f" ({estimate.n_bad_rows:,} bad rows)" if estimate.n_bad_rows else ""),
+        f"tokens     {about}{estimate.n_tokens:,} ({about}{estimate.n_encoded_tokens:,} through the encoder)",
+        *(f"{level!s:<10} {about}{n_rows:,} rows" for level, n_rows in estimate.n_rows.items()),
+        f"on disk    about {human_bytes(estimate.n_bytes)} in {estimate.n_shards} shards",
+        f"time       about {human_time(estimate.seconds)} at {estimate.tokens_per_s:,.0f} tokens/s",
+    ]

@@ -1,0 +1,287 @@
+"""The settings of an extraction: one frozen object that flags, JSON and Python all make."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from bertfeat.errors import ConfigError
+
+DEFAULT_SHARD_BYTES = 256_000_000
+DEFAULT_MODEL = "minilm"
+
+
+class Level(StrEnum):
+    """What one row of a part stands for; `sentence` is the whole document."""
+
+    TOKEN = "token"
+    WORD = "word"
+    SENTENCE = "sentence"
+
+
+class Combine(StrEnum):
+    """How the selected layers become columns: one a layer (`none`), or one of the whole set."""
+
+    NONE = "none"
+    CONCAT = "concat"
+    SUM = "sum"
+    MEAN = "mean"
+
+
+class WordPooling(StrEnum):
+    """How the tokens of a word become one vector."""
+
+    FIRST = "first"
+    LAST = "last"
+    MEAN = "mean"
+    MAX = "max"
+
+
+class Pooling(StrEnum):
+    """How the tokens of a document become one vector."""
+
+    MEAN = "mean"
+    MAX = "max"
+    CLS = "cls"
+    POOLER = "pooler"
+
+
+class OnOverlong(StrEnum):
+    """What happens to a document longer than the model takes."""
+
+    WINDOW = "window"
+    TRUNCATE = "truncate"
+    ERROR = "error"
+
+
+class StoreDtype(StrEnum):
+    """The type of the stored vectors."""
+
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
+class VectorEncoding(StrEnum):
+    """How a vector is laid in Parquet: fixed-size list, or fixed-size binary (little-endian)."""
+
+    ARRAY = "array"
+    BINARY = "binary"
+
+
+class ComputeDtype(StrEnum):
+    """The type that the encoder computes in; `auto` is float32 on CPU, bfloat16 on CUDA."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class CorpusFormat(StrEnum):
+    """The formats that a corpus is read from; `auto` goes by the file ending."""
+
+    AUTO = "auto"
+    TXT = "txt"
+    JSONL = "jsonl"
+    CSV = "csv"
+    TSV = "tsv"
+    PARQUET = "parquet"
+    CONLL = "conll"
+    CONLLU = "conllu"
+
+
+class BadRows(StrEnum):
+    """What happens to a row that cannot be read: the run ends, or the row is kept aside and counted."""
+
+    ERROR = "error"
+    QUARANTINE = "quarantine"
+
+
+class Runner(StrEnum):
+    """Where shards run."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+# Settings that decide where and how fast a shard runs, never its bytes: a rerun may change them.
+RUN_ONLY = {"plan": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractConfig:
+    """Every setting of `bertfeat extract`, checked on construction.
+
+    Strings are accepted wherever an enum stands, lists and comma-separated strings wherever a tuple stands.
+    `None` means the default that depends on the model (`max_length`, `stride`) or the device (`max_batch_tokens`,
+    `workers`).
+
+    Raises:
+        ConfigError: A value is not one of the choices, out of range, or contradicts another.
+
+    Example:
+        >>> ExtractConfig(levels="word,sentence", layers=[-1, 0]).layers
+        '-1,0'
+    """
+
+    format: CorpusFormat = CorpusFormat.AUTO
+    text_column: str = "text"
+    text_pair_column: str | None = None
+    text_pairs: bool = False
+    id_column: str | None = None
+    keep_columns: tuple[str, ...] = ()
+    is_split_into_words: bool = False
+    label_column: str | None = None
+    document_column: str | None = None
+    bad_rows: BadRows = BadRows.ERROR
+
+    model: str = DEFAULT_MODEL
+    revision: str | None = None
+
+    levels: tuple[Level, ...] = (Level.TOKEN,)
+    layers: str = "last4"
+    combine: tuple[Combine, ...] = (Combine.NONE, Combine.CONCAT)
+    word_pooling: WordPooling = WordPooling.FIRST
+    pooling: Pooling = Pooling.MEAN
+    include_special_tokens: bool = False
+    max_length: int | None = None
+    stride: int | None = None
+    on_overlong: OnOverlong = OnOverlong.WINDOW
+    document_context: bool = False
+    store_dtype: StoreDtype = StoreDtype.FLOAT16
+    vector_encoding: VectorEncoding = VectorEncoding.ARRAY
+    compute_dtype: ComputeDtype = ComputeDtype.AUTO
+    max_batch_tokens: int | None = None
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+
+    device: str = field(default="auto", metadata=RUN_ONLY)
+    workers: int | None = field(default=None, metadata=RUN_ONLY)
+    runner: Runner = field(default=Runner.LOCAL, metadata=RUN_ONLY)
+    ray_address: str | None = field(default=None, metadata=RUN_ONLY)
+
+    def __post_init__(self) -> None:
+        for name, kind in _ENUMS.items():
+            self._set(name, _enum(name, kind, getattr(self, name)))
+        self._set("levels", _ordered(Level, "levels", self.levels))
+        self._set("combine", _ordered(Combine, "combine", self.combine))
+        self._set("keep_columns", _names(self.keep_columns))
+        self._set("layers", _layers_text(self.layers))
+        for name, least in _MINIMA.items():
+            _check_int(name, getattr(self, name), least)
+        self._check_together()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_together(self) -> None:
+        if self.text_pair_column and self.text_pairs:
+            raise ConfigError("--text-pair-column and --text-pairs both name a second text; pass one of them")
+        if self.is_split_into_words and (self.text_pair_column or self.text_pairs):
+            raise ConfigError("--is-split-into-words takes no second text; drop --text-pair-column or --text-pairs")
+        if self.document_context:
+            if self.text_pair_column or self.text_pairs:
+                raise ConfigError("--document-context takes no second text; drop --text-pair-column or --text-pairs")
+            if self.pooling in (Pooling.CLS, Pooling.POOLER) and Level.SENTENCE in self.levels:
+                raise ConfigError(
+                    f"--pooling {self.pooling} has no meaning with --document-context, where sentences share one "
+                    "classification token; use mean or max"
+                )
+        if self.keep_columns and Level.SENTENCE not in self.levels:
+            raise ConfigError("--keep-columns are written at the sentence level; add it: --level token,sentence")
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> ExtractConfig:
+        """Build a config from plain values, refusing unknown keys.
+
+        Raises:
+            ConfigError: A key is no setting (the nearest one is named), or a value is wrong.
+        """
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in settings:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; settings are {', '.join(known)}"
+                raise ConfigError(f"no setting {key!r}{hint}")
+        return cls(**settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; `from_dict` of them is equal to this config."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    def planned(self) -> dict[str, Any]:
+        """Return the settings that decide the bytes of a store, as plain JSON values."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.metadata.get("plan", True)}
+
+
+_ENUMS: dict[str, type[StrEnum]] = {
+    "format": CorpusFormat,
+    "bad_rows": BadRows,
+    "word_pooling": WordPooling,
+    "pooling": Pooling,
+    "on_overlong": OnOverlong,
+    "store_dtype": StoreDtype,
+    "vector_encoding": VectorEncoding,
+    "compute_dtype": ComputeDtype,
+    "runner": Runner,
+}
+_MINIMA = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
+
+
+def flag(name: str) -> str:
+    """Return the command line's flag of a setting.
+
+    Example:
+        >>> flag("levels"), flag("store_dtype")
+        ('--level', '--store-dtype')
+    """
+    return "--level" if name == "levels" else "--" + name.replace("_", "-")
+
+
+def _enum(name: str, kind: type[StrEnum], value: object) -> StrEnum:
+    try:
+        return kind(str(value))
+    except ValueError:
+        choices = ", ".join(kind)
+        raise ConfigError(f"{flag(name)} {value!r} is none of {choices}") from None
+
+
+def _names(value: str | Iterable[str]) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else list(value)
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def _ordered(kind: type[StrEnum], name: str, value: Any) -> tuple[StrEnum, ...]:
+    """Return the members named in `value` in the order of the enum, so that equal requests are equal."""
+    chosen = {_enum(name, kind, part) for part in _names(value)}
+    if not chosen:
+        raise ConfigError(f"{flag(name)} is empty; choose from {', '.join(kind)}")
+    return tuple(member for member in kind if member in chosen)
+
+
+def _layers_text(value: str | int | Iterable[int]) -> str:
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return value.replace(" ", "")
+    return ",".join(str(int(layer)) for layer in value)
+
+
+def _check_int(name: str, value: object, least: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{flag(name)} {value!r} is no whole number")
+    if value < least:
+        raise ConfigError(f"{flag(name)} {value} is below {least}")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, StrEnum):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,10 @@
+"""Text in: files become documents, and a corpus becomes shards."""
+
+from __future__ import annotations
+
+from bertfeat.corpus.inputs import resolve_inputs, spool_stdin
+from bertfeat.corpus.plan import cut_shards
+from bertfeat.corpus.reading import Corpus, ScannedRow
+from bertfeat.corpus.schema import CorpusSchema
+
+__all__ = ["Corpus", "CorpusSchema", "ScannedRow", "cut_shards", "resolve_inputs", "spool_stdin"]

@@ -1,0 +1,142 @@
+"""CSV and TSV with a header, strictly read; records may span lines."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.corpus import streams
+from bertfeat.corpus.rows import (
+    Content,
+    Fault,
+    Row,
+    RowError,
+    Start,
+    TextReader,
+    check_columns,
+    content_of,
+    decode,
+    needed_columns,
+    without_blank_tail,
+)
+from bertfeat.errors import InputError
+from bertfeat.records import InputFile
+
+
+class _Record(NamedTuple):
+    """One CSV record: where it starts, its bytes, and its fields or why it has none."""
+
+    offset: int
+    row: int
+    raw: bytes
+    fields: list[str] | RowError
+
+
+class DelimitedReader(TextReader):
+    """Reads .csv and .tsv, which differ in the delimiter alone: both quote with `"` and double it inside quotes."""
+
+    def __init__(self, file: InputFile, config: ExtractConfig) -> None:
+        super().__init__(file, config)
+        self._delimiter = "\t" if file.format == CorpusFormat.TSV else ","
+        # The limit is one for the whole process: raise it, never take back what other code has set.
+        csv.field_size_limit(max(csv.field_size_limit(), streams.MAX_ROW_BYTES))
+        header = next(self._records(self.start), None)
+        if header is None:
+            self._n_fields, self._columns = 0, dict[str, int]()
+        else:
+            self._read_header(header)
+
+    def _read_header(self, header: _Record) -> None:
+        if isinstance(header.fields, RowError):
+            raise InputError(f"the header cannot be read: {header.fields}", path=self.file.path, row=1)
+        check_columns(self.file.path, header.fields, self.config)
+        self._n_fields = len(header.fields)
+        self.kept_types = dict.fromkeys(self.config.keep_columns, pa.string())
+        self._columns = {name: header.fields.index(name) for name in needed_columns(self.config)}
+        bom = len(streams.BOM) if self._starts_with_bom() else 0
+        self.start = Start(bom + len(header.raw), 1 + header.raw.count(b"\n"))
+
+    def _starts_with_bom(self) -> bool:
+        self._stream.seek(0)
+        return self._stream.read(len(streams.BOM)) == streams.BOM
+
+    def rows(self, start: Start) -> Iterator[Row]:
+        """Yield a row a record, from a record on."""
+        if self._n_fields == 0:
+            return iter(())
+        return without_blank_tail(self._row(record) for record in self._records(start))
+
+    def _row(self, record: _Record) -> Row:
+        content: Content | Fault
+        try:
+            content = self._content(record.fields)
+        except RowError as error:
+            content = Fault(str(error), record.raw)
+        return Row(record.offset, record.row, None, content)
+
+    def _content(self, fields: list[str] | RowError) -> Content:
+        if isinstance(fields, RowError):
+            raise fields
+        if not fields:
+            raise RowError("the line is blank; remove it")
+        if len(fields) != self._n_fields:
+            raise RowError(
+                f"has {len(fields)} fields where the header has {self._n_fields}; quote fields that hold delimiters"
+            )
+        return content_of({name: fields[place] for name, place in self._columns.items()}, self.config)
+
+    def _records(self, start: Start) -> Iterator[_Record]:
+        feed = _Feed(self, start)
+        parser = csv.reader(feed, delimiter=self._delimiter, strict=True)
+        while True:
+            feed.begin()
+            fields: list[str] | RowError
+            try:
+                fields = next(parser)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                fields = RowError(f'no {self.file.format}: {error}; write fields with quotes inside as "...""..."')
+            yield feed.record(fields)
+
+
+class _Feed:
+    """Hands lines to the csv module, and keeps the bytes of the record that it is at."""
+
+    def __init__(self, reader: DelimitedReader, start: Start) -> None:
+        self._path = reader.file.path
+        self._lines = reader.lines(start)
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a record at the next line."""
+        self._raw: list[bytes] = []
+        self._n_bytes = 0
+        self._offset = self._row = 0
+        self._fault: RowError | None = None
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> str:
+        offset, row, line = next(self._lines)
+        if not self._raw:
+            self._offset, self._row = offset, row
+        self._raw.append(line)
+        self._n_bytes += len(line)
+        if self._n_bytes > streams.MAX_ROW_BYTES:
+            raise streams.too_large(self._path, self._row)
+        try:
+            return decode(line)
+        except RowError as error:
+            # The record must end where it would with good bytes: go on, and report it once it is whole.
+            self._fault = self._fault or error
+            return line.decode(errors="replace")
+
+    def record(self, fields: list[str] | RowError) -> _Record:
+        """Return the record that has been read, bad where one of its bytes was."""
+        return _Record(self._offset, self._row, b"".join(self._raw), self._fault or fields)

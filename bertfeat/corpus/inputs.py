@@ -1,0 +1,148 @@
+"""Turn the INPUT arguments of a command into files with a format, a compression and a digest."""
+
+from __future__ import annotations
+
+import glob
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+
+from bertfeat.config import CorpusFormat
+from bertfeat.errors import InputError
+from bertfeat.records import InputFile
+
+STDIN = "-"
+BLOCK_BYTES = 1 << 20
+
+_FORMATS = {
+    ".txt": CorpusFormat.TXT,
+    ".jsonl": CorpusFormat.JSONL,
+    ".ndjson": CorpusFormat.JSONL,
+    ".csv": CorpusFormat.CSV,
+    ".tsv": CorpusFormat.TSV,
+    ".parquet": CorpusFormat.PARQUET,
+    ".conll": CorpusFormat.CONLL,
+    ".iob": CorpusFormat.CONLL,
+    ".iob2": CorpusFormat.CONLL,
+    ".bio": CorpusFormat.CONLL,
+    ".conllu": CorpusFormat.CONLLU,
+}
+# The names that pyarrow gives the codecs.
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_OTHER_ARCHIVES = {".7z", ".bz2", ".lz4", ".rar", ".tar", ".tgz", ".xz", ".zip"}
+
+
+def resolve_inputs(
+    arguments: Sequence[str], corpus_format: CorpusFormat = CorpusFormat.AUTO, *, spooled: Path | None = None
+) -> tuple[InputFile, ...]:
+    """Find the files that the arguments name, in the order given; a glob's matches are sorted.
+
+    Args:
+        arguments: Paths, globs, or `-` for standard input. A file may be named twice.
+        corpus_format: Overrides the file endings; `-` is read as txt unless it is given.
+        spooled: The file that `spool_stdin` wrote; needed where an argument is `-`.
+
+    Raises:
+        InputError: There is no such file, it is a folder, its ending names no format, or a glob matches nothing.
+    """
+    files: list[InputFile] = []
+    for argument in arguments:
+        if argument == STDIN:
+            files.append(_describe_stdin(spooled, corpus_format))
+        else:
+            files += [_describe(path, corpus_format) for path in _expand(argument)]
+    return tuple(files)
+
+
+def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
+    """Copy a stream into a file of `folder`, since a corpus is read more than once; the caller deletes it.
+
+    The file's name carries the digest of its bytes, so that the same input gives the same name in a rerun.
+
+    Raises:
+        InputError: The disk is full, or the stream breaks off.
+    """
+    digest = xxhash.xxh3_128()
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="stdin-", delete=False) as out:
+        path = Path(out.name)
+        try:
+            while block := stream.read(BLOCK_BYTES):
+                digest.update(block)
+                out.write(block)
+            out.flush()
+        except OSError as error:
+            path.unlink()
+            reason = f"standard input cannot be copied here ({error.strerror}); check the disk and the pipe"
+            raise InputError(reason, path=str(folder)) from error
+    return path.rename(folder / f"stdin-{digest.hexdigest()}")
+
+
+def _describe_stdin(spooled: Path | None, corpus_format: CorpusFormat) -> InputFile:
+    if spooled is None:
+        raise InputError("'-' (standard input) has no bytes here; name files instead")
+    return _describe(str(spooled), CorpusFormat.TXT if corpus_format is CorpusFormat.AUTO else corpus_format)
+
+
+def _expand(argument: str) -> list[str]:
+    # A file whose own name holds brackets is meant literally.
+    if os.path.lexists(argument) or not glob.has_magic(argument):
+        return [argument]
+    paths = sorted(path for path in glob.glob(argument, recursive=True) if not Path(path).is_dir())  # noqa: PTH207
+    if not paths:
+        raise InputError(f"no file matches {argument!r}; check the pattern and the folder ({Path.cwd()})")
+    return paths
+
+
+def _describe(path: str, corpus_format: CorpusFormat) -> InputFile:
+    place = Path(path)
+    if place.is_dir():
+        raise InputError("is a folder; name its files, for example with a glob: " + str(place / "*.jsonl"), path=path)
+    if not place.exists():
+        raise InputError(f"no such file; check the path (read from {Path.cwd()})", path=path)
+    if not place.is_file():
+        raise InputError("is no regular file; pipe it in instead: `bertfeat extract - < FILE`", path=path)
+    found, compression = _format_of(place, corpus_format)
+    n_bytes, digest = _digest(path)
+    if compression is not None and n_bytes == 0:
+        raise InputError(f"has no bytes, which is no {compression} stream; write the file again", path=path)
+    return InputFile(path=path, format=str(found), compression=compression, n_bytes=n_bytes, digest=digest)
+
+
+def _format_of(place: Path, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str | None]:
+    endings = [suffix.lower() for suffix in place.suffixes]
+    last = endings[-1] if endings else ""
+    if last in _OTHER_ARCHIVES:
+        raise InputError(f"{last} is not read; decompress it, or compress it as .gz or .zst", path=str(place))
+    compression = _COMPRESSIONS.get(last)
+    if compression is not None:
+        endings.pop()
+    ending = endings[-1] if endings else ""
+    found = _FORMATS.get(ending)
+    if corpus_format is not CorpusFormat.AUTO:
+        found = corpus_format
+    if found is None:
+        known = ", ".join(_FORMATS)
+        raise InputError(
+            f"ending {ending!r} names no format; rename it to one of {known}, or pass --format", path=str(place)
+        )
+    if found is CorpusFormat.PARQUET and compression is not None:
+        raise InputError(f"Parquet is compressed inside; decompress the {last} around it", path=str(place))
+    return found, compression
+
+
+def _digest(path: str) -> tuple[int, str]:
+    """Return the size in bytes and the xxh3-128 (hex) of a file, read in blocks."""
+    digest = xxhash.xxh3_128()
+    n_bytes = 0
+    try:
+        with Path(path).open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+                n_bytes += len(block)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror}); check its permissions", path=path) from error
+    return n_bytes, digest.hexdigest()

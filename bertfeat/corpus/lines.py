@@ -1,0 +1,31 @@
+"""Plain text: one document a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bertfeat.corpus.rows import Content, Fault, Row, RowError, Start, TextReader, decode
+from bertfeat.corpus.streams import strip_line_end
+
+PAIR_SEPARATOR = " ||| "
+
+
+class LineReader(TextReader):
+    r"""Reads .txt: a line is a document, an empty or blank one too; what follows the last `\n` is one if not empty."""
+
+    def rows(self, start: Start) -> Iterator[Row]:
+        """Yield a row a line, from a line on."""
+        split = self.config.text_pairs
+        for at, number, raw in self.lines(start):
+            try:
+                text = decode(strip_line_end(raw))
+            except RowError as error:
+                yield Row(at, number, None, Fault(str(error), raw))
+                continue
+            yield Row(at, number, None, _pair(text) if split else Content(text))
+
+
+def _pair(text: str) -> Content:
+    """Split at the first separator; a line without one has no second text."""
+    first, separator, second = text.partition(PAIR_SEPARATOR)
+    return Content(first, second if separator else None)

@@ -1,0 +1,201 @@
+"""A corpus: its files in order, scanned once to plan and read slice by slice to extract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
+from typing import NamedTuple
+
+from bertfeat.config import BadRows, ExtractConfig
+from bertfeat.corpus.duplicates import Duplicate, IdRegister
+from bertfeat.corpus.formats import open_reader
+from bertfeat.corpus.rows import Content, Fault, Reader, Row, Start
+from bertfeat.corpus.schema import CorpusSchema, SchemaSurvey
+from bertfeat.errors import InputError
+from bertfeat.records import BadRow, DocId, Document, InputFile, ShardSpec
+
+
+class ScannedRow(NamedTuple):
+    """What planning needs to know of a row.
+
+    `index` is the row's 0-based number in the corpus; `file`, `offset`, `row` and `state` are where it starts, as in
+    `FileSlice`; `n_bytes` are the UTF-8 bytes of its texts (0 in a bad row); `group` names its document.
+    """
+
+    # A tuple, for it is made faster than a frozen dataclass, which counts in a corpus of a hundred million rows. No
+    # caller needs the method of tuples that the name `index` hides.
+    index: int  # type: ignore[assignment]
+    file: int
+    path: str
+    offset: int
+    row: int
+    state: str | None
+    n_bytes: int
+    group: DocId | None
+    doc_id: DocId | None
+    bad: BadRow | None
+
+
+class Corpus:
+    """The files of a corpus as one run of rows.
+
+    A row that cannot be read ends the run under `bad_rows="error"`, and is yielded as a `BadRow` under
+    `bad_rows="quarantine"`. A group that a document names is `FILE:NAME`, for no group spans files.
+
+    Example:
+        >>> corpus = Corpus(resolve_inputs(["corpus.txt"]), ExtractConfig())  # doctest: +SKIP
+        >>> shards = cut_shards(corpus.scan(), cost, max_cost, keep_groups=False)  # doctest: +SKIP
+        >>> documents = list(corpus.read(shards[0]))  # doctest: +SKIP
+    """
+
+    def __init__(self, files: Sequence[InputFile], config: ExtractConfig) -> None:
+        self.files = tuple(files)
+        self.config = config
+        self._schema: CorpusSchema | None = None
+        self._idle: tuple[int, Reader] | None = None
+
+    def schema(self) -> CorpusSchema:
+        """Return the columns that the corpus brings along; they are known once `scan` has run to its end."""
+        if self._schema is None:
+            raise RuntimeError("the schema of a corpus is known once scan() has run to its end")
+        return self._schema
+
+    def close(self) -> None:
+        """Close the file that is open between two reads."""
+        if self._idle is not None:
+            self._idle[1].close()
+            self._idle = None
+
+    def scan(self) -> Iterator[ScannedRow]:
+        """Yield every row, in order, with where it stands; its content is checked and let go.
+
+        Raises:
+            InputError: A file or row cannot be read, files or rows do not agree on types, or (at the end, and with
+                `bad_rows="quarantine"` too) an id stands twice.
+        """
+        survey = SchemaSurvey(self.config)
+        looks_at_values = bool(self.config.id_column or self.config.keep_columns)
+        n_rows = 0
+        with IdRegister() as register:
+            for number, file in enumerate(self.files):
+                first = n_rows
+                with closing(open_reader(file, self.config)) as reader:
+                    survey.open_file(reader)
+                    for row in reader.rows(reader.start):
+                        scanned = self._scanned(n_rows, number, row)
+                        if looks_at_values and isinstance(row.content, Content):
+                            survey.add(reader, row.content, row.row)
+                            if row.content.doc_id is not None:
+                                register.add(n_rows, row.content.doc_id)
+                        yield scanned
+                        n_rows += 1
+                    survey.close_file(reader, n_rows - first)
+            duplicate = register.find_duplicate()
+        if duplicate is not None:
+            raise self._duplicate_error(duplicate)
+        self._schema = survey.result()
+
+    def read(self, shard: ShardSpec) -> Iterator[Document | BadRow]:
+        """Yield the documents of a shard, in order; only its slices of the files are read.
+
+        Shards may be read in any order. In ascending order, a compressed file is decompressed once.
+
+        Raises:
+            InputError: A file or row cannot be read, or a file has fewer rows than it had when the shard was planned.
+        """
+        index = shard.first_row
+        for piece in shard.slices:
+            with self._lease(piece.file) as reader:
+                end = index + piece.n_rows
+                for row in islice(reader.rows(Start(piece.offset, piece.row, piece.state)), piece.n_rows):
+                    yield self._document(index, piece.file, row)
+                    index += 1
+            if index < end:
+                raise InputError(
+                    f"ends {end - index:,} rows before shard {shard.name} does; the file has changed since it was "
+                    "planned: start again with --overwrite",
+                    path=self.files[piece.file].path,
+                )
+
+    @contextmanager
+    def _lease(self, number: int) -> Iterator[Reader]:
+        """Lend the reader of a file, alone, and keep it open for the next slice unless something went wrong."""
+        with ExitStack() as on_error:
+            if self._idle is not None and self._idle[0] == number:
+                reader = self._idle[1]
+                self._idle = None
+            else:
+                self.close()
+                reader = open_reader(self.files[number], self.config)
+            on_error.callback(reader.close)
+            yield reader
+            on_error.pop_all()
+        self.close()
+        self._idle = (number, reader)
+
+    def _scanned(self, index: int, number: int, row: Row) -> ScannedRow:
+        content = row.content
+        path = self.files[number].path
+        group = _group_name(number, content.group)
+        if isinstance(content, Fault):
+            bad = self._bad_row(index, path, row.row, content)
+            return ScannedRow(index, number, path, row.offset, row.row, row.state, 0, group, None, bad)
+        n_bytes = _n_bytes(content.text)
+        if content.text_pair is not None:
+            n_bytes += _n_bytes(content.text_pair)
+        doc_id = index if content.doc_id is None else content.doc_id
+        return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, doc_id, None)
+
+    def _document(self, index: int, number: int, row: Row) -> Document | BadRow:
+        content = row.content
+        path = self.files[number].path
+        if isinstance(content, Fault):
+            return self._bad_row(index, path, row.row, content)
+        return Document(
+            index=index,
+            doc_id=index if content.doc_id is None else content.doc_id,
+            text=content.text,
+            text_pair=content.text_pair,
+            words=content.words,
+            group=_group_name(number, content.group),
+            kept=content.kept,
+            annotations=content.annotations,
+            path=path,
+            row=row.row,
+        )
+
+    def _bad_row(self, index: int, path: str, row: int, fault: Fault) -> BadRow:
+        if self.config.bad_rows is BadRows.ERROR:
+            raise InputError(fault.reason + "; or set such rows aside with --bad-rows quarantine", path=path, row=row)
+        return BadRow(index, path, row, fault.reason, fault.raw)
+
+    def _duplicate_error(self, duplicate: Duplicate) -> InputError:
+        doc_id, path, row = self._locate(duplicate.second)
+        _, first_path, first_row = self._locate(duplicate.first)
+        return InputError(
+            f"id {doc_id!r} stands twice, first at {first_path}:{first_row}; make ids unique, or leave out --id-column "
+            "to number the rows (--bad-rows quarantine does not set duplicates aside)",
+            path=path,
+            row=row,
+        )
+
+    def _locate(self, index: int) -> tuple[DocId | None, str, int]:
+        """Return the id, file and row of a good row. It reads the corpus up to there, only to tell of an error."""
+        number, row = next(islice(self._rows(), index, None))
+        doc_id = row.content.doc_id if isinstance(row.content, Content) else None
+        return doc_id, self.files[number].path, row.row
+
+    def _rows(self) -> Iterator[tuple[int, Row]]:
+        for number, file in enumerate(self.files):
+            with closing(open_reader(file, self.config)) as reader:
+                for row in reader.rows(reader.start):
+                    yield number, row
+
+
+def _group_name(number: int, group: DocId | None) -> str | None:
+    return None if group is None else f"{number}:{group}"
+
+
+def _n_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())

@@ -1,0 +1,216 @@
+"""Attention over windows laid end to end, through transformers' own extension points.
+
+The model sees one row of tokens, (1, n_tokens), with positions that restart in each window; `packed_attention` keeps
+the windows apart. It takes the bounds from a context variable, which the encoder sets around the forward pass: the
+models pass no argument of ours on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from bertfeat.records import IntArray
+
+NAME = "bertfeat_packed"
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Group(NamedTuple):
+    """Consecutive windows of one length: the first token, how many windows, tokens in each."""
+
+    start: int
+    n_windows: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the windows of a pack lie.
+
+    `cu_seqlens` is int32 (n_windows + 1,) on the device: 0, then the end of each window; None off CUDA.
+    """
+
+    groups: tuple[Group, ...]
+    max_length: int
+    cu_seqlens: torch.Tensor | None
+
+
+def find_groups(lengths: IntArray) -> tuple[Group, ...]:
+    """Return the runs of equal length in `lengths`, int64 (n_windows,).
+
+    Example:
+        >>> find_groups(np.array([5, 5, 3]))
+        (Group(start=0, n_windows=2, length=5), Group(start=10, n_windows=1, length=3))
+    """
+    firsts = np.concatenate(([0], np.flatnonzero(np.diff(lengths)) + 1))
+    counts = np.diff(np.concatenate((firsts, [len(lengths)])))
+    runs = lengths[firsts]
+    starts = np.concatenate(([0], np.cumsum(runs * counts)[:-1]))
+    return tuple(map(Group, starts.tolist(), counts.tolist(), runs.tolist()))
+
+
+def cumulative_lengths(lengths: IntArray) -> torch.Tensor:
+    """Return int32 (n_windows + 1,): 0, then the end of each window, as variable-length attention takes it."""
+    return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+
+
+def make_layout(lengths: IntArray, device: torch.device) -> Layout:
+    """Describe a pack whose windows have these lengths, int64 (n_windows,), for attention on `device`."""
+    bounds = cumulative_lengths(lengths).to(device, non_blocking=True) if device.type == "cuda" else None
+    return Layout(find_groups(lengths), int(lengths.max()), bounds)
+
+
+_LAYOUT: ContextVar[Layout | None] = ContextVar("bertfeat_layout", default=None)
+
+
+@contextlib.contextmanager
+def packed(layout: Layout) -> Iterator[None]:
+    """Run a forward pass inside, and its attention keeps to the windows of `layout`."""
+    token = _LAYOUT.set(layout)
+    try:
+        yield
+    finally:
+        _LAYOUT.reset(token)
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend within each window; the signature is that of transformers' attention functions.
+
+    Args:
+        module: The attention module; its `is_causal` counts where the argument is None.
+        query: (1, heads, n_tokens, head_size).
+        key: (1, key heads, n_tokens, head_size); fewer key heads than heads are shared among them.
+        value: Like `key`.
+        attention_mask: None, since packs have no padding.
+        scaling: Factor on the products of query and key; None is head_size ** -0.5.
+        is_causal: Tokens see earlier tokens only.
+        sliding_window: A token sees those less than this far away.
+
+    Returns:
+        (1, n_tokens, heads, head_size), and None in the place of the weights.
+
+    Raises:
+        RuntimeError: It is called outside `packed`, or with a mask.
+    """
+    layout = _LAYOUT.get()
+    if layout is None or attention_mask is not None:
+        raise RuntimeError("packed attention runs inside `packed(layout)` only, and takes no mask")
+    causal = bool(getattr(module, "is_causal", False)) if is_causal is None else is_causal
+    # (n_tokens, heads, head_size): the models' own layout, so that what follows are views.
+    query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if layout.cu_seqlens is not None and query.dtype in _HALF:
+        bounds, longest = layout.cu_seqlens, layout.max_length
+        mixed = _varlen(query, key, value, bounds, longest, scaling, causal, sliding_window)
+    else:
+        mixed = _grouped(query, key, value, layout.groups, scaling, causal, sliding_window)
+    return mixed.unsqueeze(0), None
+
+
+def _grouped(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    groups: tuple[Group, ...],
+    scaling: float | None,
+    causal: bool,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    """Attend group by group: windows of one length are a batch without padding. All (n_tokens, heads, head_size)."""
+    shared = query.shape[1] != key.shape[1]
+    mixed = []
+    for start, n_windows, length in groups:
+        stop = start + n_windows * length
+        mask = _band(length, sliding_window, causal, query.device)
+        part = scaled_dot_product_attention(
+            query[start:stop].view(n_windows, length, *query.shape[1:]).transpose(1, 2),
+            key[start:stop].view(n_windows, length, *key.shape[1:]).transpose(1, 2),
+            value[start:stop].view(n_windows, length, *value.shape[1:]).transpose(1, 2),
+            attn_mask=mask,
+            is_causal=causal and mask is None,
+            scale=scaling,
+            enable_gqa=shared,
+        )
+        mixed.append(part.transpose(1, 2).flatten(0, 1))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+def _band(length: int, sliding_window: int | None, causal: bool, device: torch.device) -> torch.Tensor | None:
+    """Return bool (length, length), True where a token sees another; None where the window leaves nothing out."""
+    if sliding_window is None or length <= sliding_window:
+        return None
+    places = torch.arange(length, device=device)
+    distance = places[:, None] - places[None, :]
+    band = distance.abs() < sliding_window
+    return band & (distance >= 0) if causal else band
+
+
+def _varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: torch.Tensor,
+    longest: int,
+    scaling: float | None,
+    causal: bool,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    """Attend with torch's variable-length kernel (CUDA, half precision). All (n_tokens, heads, head_size)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    mixed = varlen_attn(
+        query,
+        key,
+        value,
+        bounds,
+        bounds,
+        longest,
+        longest,
+        scale=scaling,
+        window_size=varlen_window(causal, sliding_window),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(mixed, torch.Tensor)
+    return mixed
+
+
+def varlen_window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
+    """Return how many tokens to the left and right are seen, both ends included; -1 is all of them.
+
+    Example:
+        >>> varlen_window(False, None), varlen_window(True, None), varlen_window(False, 65)
+        ((-1, -1), (-1, 0), (64, 64))
+    """
+    reach = -1 if sliding_window is None else sliding_window - 1
+    return reach, 0 if causal else reach
+
+
+def no_mask(**_: Any) -> None:
+    """Build no mask: the bounds of the windows stand in the layout."""
+
+
+def register() -> None:
+    """Make `bertfeat_packed` known to transformers as an attention implementation; calling it again changes nothing."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(NAME, packed_attention)
+    AttentionMaskInterface.register(NAME, no_mask)

@@ -1,0 +1,221 @@
+"""Packs in, hidden states out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertfeat.encoder.attention import find_groups, make_layout, packed
+from bertfeat.encoder.families import Family
+from bertfeat.errors import RunError
+from bertfeat.records import IntArray, Pack
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """The hidden states of one pack, in the order of its tokens, on the encoder's device.
+
+    They are of its compute type; transformers keeps some layers of T5 in float32 where float16 would overflow.
+    """
+
+    states: Mapping[int, torch.Tensor]
+    pooled: torch.Tensor | None
+
+    def layer(self, layer: int) -> torch.Tensor:
+        """Return the states of an absolute layer, (n_tokens, hidden); 0 is the output of the embeddings.
+
+        Raises:
+            KeyError: The encoder was not loaded for that layer.
+        """
+        return self.states[layer]
+
+    def pooler(self) -> torch.Tensor:
+        """Return the model's own pooled vector of each window, (n_windows, hidden), in the order of `pack.windows`.
+
+        Raises:
+            RunError: The encoder was loaded without its pooler.
+        """
+        if self.pooled is None:
+            raise RunError("the encoder was loaded without its pooler; pass with_pooler=True")
+        return self.pooled
+
+
+class Encoder:
+    """A loaded encoder, cut above the highest layer asked for.
+
+    Attributes:
+        family: How the model is run.
+        layers: The absolute layers handed out, ascending.
+        n_blocks: Blocks that were built and run.
+        hidden_size: Width of each layer.
+        device: Where it computes.
+        compute_dtype: In which type.
+        has_pooler: Whether `HiddenStates.pooler` works.
+        supports_type_ids: Whether the model is given `token_type_ids`.
+        n_halvings: Packs that were halved so far because memory ran out.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        family: Family,
+        layers: Sequence[int],
+        *,
+        hidden_size: int,
+        n_blocks: int,
+        compute_dtype: torch.dtype,
+        with_pooler: bool,
+        padding_idx: int,
+        supports_type_ids: bool,
+    ) -> None:
+        """Wrap a model that `load_encoder` built.
+
+        Args:
+            model: The cut model, in evaluation mode, on its device; a family with an inner encoder gives that.
+            family: How it is run.
+            layers: The absolute layers to hand out, ascending.
+            hidden_size: Width of each layer.
+            n_blocks: Blocks that the model has left.
+            compute_dtype: The type of its weights.
+            with_pooler: Whether to run the model's pooler on each window's first token.
+            padding_idx: The padding token, after which positions start in families such as RoBERTa.
+            supports_type_ids: Whether the model is given `token_type_ids`.
+        """
+        self.family = family
+        self.layers = tuple(layers)
+        self.n_blocks = n_blocks
+        self.hidden_size = hidden_size
+        self.device = next(model.parameters()).device
+        self.compute_dtype = compute_dtype
+        self.has_pooler = with_pooler
+        self.supports_type_ids = supports_type_ids
+        self.n_halvings = 0
+        self._model = model
+        self._padding_idx = padding_idx
+        self._wanted = sorted({*layers, n_blocks} if with_pooler else set(layers))
+
+    @property
+    def path(self) -> str:
+        """How packs run: `packed`, or `equal-length` batches."""
+        return self.family.path
+
+    def encode(self, pack: Pack) -> HiddenStates:
+        """Run one pack; when memory runs out, its halves, and their halves, down to single windows.
+
+        Args:
+            pack: At least one window.
+
+        Raises:
+            RunError: Memory does not suffice for a single window.
+        """
+        try:
+            return self._run(pack)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside the handler: the traceback would keep the failed pass's tensors alive.
+        n_windows = len(pack.lengths)
+        if n_windows == 1:
+            raise RunError(
+                f"out of memory on {self.device} with a single window of {pack.n_tokens} tokens; "
+                "pass a smaller --max-length or another --device"
+            )
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.n_halvings += 1
+        first, second = halve(pack)
+        return _joined([self.encode(first), self.encode(second)])
+
+    @torch.inference_mode()
+    def _run(self, pack: Pack) -> HiddenStates:
+        states = self._packed(pack) if self.family.path == "packed" else self._by_length(pack)
+        pooled = self._pool(states[self.n_blocks], pack.lengths) if self.has_pooler else None
+        return HiddenStates({layer: states[layer] for layer in self.layers}, pooled)
+
+    def _packed(self, pack: Pack) -> dict[int, torch.Tensor]:
+        inputs = {"input_ids": pack.input_ids, "position_ids": self._positions(pack)}
+        if self.supports_type_ids:
+            inputs["token_type_ids"] = pack.type_ids
+        with packed(make_layout(pack.lengths, self.device)):
+            found = self._forward({name: self._tensor(ids).unsqueeze(0) for name, ids in inputs.items()})
+        return {layer: state[0] for layer, state in found.items()}
+
+    def _by_length(self, pack: Pack) -> dict[int, torch.Tensor]:
+        ids, type_ids = self._tensor(pack.input_ids), self._tensor(pack.type_ids)
+        parts: dict[int, list[torch.Tensor]] = {layer: [] for layer in self._wanted}
+        for start, n_windows, length in find_groups(pack.lengths):
+            span = slice(start, start + n_windows * length)
+            inputs = {"input_ids": ids[span].view(n_windows, length)}
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            if self.supports_type_ids:
+                inputs["token_type_ids"] = type_ids[span].view(n_windows, length)
+            for layer, state in self._forward(inputs).items():
+                parts[layer].append(state.reshape(-1, state.shape[-1]))
+        return {layer: part[0] if len(part) == 1 else torch.cat(part) for layer, part in parts.items()}
+
+    def _forward(self, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Run the model and return the wanted layers, each (rows, length, hidden)."""
+        wanted: Any = self._wanted if self.family.picks_states else True
+        found = self._model(**inputs, output_hidden_states=wanted).hidden_states
+        return {layer: found[layer] for layer in self._wanted}
+
+    def _positions(self, pack: Pack) -> IntArray:
+        """Return the model's position of each token; a padding token written in the text stands still, as upstream."""
+        if self.family.positions != "after-padding":
+            return pack.position_ids
+        counted = pack.input_ids != self._padding_idx
+        running = np.cumsum(counted)
+        ends = np.cumsum(pack.lengths)
+        before = np.concatenate(([0], running[ends[:-1] - 1]))
+        positions: IntArray = (running - np.repeat(before, pack.lengths)) * counted + self._padding_idx
+        return positions
+
+    def _pool(self, last: torch.Tensor, lengths: IntArray) -> torch.Tensor:
+        """Apply the model's pooler to the first token of each window; last: (n_tokens, hidden)."""
+        first = last[self._tensor(np.cumsum(lengths) - lengths)]
+        pooler = self._model.get_submodule("pooler")
+        if self.family.pooler_activation is None:
+            pooled = pooler(first.unsqueeze(1))
+        else:
+            pooled = self._model.get_submodule(self.family.pooler_activation)(pooler(first))
+        assert isinstance(pooled, torch.Tensor)
+        return pooled
+
+    def _tensor(self, ids: IntArray) -> torch.Tensor:
+        return torch.from_numpy(ids).to(self.device)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error means that memory ran out, on a GPU or on the CPU."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    message = str(error).lower()
+    return isinstance(error, RuntimeError) and ("out of memory" in message or "can't allocate memory" in message)
+
+
+def halve(pack: Pack) -> tuple[Pack, Pack]:
+    """Split a pack of two windows or more into two, so that each half has about half of the windows."""
+    middle = len(pack.lengths) // 2
+    cut = int(pack.lengths[:middle].sum())
+
+    def part(windows: slice, tokens: slice) -> Pack:
+        return Pack(
+            input_ids=pack.input_ids[tokens],
+            position_ids=pack.position_ids[tokens],
+            type_ids=pack.type_ids[tokens],
+            lengths=pack.lengths[windows],
+            windows=pack.windows[windows],
+        )
+
+    return part(slice(middle), slice(cut)), part(slice(middle, None), slice(cut, None))
+
+
+def _joined(parts: Sequence[HiddenStates]) -> HiddenStates:
+    states = {layer: torch.cat([part.states[layer] for part in parts]) for layer in parts[0].states}
+    pooled = [part.pooled for part in parts if part.pooled is not None]
+    return HiddenStates(states, torch.cat(pooled) if pooled else None)

@@ -1,0 +1,128 @@
+"""Fetching a model from the Hugging Face hub: only because the user named a hub id, pinned to a commit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertfeat.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_TIMEOUT_S = 10.0
+# Only what is read: no code, no pickle, no weights of other frameworks.
+_WANTED = [
+    "config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*-of-*.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+]
+
+
+def is_hub_id(name: str) -> bool:
+    """Tell whether `name` has the form of a hub id, `model` or `owner/model`.
+
+    Example:
+        >>> is_hub_id("google-bert/bert-base-cased"), is_hub_id("./folder"), is_hub_id("a/b/c")
+        (True, False, False)
+    """
+    return _HUB_ID.fullmatch(name) is not None and ".." not in name and "--" not in name
+
+
+def fetch(name: str, revision: str | None) -> tuple[Path, str]:
+    """Download what is needed of a hub model and return its folder and commit.
+
+    A commit that lies complete in the hub's cache is used without asking; where the hub cannot be reached, what the
+    cache holds of the revision is used, and the plan names its commit.
+
+    Args:
+        name: The hub id.
+        revision: A branch, tag or commit; None for the default branch.
+
+    Raises:
+        CheckpointError: The hub has no such model or revision, or it can neither be reached nor is there a cached copy.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    wanted = f"{name} at revision {revision}" if revision else name
+    with _quiet_downloads():
+        try:
+            commit = _resolve(HfApi(), name, revision)
+            folder = snapshot_download(name, revision=commit, allow_patterns=_WANTED, etag_timeout=_TIMEOUT_S)
+        except GatedRepoError:
+            raise CheckpointError(f"model {wanted}: access is restricted; log in with: hf auth login") from None
+        except RevisionNotFoundError:
+            raise CheckpointError(f"model {wanted}: the hub has no such revision") from None
+        except (RepositoryNotFoundError, EntryNotFoundError, HFValidationError):
+            raise CheckpointError(f"model {wanted}: {_tried()} and the hub has none of that name") from None
+        # The hub's client raises errors of whatever HTTP library it stands on.
+        except Exception as error:
+            return _cached(name, revision, wanted, error)
+    return Path(folder), commit
+
+
+def _resolve(api: HfApi, name: str, revision: str | None) -> str:
+    if revision is not None and _COMMIT.fullmatch(revision):
+        return revision
+    commit = api.model_info(name, revision=revision, timeout=_TIMEOUT_S).sha
+    if not commit:
+        raise CheckpointError(f"model {name}: the hub names no commit")
+    return str(commit)
+
+
+def _cached(name: str, revision: str | None, wanted: str, error: Exception) -> tuple[Path, str]:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, local_files_only=True))
+    except Exception:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise CheckpointError(
+            f"model {wanted}: {_tried()} and the hub cannot be reached ({reason[0][:200]}); "
+            "pass a folder, or download it where there is a network"
+        ) from None
+    return folder, folder.name
+
+
+def _tried() -> str:
+    from bertfeat.encoder.packaged import packaged_names
+
+    return f"no such folder, no installed model package of that name (there is {', '.join(packaged_names())}),"
+
+
+@contextlib.contextmanager
+def _quiet_downloads() -> Iterator[None]:
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if are_progress_bars_disabled() or os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS"):
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()

@@ -1,0 +1,100 @@
+"""Which layers are asked for, and which vector columns they become.
+
+Layer 0 is the output of the embedding layer, layer n that of the last block; negative numbers count from the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from bertfeat.config import Combine
+from bertfeat.errors import ConfigError
+from bertfeat.records import FeatureColumn
+
+_PIECE = re.compile(r"(-?\d{1,9})(?:\.\.(-?\d{1,9}))?", re.ASCII)
+_FORMS = "'all', 'last4', numbers and ranges such as '0,4,-1' or '-4..-1'"
+
+
+def parse_layers(spec: str, n_layers: int, *, model: str = "the model") -> tuple[int, ...]:
+    """Return the absolute layers that `spec` names, ascending, each once.
+
+    Args:
+        spec: `all`, `last4`, numbers and ranges (`9..12`, both ends included), or several of them with commas.
+        n_layers: Blocks of the model; its layers are 0 to `n_layers`.
+        model: The model's name, for messages.
+
+    Raises:
+        ConfigError: A piece is malformed or out of range.
+
+    Example:
+        >>> parse_layers("0,-2..-1", 6), parse_layers("last4", 6)
+        ((0, 5, 6), (3, 4, 5, 6))
+    """
+    layers: set[int] = set()
+    for piece in spec.replace(" ", "").split(","):
+        layers.update(_parse_piece(piece, n_layers, model))
+    return tuple(sorted(layers))
+
+
+def _parse_piece(piece: str, n_layers: int, model: str) -> range:
+    if piece == "all":
+        return range(n_layers + 1)
+    if piece == "last4":
+        if n_layers < 4:
+            raise ConfigError(f"--layers last4: {model} has {n_layers} blocks only; pass --layers all")
+        return range(n_layers - 3, n_layers + 1)
+    match = _PIECE.fullmatch(piece)
+    if match is None:
+        raise ConfigError(f"--layers {piece!r} is no layer; write {_FORMS}")
+    first = _absolute(int(match[1]), n_layers, model)
+    last = first if match[2] is None else _absolute(int(match[2]), n_layers, model)
+    if last < first:
+        raise ConfigError(f"--layers {piece}: layer {first} stands after layer {last}; write the lower one first")
+    return range(first, last + 1)
+
+
+def _absolute(layer: int, n_layers: int, model: str) -> int:
+    if not -n_layers - 1 <= layer <= n_layers:
+        raise ConfigError(
+            f"--layers: layer {layer} is out of range; {model} has layers 0 (embeddings) to {n_layers}, "
+            f"or {-n_layers - 1} to -1"
+        )
+    return layer % (n_layers + 1)
+
+
+def feature_columns(
+    layers: tuple[int, ...], combine: Iterable[Combine], *, hidden_size: int, n_layers: int
+) -> tuple[FeatureColumn, ...]:
+    """Return the vector columns of a layer set: one a layer for `none`, then concat, sum and mean of the set.
+
+    A set's column is named `concat_last4` where it is the last four blocks, `concat_all` where it is every layer, else
+    by all its absolute layers in two digits: `concat_09_11`. In `concat` the lowest layer comes first.
+
+    Args:
+        layers: Absolute layers, ascending.
+        combine: How they become columns; the order of the columns does not depend on its order.
+        hidden_size: Width of one layer.
+        n_layers: Blocks of the model.
+
+    Example:
+        >>> [column.name for column in feature_columns((3, 5), ["concat", "none"], hidden_size=4, n_layers=6)]
+        ['layer_03', 'layer_05', 'concat_03_05']
+    """
+    wanted = {Combine(how) for how in combine}
+    columns = []
+    if Combine.NONE in wanted:
+        columns += [FeatureColumn(f"layer_{layer:02d}", (layer,), str(Combine.NONE), hidden_size) for layer in layers]
+    for how in (Combine.CONCAT, Combine.SUM, Combine.MEAN):
+        if how in wanted:
+            dim = hidden_size * len(layers) if how is Combine.CONCAT else hidden_size
+            columns.append(FeatureColumn(f"{how}_{_set_name(layers, n_layers)}", layers, str(how), dim))
+    return tuple(columns)
+
+
+def _set_name(layers: tuple[int, ...], n_layers: int) -> str:
+    if n_layers >= 4 and layers == tuple(range(n_layers - 3, n_layers + 1)):
+        return "last4"
+    if len(layers) > 1 and len(layers) == n_layers + 1:
+        return "all"
+    return "_".join(f"{layer:02d}" for layer in layers)

@@ -1,0 +1,250 @@
+"""Load what is needed of a checked model: the blocks up to the highest layer asked for, from safetensors alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from bertfeat.encoder import attention
+from bertfeat.encoder.checkpoint import Checkpoint
+from bertfeat.encoder.digests import weights_digest
+from bertfeat.encoder.encoder import Encoder, is_out_of_memory
+from bertfeat.errors import CheckpointError, ConfigError
+
+# Keys of a config that change what a forward pass returns, how it is computed, or which files are loaded.
+_IGNORED = (
+    "_attn_implementation",
+    "_attn_implementation_internal",
+    "attn_implementation",
+    "chunk_size_feed_forward",
+    "dtype",
+    "fusion_config",
+    "gradient_checkpointing",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "torch_dtype",
+    "torchscript",
+    "transformers_weights",
+    "use_cache",
+    "use_return_dict",
+)
+# Tied and unused weights make the two counts differ; twice as many means that the config is another model's.
+_MAX_PARAMETERS_PER_VALUE = 2
+
+
+def load_encoder(
+    checkpoint: Checkpoint,
+    layers: Sequence[int],
+    *,
+    device: torch.device | str = "cpu",
+    compute_dtype: torch.dtype = torch.float32,
+    with_pooler: bool = False,
+) -> Encoder:
+    """Build the encoder and load its weights.
+
+    Where transformers norms the last hidden state only, a cut model leaves that norm out: each layer is what
+    `output_hidden_states` of the whole model gives.
+
+    Args:
+        checkpoint: What `open_checkpoint` found.
+        layers: The absolute layers that will be asked for; blocks above the highest are neither built nor run.
+        device: Where it computes.
+        compute_dtype: float32, bfloat16 or float16.
+        with_pooler: Load the model's own pooler as well; it stands on the last block, so nothing is cut.
+
+    Raises:
+        CheckpointError: Weights are missing or do not fit the config, or the files changed since they were checked.
+        ConfigError: The model has no pooler, or a layer is out of range.
+
+    Example:
+        >>> from bertfeat.encoder.checkpoint import open_checkpoint
+        >>> encoder = load_encoder(open_checkpoint("minilm"), [1, 2])
+        >>> encoder.n_blocks, encoder.layers, encoder.path
+        (2, (1, 2), 'packed')
+    """
+    _check_request(checkpoint, layers, with_pooler)
+    if weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
+        raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
+    n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
+    with _quiet():
+        config = _config(checkpoint, n_blocks)
+        model = _load(checkpoint, config, compute_dtype, with_pooler)
+    _drop_final_norm(checkpoint, model, n_blocks)
+    _unify_dtype(model, compute_dtype)
+    model = model.to(device).eval().requires_grad_(False)
+    return Encoder(
+        model,
+        checkpoint.family,
+        sorted(set(layers)),
+        hidden_size=checkpoint.hidden_size,
+        n_blocks=n_blocks,
+        compute_dtype=compute_dtype,
+        with_pooler=with_pooler,
+        padding_idx=1 if config.pad_token_id is None else config.pad_token_id,
+        supports_type_ids=checkpoint.family.type_ids and getattr(config, "type_vocab_size", 2) >= 2,
+    )
+
+
+def _check_request(checkpoint: Checkpoint, layers: Sequence[int], with_pooler: bool) -> None:
+    if not layers or not all(0 <= layer <= checkpoint.n_layers for layer in layers):
+        raise ConfigError(f"layers {list(layers)} are not in 0 to {checkpoint.n_layers} of {checkpoint.name}")
+    if with_pooler and checkpoint.family.pooler == "none":
+        raise ConfigError(f"--pooling pooler: {checkpoint.family.title} has no pooler; use mean, max or cls")
+
+
+def _config(checkpoint: Checkpoint, n_blocks: int) -> Any:
+    """Build the config of the cut model."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    plain = {key: value for key, value in checkpoint.config.items() if key not in _IGNORED}
+    with _as_checkpoint_error(checkpoint, "config.json does not fit its family"):
+        config = CONFIG_MAPPING[checkpoint.family.model_type].from_dict(plain)
+        agrees = (config.num_hidden_layers, config.hidden_size) == (checkpoint.n_layers, checkpoint.hidden_size)
+        if not agrees:
+            raise CheckpointError(
+                f"{checkpoint.folder}: config.json says {checkpoint.n_layers} blocks of {checkpoint.hidden_size}, "
+                f"transformers reads {config.num_hidden_layers} of {config.hidden_size}"
+            )
+        for key, value in checkpoint.family.overrides.items():
+            setattr(config, key, value)
+        _switch_off(config)
+        if _can_cut(config):
+            for key in checkpoint.family.per_layer:
+                if isinstance(getattr(config, key, None), (list, tuple)):
+                    setattr(config, key, list(getattr(config, key))[:n_blocks])
+            config.num_hidden_layers = n_blocks
+    return config
+
+
+def _switch_off(config: Any) -> None:
+    """Keep no keys and values for later tokens: every window is run once."""
+    for key in ("use_cache", "use_mems_eval"):
+        if hasattr(config, key):
+            setattr(config, key, False)
+
+
+def _can_cut(config: Any) -> bool:
+    """ALBERT spreads its groups of shared blocks over the whole depth: fewer blocks would change who shares."""
+    return bool(getattr(config, "num_hidden_groups", 1) == 1)
+
+
+def _load(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, with_pooler: bool) -> nn.Module:
+    import transformers
+
+    family = checkpoint.family
+    model_class = getattr(transformers, family.model_class)
+    options: dict[str, Any] = {"add_pooling_layer": with_pooler} if family.pooler == "optional" else {}
+    _check_parameter_count(checkpoint, model_class, config, options)
+    attention.register()
+    # Families without the attention interface have their own; where they offer torch's fused one, it is taken.
+    own = "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
+    with _as_checkpoint_error(checkpoint, "its weights do not load"):
+        model, report = model_class.from_pretrained(
+            checkpoint.folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=attention.NAME if family.path == "packed" else own,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            # Told by the report, and refused below with their names.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **options,
+        )
+    _check_report(checkpoint, report, with_pooler)
+    encoder = model if family.inner is None else model.get_submodule(family.inner)
+    assert isinstance(encoder, nn.Module)
+    return encoder
+
+
+def _check_parameter_count(checkpoint: Checkpoint, model_class: Any, config: Any, options: dict[str, Any]) -> None:
+    """Refuse a config that asks for far more than the files hold, before any memory is taken for it."""
+    with _as_checkpoint_error(checkpoint, "config.json does not fit its family"), torch.device("meta"):
+        model = model_class._from_config(config, **options)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    if n_parameters > _MAX_PARAMETERS_PER_VALUE * checkpoint.n_values:
+        raise CheckpointError(
+            f"{checkpoint.folder}: config.json asks for {n_parameters} weights, the files hold {checkpoint.n_values}; "
+            "they do not belong together"
+        )
+
+
+def _check_report(checkpoint: Checkpoint, report: dict[str, Any], with_pooler: bool) -> None:
+    mismatched = sorted(report["mismatched_keys"])
+    if mismatched:
+        name, in_file, in_model = mismatched[0]
+        raise CheckpointError(
+            f"{checkpoint.folder}: weight {name!r} has shape {tuple(in_file)}, config.json asks for {tuple(in_model)}"
+            f"{_more(mismatched)}"
+        )
+    missing = sorted(key for key in report["missing_keys"] if _is_needed(checkpoint, key, with_pooler))
+    if not missing:
+        return
+    if all(key.startswith("pooler") for key in missing):
+        raise CheckpointError(f"{checkpoint.folder}: the model has no trained pooler; use --pooling mean, max or cls")
+    raise CheckpointError(
+        f"{checkpoint.folder}: weight {missing[0]!r} is not in the files{_more(missing)}; it would be random"
+    )
+
+
+def _is_needed(checkpoint: Checkpoint, key: str, with_pooler: bool) -> bool:
+    if key.startswith("pooler"):
+        return with_pooler
+    return checkpoint.family.inner is None or key.startswith((f"{checkpoint.family.inner}.", "shared."))
+
+
+def _more(names: Sequence[object]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def _drop_final_norm(checkpoint: Checkpoint, model: nn.Module, n_blocks: int) -> None:
+    name = checkpoint.family.final_norm
+    if name is not None and n_blocks < checkpoint.n_layers:
+        model.set_submodule(name, nn.Identity())
+
+
+def _unify_dtype(model: nn.Module, dtype: torch.dtype) -> None:
+    """Convert weights that a family creates as float32 whatever is asked for (XLNet, DeBERTa), as its forward expects.
+
+    Buffers stay: rotary frequencies lose too much in half precision. So does what transformers keeps in float32.
+    """
+    if getattr(model, "_keep_in_fp32_modules", None):
+        return
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+@contextlib.contextmanager
+def _as_checkpoint_error(checkpoint: Checkpoint, what: str) -> Iterator[None]:
+    """Turn whatever transformers raises on a bad folder into one line; running out of memory is no fault of it."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise CheckpointError(f"{checkpoint.folder}: {what}: {reason}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' own log and progress bars, and restore them: its reports are checked above."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,131 @@
+"""The whole flow, top to bottom.
+
+corpus -> documents -> tokens -> windows -> packs -> encoder -> hidden states -> pooled features -> part -> receipt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bertfeat.config import ExtractConfig
+from bertfeat.jobs import Job, load_worker, open_inputs, open_job
+from bertfeat.progress import Progress, Silent, Stopwatch
+from bertfeat.records import BadRow, Document, Receipt, ShardResult, ShardSpec
+from bertfeat.runners import run_shards
+from bertfeat.store.commit import commit_shard
+from bertfeat.store.reader import Store, open_store
+from bertfeat.store.writer import open_for_writing
+from bertfeat.tables import ShardText, align, level_table, make_buffers
+from bertfeat.text.packing import pack_windows
+from bertfeat.text.windows import cut_windows
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedShard:
+    """A shard as text, ready for the encoder."""
+
+    shard: ShardSpec
+    text: ShardText
+    bad_rows: Sequence[BadRow]
+    clock: Stopwatch
+
+
+def extract(
+    inputs: str | Path | Sequence[str | Path],
+    output: str | Path,
+    config: ExtractConfig | None = None,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Store:
+    """Run an encoder over a corpus once and keep its hidden states as Parquet.
+
+    Called again with the same inputs and settings it continues where it broke off; on a finished store it does
+    nothing. The plan is made first and checks every input row; then each shard is a task of its own, and its receipt
+    says that it is done; the manifest comes last.
+
+    Args:
+        inputs: Files, globs, or `-` for standard input.
+        output: The store's folder.
+        config: The settings as one object; or pass them by name in `settings`.
+        overwrite: Replace a store that is already there.
+        progress: Told of rows, tokens and bytes as they are done.
+        **settings: The fields of `ExtractConfig`: `model`, `levels`, `layers`, ...
+
+    Returns:
+        The finished store.
+
+    Raises:
+        UserError: The inputs, the settings or the output folder cannot be used; nothing is left behind.
+        RunError: The run failed; the same call resumes it.
+
+    Example:
+        >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
+        >>> store.numpy("sentence", "layer_06").shape
+        (206, 384)
+    """
+    config = ExtractConfig.from_dict(settings) if config is None else config
+    progress = progress or Silent()
+    with open_inputs(inputs, output, config) as files:
+        job = open_job(config, files, Path(output), progress, overwrite=overwrite)
+        with open_for_writing(output, job.plan, overwrite=overwrite) as writer:
+            if not writer.is_complete:
+                progress.start(job.plan, writer.receipts())
+                run_shards(partial(ShardTask, job), writer.pending(), job.n_workers, progress)
+                writer.complete()
+    return open_store(output)
+
+
+class ShardTask:
+    """The work on one shard in three stages, which a runner may overlap; made once a worker.
+
+    Deterministic and idempotent: a shard reads its own slice and nothing of another, so it gives the same bytes
+    whichever worker runs it, and however often.
+    """
+
+    def __init__(self, job: Job, worker: int = 0, n_workers: int = 1) -> None:
+        """Load the tokenizer and the encoder, on the device and with the share of threads of worker `worker`."""
+        self.job = job
+        self.worker = load_worker(job, worker, n_workers)
+
+    def prepare(self, shard: ShardSpec) -> PreparedShard:
+        """Read a shard's documents, tokenize them, cut windows, and find the rows of every level."""
+        job, worker, clock = self.job, self.worker, Stopwatch()
+        with clock.time("read"):
+            rows = list(worker.corpus.read(shard))
+        documents = [row for row in rows if isinstance(row, Document)]
+        with clock.time("tokenize"):
+            tokens = worker.tokenizer.encode(documents)
+        with clock.time("align"):
+            windows = cut_windows(tokens, worker.tokenizer, job.limits, documents, context=job.config.document_context)
+            text = align(documents, tokens, windows, worker.tokenizer, job.config)
+        return PreparedShard(shard, text, [row for row in rows if isinstance(row, BadRow)], clock)
+
+    def encode(self, prepared: PreparedShard, progress: Progress) -> ShardResult:
+        """Pack the windows, run the encoder, pool every level from the same states, rows in corpus order."""
+        job, worker, text, clock = self.job, self.worker, prepared.text, prepared.clock
+        buffers = make_buffers(text, job.plan.schemas, job.config)
+        n_packs = 0
+        for pack in pack_windows(text.windows, job.max_batch_tokens):
+            with clock.time("encode"):
+                states = worker.encoder.encode(pack)
+            with clock.time("pool"):
+                for buffer in buffers.values():
+                    buffer.add(pack, states)
+            n_packs += 1
+            progress.encoded(pack.n_tokens)
+        tables = {
+            level: level_table(level, text, buffer, job.plan.schemas[level], worker.tokenizer)
+            for level, buffer in buffers.items()
+        }
+        counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": n_packs}
+        return ShardResult(tables=tables, bad_rows=prepared.bad_rows, counts=counts, seconds=dict(clock.seconds))
+
+    def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
+        """Write the parts and, when they are safely on disk, the receipt."""
+        return commit_shard(self.job.root, self.job.plan, shard, result)

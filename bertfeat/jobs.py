@@ -1,0 +1,164 @@
+"""A job: a plan with what every worker needs to run its shards, and what a worker loads once."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertfeat.config import CorpusFormat, ExtractConfig, Level, Pooling
+from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
+from bertfeat.corpus.inputs import STDIN
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.devices import resolve_compute_dtype, resolve_device, share_threads
+from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.planning import Resolved, hash_fields, make_plan, plan_fields, resolve, versions
+from bertfeat.progress import Progress
+from bertfeat.records import InputFile, Plan
+from bertfeat.store.layout import MANIFEST
+from bertfeat.store.planfile import PlanDamaged, read_plan
+from bertfeat.text.spans import WindowLimits
+from bertfeat.text.tokenizer import Tokenizer
+
+_WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker must know to run any shard; small, and it pickles."""
+
+    root: Path
+    plan: Plan
+    config: ExtractConfig
+    files: tuple[InputFile, ...]
+    limits: WindowLimits
+    max_batch_tokens: int
+    n_workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker loads once and uses for all its shards."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    encoder: Encoder
+
+
+@contextmanager
+def open_inputs(
+    inputs: str | Path | Sequence[str | Path], output: str | Path, config: ExtractConfig
+) -> Iterator[tuple[InputFile, ...]]:
+    """Resolve the inputs to files; standard input is copied beside the output for as long as the run lasts.
+
+    Raises:
+        InputError: A file is missing or of no known format.
+    """
+    arguments = [str(item) for item in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+    if not arguments:
+        raise InputError("no input; name files, a glob, or - for standard input")
+    if STDIN not in arguments:
+        yield resolve_inputs(arguments, config.format)
+        return
+    beside = Path(output).absolute().parent
+    with tempfile.TemporaryDirectory(
+        prefix=".bertfeat-stdin-", dir=beside if beside.is_dir() else None, ignore_cleanup_errors=True
+    ) as folder:
+        spooled = spool_stdin(sys.stdin.buffer, Path(folder))
+        try:
+            yield resolve_inputs(arguments, config.format, spooled=spooled)
+        except InputError as error:
+            if error.path != str(spooled):
+                raise
+            raise InputError(error.reason, path="<stdin>", row=error.row) from None
+
+
+def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
+    """Tell whether the corpus gives words, not running text.
+
+    Raises:
+        InputError: Some files give words and others text.
+    """
+    if config.is_split_into_words:
+        return True
+    with_words = [file for file in files if file.format in _WORD_FORMATS]
+    if with_words and len(with_words) < len(files):
+        other = next(file for file in files if file.format not in _WORD_FORMATS)
+        raise InputError(f"gives text, and {with_words[0].path} gives words; extract them apart", path=other.path)
+    return bool(with_words)
+
+
+def open_job(
+    config: ExtractConfig, files: tuple[InputFile, ...], output: Path, progress: Progress, *, overwrite: bool
+) -> Job:
+    """Plan a run, or take up the plan of the store that stands at `output` if it is the same.
+
+    Raises:
+        UserError: The model, the settings or a row of the corpus cannot be used.
+        PlanMismatch: A broken-off store was begun by other versions of the libraries.
+    """
+    checkpoint = open_checkpoint(config.model, config.revision)
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config))
+    resolved = resolve(config, checkpoint.info(), tokenizer)
+    plan = None if overwrite else _stored_plan(output, config, resolved, files)
+    if plan is None:
+        progress.stage("reading the corpus")
+        plan = make_plan(config, resolved, files, Corpus(files, config), tokenizer)
+        named = tuple(
+            dataclasses.replace(f, path=STDIN) if Path(f.path).name.startswith("stdin-") else f for f in files
+        )
+        plan = dataclasses.replace(plan, inputs=named)
+    n_workers = config.workers or len(resolve_device(config.device))
+    return Job(output, plan, config, files, resolved.limits, resolved.max_batch_tokens, n_workers)
+
+
+def _stored_plan(output: Path, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
+    try:
+        stored = read_plan(output)
+    except PlanDamaged:
+        # Opening the store for writing mends it from the plan that is made anew.
+        return None
+    if stored is None or stored.plan_hash != hash_fields(plan_fields(config, resolved, files)):
+        return None
+    made_by, here = stored.metadata["versions"], versions()
+    if made_by != here and not (output / MANIFEST).exists():
+        differing = {
+            f"versions.{name}": (made_by.get(name), here[name]) for name in here if made_by.get(name) != here[name]
+        }
+        named = "; ".join(f"{name} {old!r} != {new!r}" for name, (old, new) in differing.items())
+        raise PlanMismatch(
+            f"{output}: begun with other versions: {named}; install those, or pass --overwrite", differing
+        )
+    return stored
+
+
+def load_worker(job: Job, worker: int, n_workers: int) -> Worker:
+    """Load what a worker needs: the corpus to read from, the tokenizer and the encoder.
+
+    Args:
+        job: The job.
+        worker: The worker's number; workers take the devices in turn.
+        n_workers: Workers on this machine, which share its threads.
+    """
+    config = job.config
+    if n_workers > 1:
+        share_threads(n_workers)
+    checkpoint = open_checkpoint(config.model, config.revision)
+    devices = resolve_device(config.device)
+    device = devices[worker % len(devices)]
+    layers = sorted({i for schema in job.plan.schemas.values() for column in schema.features for i in column.layers})
+    encoder = load_encoder(
+        checkpoint,
+        layers,
+        device=device,
+        compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
+        with_pooler=config.pooling is Pooling.POOLER and Level.SENTENCE in config.levels,
+    )
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(job.files, config))
+    return Worker(Corpus(job.files, config), tokenizer, encoder)

@@ -1,0 +1,21 @@
+"""The store: plan, parts, receipts and manifest on disk; written shard by shard, verified, read back."""
+
+from bertfeat.store.commit import commit_shard
+from bertfeat.store.planfile import read_plan
+from bertfeat.store.reader import FeatureBatch, Store, open_store
+from bertfeat.store.verification import Problem, VerifyReport, verify, withdraw
+from bertfeat.store.writer import StoreWriter, open_for_writing
+
+__all__ = [
+    "FeatureBatch",
+    "Problem",
+    "Store",
+    "StoreWriter",
+    "VerifyReport",
+    "commit_shard",
+    "open_for_writing",
+    "open_store",
+    "read_plan",
+    "verify",
+    "withdraw",
+]

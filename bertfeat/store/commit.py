@@ -1,0 +1,74 @@
+"""Commit one shard: parts first, its receipt last. Needs no lock, so that worker processes can do it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.config import Level
+from bertfeat.records import LevelTable, Plan, Receipt, ShardResult, ShardSpec
+from bertfeat.store import parts, receipts
+from bertfeat.store.checks import check_result
+from bertfeat.store.schema import VectorLayout, arrow_schema
+
+
+def commit_shard(root: Path, plan: Plan, shard: ShardSpec, result: ShardResult) -> Receipt:
+    """Write a shard's parts, set-aside rows and receipt into a store that is open for writing.
+
+    Idempotent: committed again, a shard gives the same parts. Two processes may commit different shards at once; the
+    process that opened the store holds its lock meanwhile.
+
+    Args:
+        root: The store's folder.
+        plan: The plan that the store was opened with.
+        shard: The shard, one of the plan's.
+        result: Its tables, one a level of the plan.
+
+    Returns:
+        The receipt, as it now stands on disk.
+
+    Raises:
+        FeatureError: A vector holds NaN or infinity; nothing is written.
+        RunError: The system refused a write; what stood before is untouched.
+        ValueError: The tables do not follow the plan's schemas; nothing is written.
+    """
+    check_result(result, plan)
+    written = tuple(parts.write_part(root, plan, shard.index, result.tables[level]) for level in plan.schemas)
+    quarantine = receipts.write_quarantine(root, shard.index, result.bad_rows)
+    receipt = Receipt(
+        shard=shard.index,
+        plan_hash=plan.plan_hash,
+        parts=written,
+        n_bad_rows=len(result.bad_rows),
+        counts=dict(result.counts),
+        seconds=dict(result.seconds),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    return receipts.write_receipt(root, receipt, quarantine).receipt
+
+
+def empty_result(plan: Plan) -> ShardResult:
+    """Return the result of a shard without rows."""
+    tables = {level: _empty_table(plan, level) for level in plan.schemas}
+    return ShardResult(tables=tables, bad_rows=(), counts={}, seconds={})
+
+
+def _empty_table(plan: Plan, level: Level) -> LevelTable:
+    schema = plan.schemas[level]
+    kind = VectorLayout.of(plan).numpy
+    vectors: dict[str, npt.NDArray[Any]] = {f.name: np.empty((0, f.dim), kind) for f in schema.features}
+    return LevelTable(level, 0, {column.name: [] for column in schema.columns}, vectors)
+
+
+def check_schemas(plan: Plan) -> None:
+    """Refuse a plan whose columns cannot be stored, before anything is written.
+
+    Raises:
+        StoreError: A column's type cannot be stored.
+    """
+    for schema in plan.schemas.values():
+        arrow_schema(schema, plan)

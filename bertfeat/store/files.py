@@ -1,0 +1,261 @@
+"""File operations that a crash, a full disk or a symbolic link cannot turn into a wrong store."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from bertfeat.errors import RunError, StoreError
+from bertfeat.store import layout
+from bertfeat.store.steps import step
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_CHUNK_BYTES = 4 << 20
+# What os.link answers on file systems that have no hard links (FAT, some network and FUSE mounts).
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
+_REMEDIES = {
+    errno.ENOSPC: "free space and run the same command again",
+    errno.EDQUOT: "free space or raise the quota, and run the same command again",
+    errno.EFBIG: "raise the file size limit (ulimit -f) and run the same command again",
+}
+
+
+class Sink(io.RawIOBase):
+    """A new file that is hashed as it is written, so that its digest costs no second read.
+
+    Raises:
+        OSError: From the write that failed; `n_bytes` says how much was written before.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        self._hash = xxhash.xxh3_128()
+        self.n_bytes = 0
+        self.error: OSError | None = None
+
+    @property
+    def digest(self) -> str:
+        """The xxh3-128 of what was written so far, hex."""
+        return self._hash.hexdigest()
+
+    def writable(self) -> bool:
+        """Say that the file can be written."""
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write all of `data`, however often the system has to be asked."""
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        try:
+            rest = view
+            while rest:
+                n_written = os.write(self._fd, rest)
+                self.n_bytes += n_written
+                rest = rest[n_written:]
+        except OSError as error:
+            # Parquet writers wrap what a file raises in errors of their own; the cause is kept here.
+            self.error = error
+            raise
+        return len(view)
+
+    def sync(self) -> None:
+        """Wait until the bytes are on the disk.
+
+        Raises:
+            OSError: They are not, or an earlier write failed: a caller that went on must not make the file visible.
+        """
+        if self.error is not None:
+            raise self.error
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            os.close(self._fd)
+        super().close()
+
+
+def tmp_path(root: Path, stem: str) -> Path:
+    """Return a fresh name in the store's folder for unfinished files."""
+    return root / layout.TMP / f"{stem}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+
+
+@contextlib.contextmanager
+def write_errors(root: Path, name: str, sink: Sink | None = None) -> Iterator[None]:
+    """Turn a failed write of the store's file `name` into one clear line.
+
+    Raises:
+        RunError: The system refused a write; the same command resumes the run.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _run_error(root, name, error, sink) from error
+    except Exception as error:
+        if sink is None or sink.error is None:
+            raise
+        raise _run_error(root, name, sink.error, sink) from error
+
+
+def _run_error(root: Path, name: str, error: OSError, sink: Sink | None) -> RunError:
+    reason = (error.strerror or str(error)).lower()
+    after = "" if sink is None else f" after {sink.n_bytes} bytes"
+    remedy = _REMEDIES.get(error.errno or 0, "see to it and run the same command again")
+    return RunError(f"{root / name}: {reason}{after}; {remedy}")
+
+
+def write_atomic(root: Path, name: str, data: bytes, kind: str) -> str:
+    """Write a small file of the store so that it is either whole or not there; return its digest.
+
+    Args:
+        root: The store.
+        name: The file, relative to the store; an existing one is replaced.
+        data: Its content.
+        kind: What the file is, the first half of the names of its steps.
+
+    Raises:
+        RunError: The system refused a write; nothing of it is left.
+    """
+    tmp = tmp_path(root, kind)
+    with write_errors(root, name), removed_on_error(tmp):
+        with contextlib.closing(Sink(tmp)) as sink:
+            sink.write(data)
+            step(f"{kind}.written")
+            sink.sync()
+            digest = sink.digest
+        step(f"{kind}.synced")
+        tmp.replace(root / name)
+        step(f"{kind}.renamed")
+        sync_folder((root / name).parent)
+        step(f"{kind}.durable")
+    return digest
+
+
+@contextlib.contextmanager
+def removed_on_error(path: Path) -> Iterator[None]:
+    """Remove an unfinished file when the block raises."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise
+
+
+def link_exclusive(source: Path, target: Path) -> bool:
+    """Give a finished file its final name unless something stands there; return whether it now has it.
+
+    On a file system without hard links the file is renamed: the store's lock keeps other writers out.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if os.path.lexists(target):
+            return False
+        source.rename(target)
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path) -> bool:
+    """Create a folder durably; return whether it was missing.
+
+    Raises:
+        StoreError: Something that is no folder, a symbolic link included, stands there.
+        RunError: The system refused.
+    """
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if folder.is_symlink() or not folder.is_dir():
+            raise StoreError(f"{folder}: not a folder ({kind_of(folder)}); remove it or use another --output") from None
+        return False
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot create the folder: {(error.strerror or str(error)).lower()}") from error
+    with write_errors(folder.parent, folder.name):
+        sync_folder(folder.parent)
+    return True
+
+
+def kind_of(path: Path) -> str:
+    """Name what stands at a path, for a message."""
+    if path.is_symlink():
+        return "a symbolic link"
+    if path.is_dir():
+        return "a folder"
+    return "a file" if path.is_file() else "a special file"
+
+
+def read_small(path: Path, *, follow_links: bool = False) -> bytes:
+    """Read a whole file of the store, never a special file.
+
+    Args:
+        path: The file.
+        follow_links: Read through a symbolic link, as stores in a download cache have them; a writer must not.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: It is no regular file, or cannot be read.
+    """
+    with _opened(path, follow_links=follow_links) as file:
+        return file.readall()
+
+
+def digest_of(path: Path) -> str:
+    """Return the xxh3-128 of a file, hex, without following a symbolic link.
+
+    Raises:
+        OSError: It is no regular file, or cannot be read.
+    """
+    hasher = xxhash.xxh3_128()
+    with _opened(path) as file:
+        buffer = bytearray(min(_CHUNK_BYTES, max(1, os.fstat(file.fileno()).st_size)))
+        view = memoryview(buffer)
+        while n_read := file.readinto(buffer):
+            hasher.update(view[:n_read])
+    return hasher.hexdigest()
+
+
+def _opened(path: Path, *, follow_links: bool = False) -> io.FileIO:
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW))
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return io.FileIO(fd, "rb")
+
+
+def unlink_durably(path: Path) -> None:
+    """Remove a file, if it is there, and wait until its name is gone from the disk."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+    sync_folder(path.parent)

@@ -1,0 +1,111 @@
+"""Names and places of everything that a store consists of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bertfeat.config import Level
+from bertfeat.records import ShardSpec
+
+FORMAT_VERSION = 1
+METADATA_KEY = "bertfeat"
+
+MANIFEST = "manifest.json"
+PRIVATE = "_bertfeat"
+PLAN = f"{PRIVATE}/plan.json"
+LOCK = f"{PRIVATE}/lock"
+RECEIPTS = f"{PRIVATE}/receipts"
+QUARANTINE = f"{PRIVATE}/quarantine"
+TMP = f"{PRIVATE}/tmp"
+
+# A plan without shards still needs one empty part a level, so that the store has a schema.
+EMPTY_SHARD = ShardSpec(index=0, first_row=0, n_rows=0, slices=())
+
+_NAMED = {
+    "level": re.compile(r"part-\d{5,}\.parquet"),
+    RECEIPTS: re.compile(r"\d{5,}\.json"),
+    QUARANTINE: re.compile(r"\d{5,}\.jsonl"),
+    TMP: re.compile(r"[a-z0-9.-]+\.tmp"),
+}
+_PRIVATE_NAMES = {"plan.json", "lock", "receipts", "quarantine", "tmp"}
+
+
+def part_path(level: Level, shard: int) -> str:
+    """Return a part's path relative to the store, with forward slashes.
+
+    Example:
+        >>> part_path(Level.TOKEN, 3)
+        'token/part-00003.parquet'
+    """
+    return f"{level}/part-{shard:05d}.parquet"
+
+
+def receipt_path(shard: int) -> str:
+    """Return a receipt's path relative to the store."""
+    return f"{RECEIPTS}/{shard:05d}.json"
+
+
+def quarantine_path(shard: int) -> str:
+    """Return the path, relative to the store, of the rows that a shard set aside."""
+    return f"{QUARANTINE}/{shard:05d}.jsonl"
+
+
+def folders(levels: tuple[Level, ...]) -> tuple[str, ...]:
+    """Return the folders of a store with these levels, parents first."""
+    return (PRIVATE, RECEIPTS, QUARANTINE, TMP, *(str(level) for level in levels))
+
+
+def is_part_name(name: str) -> bool:
+    """Say whether a file name in a level's folder is one that a part can have."""
+    return _NAMED["level"].fullmatch(name) is not None
+
+
+def owned_files(root: Path) -> list[str]:
+    """Return the parts, receipts and quarantine files that lie in a store's folder, as sorted relative paths."""
+    places = {str(level): _NAMED["level"] for level in Level}
+    places |= {RECEIPTS: _NAMED[RECEIPTS], QUARANTINE: _NAMED[QUARANTINE]}
+    return sorted(
+        f"{place}/{file.name}"
+        for place, pattern in places.items()
+        if (root / place).is_dir()
+        for file in (root / place).iterdir()
+        if pattern.fullmatch(file.name)
+    )
+
+
+def foreign_entries(root: Path) -> list[str]:
+    """Return what lies in a folder and is no piece of a store, as sorted relative paths.
+
+    Symbolic links count as foreign wherever they stand.
+    """
+    foreign = []
+    for entry in sorted(root.iterdir()):
+        if entry.is_symlink():
+            foreign.append(entry.name)
+        elif entry.name in set(Level) and entry.is_dir():
+            foreign += _unmatched(entry, _NAMED["level"], entry.name)
+        elif entry.name == PRIVATE and entry.is_dir():
+            foreign += _foreign_private(entry)
+        elif entry.name != MANIFEST or not entry.is_file():
+            foreign.append(entry.name)
+    return foreign
+
+
+def _foreign_private(folder: Path) -> list[str]:
+    foreign = []
+    for entry in sorted(folder.iterdir()):
+        pattern = _NAMED.get(f"{PRIVATE}/{entry.name}")
+        if entry.is_symlink() or entry.name not in _PRIVATE_NAMES or (pattern is not None) != entry.is_dir():
+            foreign.append(f"{PRIVATE}/{entry.name}")
+        elif pattern is not None:
+            foreign += _unmatched(entry, pattern, f"{PRIVATE}/{entry.name}")
+    return foreign
+
+
+def _unmatched(folder: Path, pattern: re.Pattern[str], prefix: str) -> list[str]:
+    return [
+        f"{prefix}/{entry.name}"
+        for entry in sorted(folder.iterdir())
+        if entry.is_symlink() or not entry.is_file() or not pattern.fullmatch(entry.name)
+    ]

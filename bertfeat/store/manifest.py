@@ -1,0 +1,120 @@
+"""The manifest: written last, the same bytes for the same plan however often the run was broken off."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bertfeat.errors import StoreError
+from bertfeat.records import Plan, Receipt
+from bertfeat.store import codec, files, layout
+from bertfeat.store.receipts import StoredReceipt, quarantine_from_json, quarantine_to_json
+from bertfeat.store.schema import VectorLayout
+
+
+def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt]) -> bytes:
+    """Return the manifest's bytes: a function of the plan and of what is reproducible in its receipts."""
+    vectors = VectorLayout.of(plan)
+    return codec.seal(
+        {
+            "format_version": layout.FORMAT_VERSION,
+            "plan_hash": plan.plan_hash,
+            "metadata": dict(plan.metadata),
+            "model": asdict(plan.model),
+            "store_dtype": str(vectors.dtype),
+            "vector_encoding": str(vectors.encoding),
+            "levels": {str(level): codec.schema_to_json(schema) for level, schema in plan.schemas.items()},
+            "shards": [_shard(stored) for stored in receipts],
+            "totals": _totals(receipts),
+        }
+    )
+
+
+def _shard(stored: StoredReceipt) -> dict[str, Any]:
+    receipt = stored.receipt
+    return {
+        "shard": receipt.shard,
+        "parts": [codec.part_to_json(part) for part in receipt.parts],
+        "n_bad_rows": receipt.n_bad_rows,
+        "counts": dict(receipt.counts),
+        "quarantine": quarantine_to_json(stored.quarantine),
+    }
+
+
+def _totals(receipts: Sequence[StoredReceipt]) -> dict[str, Any]:
+    rows: Counter[str] = Counter()
+    n_bytes: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for stored in receipts:
+        counts.update(stored.receipt.counts)
+        for part in stored.receipt.parts:
+            rows[str(part.level)] += part.n_rows
+            n_bytes[str(part.level)] += part.n_bytes
+    return {
+        "n_shards": len(receipts),
+        "n_rows": dict(rows),
+        "n_bytes": dict(n_bytes),
+        "n_bad_rows": sum(stored.receipt.n_bad_rows for stored in receipts),
+        "counts": dict(counts),
+    }
+
+
+def read_manifest(root: Path, *, follow_links: bool = False) -> dict[str, Any]:
+    """Return a store's manifest.
+
+    Raises:
+        FileNotFoundError: There is none: the store is not complete.
+        StoreError: It is damaged, or of a newer format.
+    """
+    path = root / layout.MANIFEST
+    try:
+        content = codec.unseal(files.read_small(path, follow_links=follow_links))
+        check_format(path, content)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: {error}; run bertfeat verify, then the command that made the store") from error
+    return content
+
+
+def check_format(path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse a file of a format that this version cannot read.
+
+    Raises:
+        StoreError: It is newer.
+        ValueError: It has no format version.
+    """
+    version = content.get("format_version")
+    if not isinstance(version, int):
+        raise ValueError("it has no format_version")
+    if version > layout.FORMAT_VERSION:
+        raise StoreError(
+            f"{path}: format_version {version}, this bertfeat reads up to {layout.FORMAT_VERSION}; upgrade bertfeat"
+        )
+
+
+def receipts_in(manifest: Mapping[str, Any]) -> list[StoredReceipt]:
+    """Return what a manifest says of each shard as receipts; seconds and times, which it lacks, are empty.
+
+    Raises:
+        KeyError, TypeError, ValueError: The content is no manifest.
+    """
+    return [
+        StoredReceipt(
+            Receipt(
+                shard=entry["shard"],
+                plan_hash=manifest["plan_hash"],
+                parts=tuple(codec.part_from_json(part) for part in entry["parts"]),
+                n_bad_rows=entry["n_bad_rows"],
+                counts=entry["counts"],
+                seconds={},
+                created_at="",
+            ),
+            quarantine_from_json(entry["quarantine"]),
+            {},
+        )
+        for entry in manifest["shards"]
+    ]

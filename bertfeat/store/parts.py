@@ -1,0 +1,150 @@
+"""One level table of one shard to one Parquet part: the same table gives the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertfeat.config import VectorEncoding
+from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan
+from bertfeat.store import files, layout
+from bertfeat.store.codec import canonical_json
+from bertfeat.store.schema import VectorLayout, arrow_schema, row_group_rows
+from bertfeat.store.steps import step
+
+
+def write_part(root: Path, plan: Plan, shard: int, table: LevelTable) -> PartInfo:
+    """Write a part under a temporary name, sync it, and give it its final name.
+
+    A part that already stands there is kept when it has the same bytes, and replaced when not: no receipt vouches
+    for it, so it is what a broken-off or damaged commit of the same plan left.
+
+    Raises:
+        RunError: The system refused a write; the temporary file is removed and nothing that stood is lost.
+        ValueError: A column does not fit its type.
+    """
+    name = layout.part_path(table.level, shard)
+    tmp = files.tmp_path(root, f"{shard:05d}.{table.level}")
+    arrow = _arrow_table(table, plan.schemas[table.level], plan)
+    with files.removed_on_error(tmp), files.write_errors(root, name):
+        with contextlib.closing(files.Sink(tmp)) as sink, files.write_errors(root, name, sink):
+            _write_parquet(sink, arrow, table, plan, shard)
+            step("part.written")
+            sink.sync()
+        step("part.synced")
+        info = PartInfo(table.level, name, table.n_rows, sink.n_bytes, sink.digest)
+        _publish(root, tmp, info)
+    return info
+
+
+def _publish(root: Path, tmp: Path, info: PartInfo) -> None:
+    final = root / info.path
+    if files.link_exclusive(tmp, final):
+        step("part.linked")
+        tmp.unlink(missing_ok=True)
+    elif is_whole(final, info):
+        step("part.linked")
+        tmp.unlink()
+    else:
+        tmp.replace(final)
+        step("part.linked")
+    step("part.unlinked")
+    files.sync_folder(final.parent)
+    step("part.durable")
+
+
+def is_whole(path: Path, info: PartInfo) -> bool:
+    """Say whether a file is a part byte for byte (its size first, which costs nothing)."""
+    try:
+        return path.lstat().st_size == info.n_bytes and files.digest_of(path) == info.digest
+    except OSError:
+        return False
+
+
+def part_metadata(plan: Plan, shard: int, table: LevelTable) -> dict[str, Any]:
+    """Return what a part says of itself under the file metadata key `bertfeat`."""
+    return {
+        **plan.metadata,
+        "format_version": layout.FORMAT_VERSION,
+        "plan_hash": plan.plan_hash,
+        "shard": shard,
+        "level": str(table.level),
+        "n_rows": table.n_rows,
+        "n_null_vectors": 0 if table.valid is None else int(np.count_nonzero(~table.valid)),
+    }
+
+
+def _write_parquet(sink: files.Sink, arrow: pa.Table, table: LevelTable, plan: Plan, shard: int) -> None:
+    features = plan.schemas[table.level].features
+    vectors = VectorLayout.of(plan)
+    metadata = {layout.METADATA_KEY: canonical_json(part_metadata(plan, shard, table))}
+    n_rows = row_group_rows(features, vectors)
+    # polars writes lists of floats at a quarter of pyarrow's cost, but cannot write null lists of elements that are
+    # not null, which only parts with words lost to truncation hold; and it has no fixed-size binary.
+    if vectors.encoding is VectorEncoding.ARRAY and (table.valid is None or bool(table.valid.all())):
+        frame = cast("pl.DataFrame", pl.from_arrow(arrow, rechunk=False))
+        frame.write_parquet(
+            cast("IO[bytes]", sink),
+            compression="uncompressed",
+            statistics=False,
+            row_group_size=n_rows,
+            metadata=metadata,
+            arrow_schema=arrow.schema,
+        )
+        return
+    feature_names = {feature.name for feature in features}
+    with pq.ParquetWriter(
+        sink,
+        arrow.schema.with_metadata(metadata),
+        compression="none",
+        write_statistics=False,
+        use_dictionary=[name for name in arrow.column_names if name not in feature_names],
+    ) as writer:
+        writer.write_table(arrow, row_group_size=n_rows)
+
+
+def _arrow_table(table: LevelTable, schema: LevelSchema, plan: Plan) -> pa.Table:
+    """Lay a table out in Arrow; vectors are not copied when they lie in one block."""
+    target = arrow_schema(schema, plan)
+    vectors = VectorLayout.of(plan)
+    arrays: dict[str, pa.Array] = {}
+    for column in schema.columns:
+        arrays[column.name] = _column(table, column.name, target.field(column.name))
+    for feature in schema.features:
+        array = np.ascontiguousarray(table.vectors[feature.name])
+        arrays[feature.name] = _vector_array(array, table.valid, vectors)
+    return pa.Table.from_arrays(list(arrays.values()), schema=target)
+
+
+def _column(table: LevelTable, name: str, field: pa.Field) -> pa.Array:
+    try:
+        array = pa.array(table.columns[name], type=field.type)
+    except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError) as error:
+        raise ValueError(f"{table.level} column {name!r} does not fit type {field.type}: {error}") from error
+    if array.null_count and not field.nullable:
+        raise ValueError(f"{table.level} column {name!r} holds nulls, and its schema says that it has none")
+    return array
+
+
+def _vector_array(array: npt.NDArray[Any], valid: BoolArray | None, vectors: VectorLayout) -> pa.Array:
+    n_rows, dim = array.shape
+    kind = vectors.arrow(dim)
+    if vectors.encoding is VectorEncoding.BINARY:
+        bitmap = None if valid is None else pa.array(valid).buffers()[1]
+        return pa.Array.from_buffers(kind, n_rows, [bitmap, pa.py_buffer(array)])
+    mask = None if valid is None else pa.array(~valid)
+    return pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), type=kind, mask=mask)
+
+
+def read_part_metadata(metadata: Mapping[bytes, bytes] | None) -> str | None:
+    """Return the JSON text under the key `bertfeat` of a Parquet file's metadata, if there is one."""
+    text = (metadata or {}).get(layout.METADATA_KEY.encode())
+    return None if text is None else text.decode(errors="replace")

@@ -1,0 +1,69 @@
+"""The plan on disk: read, written, and compared with the plan of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bertfeat.errors import PlanMismatch, StoreError
+from bertfeat.records import Plan
+from bertfeat.store import codec, files, layout
+from bertfeat.store.manifest import check_format
+
+_MAX_NAMED_FIELDS = 8
+_ABSENT = "(absent)"
+
+
+class PlanDamaged(StoreError):
+    """A plan.json is there and cannot be read."""
+
+
+def write_plan(root: Path, plan: Plan) -> None:
+    """Write a store's plan.json.
+
+    Raises:
+        RunError: The system refused a write.
+    """
+    content = {"format_version": layout.FORMAT_VERSION, "plan": codec.plan_to_json(plan)}
+    files.write_atomic(root, layout.PLAN, codec.seal(content), "plan")
+
+
+def read_plan(path: str | Path, *, follow_links: bool = False) -> Plan | None:
+    """Return the plan of the store at `path`, without locking it; None when there is none.
+
+    Raises:
+        PlanDamaged: Its plan.json is damaged or edited.
+        StoreError: It is of a newer format.
+    """
+    file = Path(path) / layout.PLAN
+    try:
+        content = codec.unseal(files.read_small(file, follow_links=follow_links))
+        check_format(file, content)
+        return codec.plan_from_json(content["plan"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use --overwrite") from error
+
+
+def check_same_plan(path: Path, stored: Plan, plan: Plan) -> None:
+    """Refuse to go on with a store that was made with another plan.
+
+    Raises:
+        PlanMismatch: It was; the differing fields are named with the store's value first.
+    """
+    if stored.plan_hash == plan.plan_hash:
+        return
+    differing = {
+        name: (stored.fields.get(name, _ABSENT), plan.fields.get(name, _ABSENT))
+        for name in sorted({*stored.fields, *plan.fields})
+        if stored.fields.get(name, _ABSENT) != plan.fields.get(name, _ABSENT)
+    } or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
+    named = [f"{name} {_shown(old)} != {_shown(new)}" for name, (old, new) in differing.items()]
+    more = len(named) - _MAX_NAMED_FIELDS
+    text = "; ".join(named[:_MAX_NAMED_FIELDS]) + (f"; and {more} more" if more > 0 else "")
+    raise PlanMismatch(f"{path}: made with another plan: {text}; use another folder or --overwrite", differing)
+
+
+def _shown(value: Any) -> str:
+    return _ABSENT if value is _ABSENT else repr(value)

@@ -1,0 +1,298 @@
+"""A store open for reading: rows as polars, Arrow, NumPy or torch, whole or in batches."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from bertfeat.config import Level, StoreDtype, VectorEncoding
+from bertfeat.errors import StoreError, UserError
+from bertfeat.records import BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
+from bertfeat.store import codec, layout, planfile, receipts
+from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
+from bertfeat.store.parts import read_part_metadata
+from bertfeat.store.receipts import StoredReceipt
+from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectors import VectorSource, fill, find_source, opened_part, read_vectors
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureBatch:
+    """Consecutive rows of a level.
+
+    `start` is the number of the first row in the level; `vectors` is (n_rows, dim) of the stored type; `columns`
+    holds the columns that were asked for along with them.
+    """
+
+    start: int
+    vectors: npt.NDArray[Any]
+    columns: pl.DataFrame
+
+    @property
+    def rows(self) -> range:
+        """The rows' numbers in the level."""
+        return range(self.start, self.start + len(self.vectors))
+
+
+def open_store(path: str | Path, *, allow_incomplete: bool = False) -> Store:
+    """Open a store for reading.
+
+    Args:
+        path: Its folder.
+        allow_incomplete: Read the shards that are done of a store whose run has not finished.
+
+    Raises:
+        StoreError: There is no store, it is not complete, damaged, or of a newer format.
+
+    Example:
+        >>> open_store("features").numpy("word", "concat_last4")  # doctest: +SKIP
+    """
+    root = Path(path)
+    try:
+        return Store(root, read_manifest(root, follow_links=True))
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    plan = planfile.read_plan(root, follow_links=True)
+    if plan is None:
+        what = "no such folder" if not root.exists() else f"not a bertfeat store: it has no {layout.MANIFEST}"
+        raise StoreError(f"{root}: {what}")
+    done = _finished(root, plan)
+    if not allow_incomplete:
+        raise StoreError(
+            f"{root}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
+            "run the command that made it again to finish it, or open it with allow_incomplete=True"
+        )
+    return Store(root, json.loads(build_manifest(plan, done)))
+
+
+def _finished(root: Path, plan: Plan) -> list[StoredReceipt]:
+    done = []
+    for shard in plan.shards:
+        try:
+            stored = receipts.read_receipt(root, shard.index)
+        except (OSError, ValueError):
+            continue
+        if receipts.fault_of(stored, plan) is None and receipts.stands(root, stored):
+            done.append(stored)
+    return done
+
+
+class Store:
+    """A store open for reading; made by `open_store`. Rows stand in corpus order.
+
+    Methods that return vectors take a stored feature, or a layer or concatenation of layers that can be made from
+    the stored ones: `concat_last4` from four layer columns, `layer_11` from `concat_last4`. A row without a vector (a
+    word that lost its tokens to truncation) holds NaN; `valid` tells which these are.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._layout = VectorLayout(StoreDtype(manifest["store_dtype"]), VectorEncoding(manifest["vector_encoding"]))
+        schemas = manifest["levels"]
+        self._schemas = {level: codec.schema_from_json(level, schemas[level]) for level in Level if level in schemas}
+        self._parts: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
+        for stored in receipts_in(manifest):
+            for part in stored.receipt.parts:
+                self._parts[part.level].append(part)
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{level}: {self.n_rows(level)} rows" for level in self.levels)
+        return f"Store({str(self.path)!r}, {rows})"
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels that are stored."""
+        return tuple(self._schemas)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Where the features come from: model, layers, pooling, versions, ..."""
+        return cast("dict[str, Any]", self.manifest["metadata"])
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The plan that the store was made from.
+
+        Raises:
+            StoreError: The store was copied without its `_bertfeat` folder, or the plan is damaged.
+        """
+        plan = planfile.read_plan(self.path, follow_links=True)
+        if plan is None:
+            raise StoreError(
+                f"{self.path / layout.PLAN}: no such file; copy the store with its {layout.PRIVATE} folder"
+            )
+        return plan
+
+    def receipts(self) -> tuple[Receipt, ...]:
+        """Return the receipts of the shards that are done, with their times, in corpus order."""
+        return tuple(stored.receipt for stored in _finished(self.path, self.plan))
+
+    def schema(self, level: str) -> LevelSchema:
+        """Return the columns of a level.
+
+        Raises:
+            UserError: The level is not stored.
+        """
+        if level not in self._schemas:
+            raise UserError(f"{self.path}: no level {str(level)!r}; levels are {', '.join(self.levels)}")
+        return self._schemas[Level(level)]
+
+    def columns(self, level: str) -> tuple[str, ...]:
+        """Return the names of all columns of a level, vectors last."""
+        schema = self.schema(level)
+        return (*(column.name for column in schema.columns), *(feature.name for feature in schema.features))
+
+    def features(self, level: str) -> tuple[FeatureColumn, ...]:
+        """Return the vector columns of a level."""
+        return self.schema(level).features
+
+    def parts(self, level: str) -> tuple[PartInfo, ...]:
+        """Return the part files of a level, in corpus order."""
+        return tuple(self._parts[self.schema(level).level])
+
+    def n_rows(self, level: str) -> int:
+        """Return the rows of a level."""
+        return sum(part.n_rows for part in self.parts(level))
+
+    def scan(self, level: str) -> pl.LazyFrame:
+        """Return a level as a lazy frame that reads only what is used; binary vectors become arrays on the way."""
+        frame = pl.scan_parquet(self._paths(level), glob=False)
+        if self._layout.encoding is VectorEncoding.BINARY:
+            inner = self._layout.polars
+            frame = frame.with_columns(
+                pl.col(feature.name).bin.reinterpret(dtype=pl.Array(inner, feature.dim), endianness="little")
+                for feature in self.features(level)
+            )
+        return frame
+
+    def polars(self, level: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """Return a level, or some of its columns, as a polars frame.
+
+        Raises:
+            UserError: There is no such level or column.
+        """
+        return self.scan(level).select(self._known_columns(level, columns)).collect()
+
+    def arrow(self, level: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a level, or some of its columns, as an Arrow table, vectors as they are stored.
+
+        Raises:
+            UserError: There is no such level or column.
+            StoreError: A part is missing or damaged.
+        """
+        names = self._known_columns(level, columns)
+        tables = []
+        for path in self._paths(level):
+            with opened_part(path) as file:
+                tables.append(file.read(columns=names).select(names).replace_schema_metadata(None))
+        return pa.concat_tables(tables)
+
+    def numpy(self, level: str, feature: str) -> npt.NDArray[Any]:
+        """Return the vectors of a feature as a new array (n_rows, dim) of the stored type.
+
+        Raises:
+            UserError: There is no such level, or the feature is not stored and cannot be made from what is.
+            StoreError: A part is missing or damaged.
+        """
+        n_rows = [part.n_rows for part in self.parts(level)]
+        return read_vectors(self._paths(level), n_rows, self._source(level, feature), self._layout)
+
+    def torch(self, level: str, feature: str) -> torch.Tensor:
+        """Return the vectors of a feature as a torch tensor (n_rows, dim) on the CPU; see `numpy`."""
+        import torch
+
+        return torch.from_numpy(self.numpy(level, feature))
+
+    def valid(self, level: str, feature: str) -> BoolArray:
+        """Return bool (n_rows,): which rows have a vector of a feature. Reads no vectors where all have.
+
+        Raises:
+            UserError: There is no such level or feature.
+            StoreError: A part is missing or damaged.
+        """
+        column = self._source(level, feature).columns[0]
+        flags = [np.ones(0, np.bool_)]
+        for path in self._paths(level):
+            with opened_part(path) as file:
+                metadata = json.loads(read_part_metadata(file.metadata.metadata) or "{}")
+                if metadata.get("n_null_vectors") == 0:
+                    flags.append(np.ones(file.metadata.num_rows, np.bool_))
+                else:
+                    nulls = file.read(columns=[column]).column(column).is_valid()
+                    flags.append(nulls.to_numpy())
+        return np.concatenate(flags)
+
+    def batches(
+        self, level: str, feature: str, *, batch_size: int = 8192, columns: Sequence[str] = ()
+    ) -> Iterator[FeatureBatch]:
+        """Yield the vectors of a feature in order, `batch_size` rows at a time, in memory that stays flat.
+
+        Args:
+            level: The level.
+            feature: The feature; see `numpy`.
+            batch_size: Rows of every batch but the last.
+            columns: Further columns to hand out along with the vectors.
+
+        Raises:
+            UserError: There is no such level, feature or column, or the batch size is below 1.
+            StoreError: A part is missing or damaged.
+        """
+        if batch_size < 1:
+            raise UserError(f"batch_size {batch_size} is below 1")
+        source = self._source(level, feature)
+        names = self._known_columns(level, columns)
+        return self._batches(level, source, names, batch_size)
+
+    def _batches(self, level: str, source: VectorSource, names: list[str], batch_size: int) -> Iterator[FeatureBatch]:
+        start = n_filled = 0
+        vectors = np.empty((batch_size, source.dim), self._layout.numpy)
+        frames: list[pl.DataFrame] = []
+        for table in self._row_groups(level, [*names, *source.columns]):
+            row = 0
+            while row < table.num_rows:
+                piece = table.slice(row, batch_size - n_filled)
+                fill(vectors[n_filled : n_filled + piece.num_rows], piece, source, self._layout)
+                frames.append(cast("pl.DataFrame", pl.from_arrow(piece.select(names))))
+                row += piece.num_rows
+                n_filled += piece.num_rows
+                if n_filled == batch_size:
+                    yield FeatureBatch(start, vectors, pl.concat(frames))
+                    start, n_filled, frames = start + batch_size, 0, []
+                    vectors = np.empty((batch_size, source.dim), self._layout.numpy)
+        if n_filled:
+            yield FeatureBatch(start, vectors[:n_filled], pl.concat(frames))
+
+    def _row_groups(self, level: str, names: list[str]) -> Iterator[pa.Table]:
+        for path in self._paths(level):
+            with opened_part(path) as file:
+                for group in range(file.num_row_groups):
+                    yield file.read_row_group(group, columns=names)
+
+    def _source(self, level: str, feature: str) -> VectorSource:
+        return find_source(self.schema(level), feature, self.manifest["model"]["n_layers"])
+
+    def _paths(self, level: str) -> list[Path]:
+        paths = [self.path / part.path for part in self.parts(level)]
+        if not paths:
+            raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")
+        return paths
+
+    def _known_columns(self, level: str, columns: Sequence[str] | None) -> list[str]:
+        there = self.columns(level)
+        for name in columns or ():
+            if name not in there:
+                raise UserError(f"{self.path}: no column {name!r} at level {level}; columns are {', '.join(there)}")
+        return list(there if columns is None else columns)

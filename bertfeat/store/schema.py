@@ -1,0 +1,124 @@
+"""A level's columns as an Arrow schema: one schema for every part of the level, whoever writes it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from bertfeat.config import StoreDtype, VectorEncoding
+from bertfeat.errors import StoreError
+from bertfeat.records import Column, FeatureColumn, LevelSchema, Plan
+
+_ROW_GROUP_BYTES = 32 << 20
+# Levels without vectors do not exist, but a narrow row must not make a row group of a whole shard.
+_MAX_ROW_GROUP_ROWS = 1 << 17
+
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
+_DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class VectorLayout:
+    """How the vectors of a store are laid in Parquet."""
+
+    dtype: StoreDtype
+    encoding: VectorEncoding
+
+    @classmethod
+    def of(cls, plan: Plan) -> VectorLayout:
+        """Read the layout from a plan's fields `store_dtype` and `vector_encoding`."""
+        return cls(StoreDtype(plan.fields["store_dtype"]), VectorEncoding(plan.fields["vector_encoding"]))
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy type of one value."""
+        return np.dtype(str(self.dtype))
+
+    @property
+    def polars(self) -> type[pl.DataType]:
+        """The polars type of one value."""
+        return pl.Float16 if self.dtype is StoreDtype.FLOAT16 else pl.Float32
+
+    def arrow(self, dim: int) -> pa.DataType:
+        """Return the Arrow type of a vector of `dim` values."""
+        if self.encoding is VectorEncoding.BINARY:
+            return pa.binary(dim * self.numpy.itemsize)
+        element = pa.float16() if self.dtype is StoreDtype.FLOAT16 else pa.float32()
+        return pa.list_(pa.field("element", element, nullable=False), dim)
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """Return the Arrow type of a name as `str(type)` gives it.
+
+    Raises:
+        ValueError: The name is none of a type without parts.
+
+    Example:
+        >>> arrow_type("timestamp[us, tz=UTC]"), arrow_type("decimal128(10, 2)")
+        (TimestampType(timestamp[us, tz=UTC]), Decimal128Type(decimal128(10, 2)))
+    """
+    if match := _TIMESTAMP.fullmatch(name):
+        return pa.timestamp(match[1], match[2])
+    if match := _DECIMAL.fullmatch(name):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    return pa.type_for_alias(name)
+
+
+def stored_type(column: Column, kept: Mapping[str, pa.DataType]) -> pa.DataType:
+    """Return the Arrow type that a column has in a part: what polars makes of it, so that both writers agree.
+
+    Args:
+        column: The column.
+        kept: Types of kept columns that have no simple name.
+
+    Raises:
+        StoreError: The column's type cannot be stored.
+    """
+    try:
+        asked = kept[column.name] if column.name in kept else arrow_type(column.type)
+        if pa.types.is_dictionary(asked):
+            asked = asked.value_type
+        # polars panics on these, which no handler should have to catch.
+        if not pa.types.is_decimal256(asked):
+            empty = cast("pl.Series", pl.from_arrow(pa.array([], asked)))
+            return empty.to_arrow(compat_level=pl.CompatLevel.oldest()).type
+    except (ValueError, pl.exceptions.PolarsError):
+        pass
+    raise StoreError(
+        f"column {column.name!r} has type {column.type}, which cannot be stored; "
+        "cast it to a simple type or leave it out of --keep-columns"
+    )
+
+
+def kept_types(plan: Plan) -> dict[str, pa.DataType]:
+    """Return the types in a plan's `kept_schema`, by column name."""
+    if plan.kept_schema is None:
+        return {}
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plan.kept_schema)))
+    return {field.name: field.type for field in schema}
+
+
+def arrow_schema(schema: LevelSchema, plan: Plan) -> pa.Schema:
+    """Return the Arrow schema of every part of a level: its columns, then its vectors (nullable, elements not).
+
+    Raises:
+        StoreError: A column's type cannot be stored.
+    """
+    kept = kept_types(plan)
+    vectors = VectorLayout.of(plan)
+    fields = [pa.field(c.name, stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
+    fields += [pa.field(f.name, vectors.arrow(f.dim), nullable=True) for f in schema.features]
+    return pa.schema(fields)
+
+
+def row_group_rows(features: tuple[FeatureColumn, ...], vectors: VectorLayout) -> int:
+    """Return the rows of a row group: about 32 MB of vectors, from the width of a row alone."""
+    row_bytes = sum(feature.dim for feature in features) * vectors.numpy.itemsize
+    return max(1, min(_MAX_ROW_GROUP_ROWS, _ROW_GROUP_BYTES // max(1, row_bytes)))

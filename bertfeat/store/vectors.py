@@ -1,0 +1,184 @@
+"""Vector columns of parts into NumPy arrays, asked for by name or put together from what is stored."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertfeat.config import Combine, VectorEncoding
+from bertfeat.errors import StoreError, UserError
+from bertfeat.records import LevelSchema
+from bertfeat.store.schema import VectorLayout
+
+_LAYER = re.compile(r"layer_(\d{2,})")
+_CONCAT = re.compile(r"concat_(?:last(?P<last>\d+)|(?P<all>all)|(?P<set>\d{2,}(?:_\d{2,})*))")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Values `start` to `start + width - 1` of a stored column, which become those from `target` on of a vector."""
+
+    column: str
+    start: int
+    width: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSource:
+    """Where the vectors of a feature come from."""
+
+    dim: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """The stored columns that have to be read."""
+        return list(dict.fromkeys(piece.column for piece in self.pieces))
+
+
+def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
+    """Find a feature among the stored columns, or make a layer or a concatenation of layers from others.
+
+    Args:
+        schema: The level's columns.
+        name: A stored feature, `layer_11`, or `concat_last4`, `concat_all`, `concat_09_11`.
+        n_layers: Blocks of the model, which `last4` and `all` count.
+
+    Raises:
+        UserError: It is not stored and cannot be made from what is.
+    """
+    for feature in schema.features:
+        if feature.name == name:
+            return VectorSource(feature.dim, (Piece(name, 0, feature.dim, 0),))
+    pieces: list[Piece] = []
+    target = 0
+    stored = _stored_layers(schema)
+    for layer in _layers_named(name, n_layers):
+        if layer not in stored:
+            break
+        column, start, width = stored[layer]
+        pieces.append(Piece(column, start, width, target))
+        target += width
+    else:
+        if pieces:
+            return VectorSource(target, tuple(pieces))
+    there = ", ".join(feature.name for feature in schema.features)
+    raise UserError(f"no feature {name!r} at level {schema.level}, nor can it be made from those there are: {there}")
+
+
+def _layers_named(name: str, n_layers: int) -> tuple[int, ...]:
+    if match := _LAYER.fullmatch(name):
+        return (int(match[1]),)
+    match = _CONCAT.fullmatch(name)
+    if match is None:
+        return ()
+    if match["last"] is not None:
+        return tuple(range(max(0, n_layers + 1 - int(match["last"])), n_layers + 1))
+    if match["all"] is not None:
+        return tuple(range(n_layers + 1))
+    return tuple(sorted({int(layer) for layer in match["set"].split("_")}))
+
+
+def _stored_layers(schema: LevelSchema) -> dict[int, tuple[str, int, int]]:
+    """Map each layer that is stored, alone or in a concatenation, to its column, first value and width."""
+    stored: dict[int, tuple[str, int, int]] = {}
+    for feature in schema.features:
+        if feature.combine == Combine.CONCAT:
+            width = feature.dim // len(feature.layers)
+            for number, layer in enumerate(feature.layers):
+                stored.setdefault(layer, (feature.name, number * width, width))
+    for feature in schema.features:
+        # Alone is better than in a concatenation: less has to be read.
+        if _LAYER.fullmatch(feature.name):
+            stored[feature.layers[0]] = (feature.name, 0, feature.dim)
+    return stored
+
+
+@contextlib.contextmanager
+def opened_part(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a part for reading.
+
+    Raises:
+        StoreError: It is missing or damaged, now or while it is read.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(f"{path}: cannot be read: {reason}; run bertfeat verify") from error
+
+
+def read_vectors(
+    paths: Sequence[Path], n_rows: Sequence[int], source: VectorSource, vectors: VectorLayout
+) -> npt.NDArray[Any]:
+    """Read the vectors of whole parts into one new array; parts are read side by side.
+
+    Args:
+        paths: The parts, in order.
+        n_rows: The rows of each.
+        source: What to read.
+        vectors: How the vectors are laid.
+
+    Returns:
+        float16 or float32 (rows of all parts, dim); a row whose vector is null holds NaN.
+
+    Raises:
+        StoreError: A part is missing or damaged.
+    """
+    out = np.empty((sum(n_rows), source.dim), vectors.numpy)
+    starts = np.cumsum([0, *n_rows]).tolist()
+
+    def read(number: int) -> None:
+        target = out[starts[number] : starts[number + 1]]
+        row = 0
+        with opened_part(paths[number]) as file:
+            if file.metadata.num_rows != len(target):
+                raise StoreError(f"{paths[number]}: {file.metadata.num_rows} rows, not {len(target)}")
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=source.columns, use_threads=False)
+                fill(target[row : row + table.num_rows], table, source, vectors)
+                row += table.num_rows
+
+    n_threads = max(1, min(len(paths), os.cpu_count() or 1))
+    with ThreadPoolExecutor(n_threads) as pool:
+        for _ in pool.map(read, range(len(paths))):
+            pass
+    return out
+
+
+def fill(out: npt.NDArray[Any], table: pa.Table, source: VectorSource, vectors: VectorLayout) -> None:
+    """Copy the vectors of a table into `out` (rows of the table, dim); null vectors become NaN."""
+    for piece in source.pieces:
+        row = 0
+        for chunk in table.column(piece.column).chunks:
+            if not len(chunk):
+                continue
+            block = out[row : row + len(chunk), piece.target : piece.target + piece.width]
+            block[:] = _matrix(chunk, vectors)[:, piece.start : piece.start + piece.width]
+            if chunk.null_count:
+                block[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
+            row += len(chunk)
+
+
+def _matrix(chunk: pa.Array, vectors: VectorLayout) -> npt.NDArray[Any]:
+    """View an Arrow vector column as an array (n_rows, dim) without copying it."""
+    itemsize = vectors.numpy.itemsize
+    if vectors.encoding is VectorEncoding.BINARY:
+        dim, offset, data = chunk.type.byte_width // itemsize, 0, chunk.buffers()[1]
+    else:
+        dim, offset, data = chunk.type.list_size, chunk.values.offset, chunk.values.buffers()[1]
+    start = (offset + chunk.offset * dim) * itemsize
+    return np.frombuffer(data, vectors.numpy, count=len(chunk) * dim, offset=start).reshape(len(chunk), dim)

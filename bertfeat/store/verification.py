@@ -1,0 +1,239 @@
+"""Check a whole store: every digest, row count and schema, and the manifest against receipts against parts."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertfeat.config import Level
+from bertfeat.errors import StoreError
+from bertfeat.records import PartInfo, Plan
+from bertfeat.store import codec, files, layout, opening, planfile, receipts
+from bertfeat.store.lock import StoreLock
+from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
+from bertfeat.store.parts import read_part_metadata
+from bertfeat.store.receipts import StoredReceipt
+from bertfeat.store.schema import arrow_schema
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it should be: the file, the shard that it belongs to (if one), and what is wrong."""
+
+    shard: int | None
+    part: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.part}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` found: problems, and how much was checked."""
+
+    problems: tuple[Problem, ...]
+    n_parts: int
+    n_rows: int
+    n_bytes: int
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def bad_shards(self) -> tuple[int, ...]:
+        """The shards that have to be done again, ascending."""
+        return tuple(sorted({problem.shard for problem in self.problems if problem.shard is not None}))
+
+
+def verify(path: str | Path, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+    """Read every file of a store and say what is wrong with it; changes nothing.
+
+    Args:
+        path: The store's folder.
+        progress: Called with (shards checked, shards).
+
+    Raises:
+        StoreError: There is no store at all, or it is of a newer format.
+    """
+    root = Path(path)
+    check = _Check(root)
+    plan = check.plan()
+    if plan is None:
+        return check.report()
+    shards = [shard.index for shard in plan.shards] or [layout.EMPTY_SHARD.index]
+    stored = []
+    for n_done, shard in enumerate(shards, start=1):
+        receipt = check.shard(plan, shard)
+        if receipt is not None:
+            stored.append(receipt)
+        if progress is not None:
+            progress(n_done, len(shards))
+    check.manifest(plan, stored if len(stored) == len(shards) else None)
+    check.extras(plan, set(shards))
+    return check.report()
+
+
+def withdraw(path: str | Path, report: VerifyReport) -> None:
+    """Take back the receipts of the shards that a report names, and the manifest: the next run does them again.
+
+    Raises:
+        StoreError: Another process is writing the store.
+        RunError: The system refused.
+    """
+    if report.is_good:
+        return
+    root = Path(path)
+    lock = StoreLock(root)
+    try:
+        with files.write_errors(root, layout.MANIFEST):
+            files.unlink_durably(root / layout.MANIFEST)
+        for shard in report.bad_shards:
+            opening.withdraw_receipt(root, shard)
+    finally:
+        lock.release()
+
+
+class _Check:
+    """Collects problems and counts while the pieces of one store are looked at."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._problems: list[Problem] = []
+        self._n_parts = self._n_rows = self._n_bytes = 0
+
+    def report(self) -> VerifyReport:
+        return VerifyReport(tuple(self._problems), self._n_parts, self._n_rows, self._n_bytes)
+
+    def _add(self, shard: int | None, name: str, reason: str) -> None:
+        self._problems.append(Problem(shard, name, " ".join(reason.split())))
+
+    def plan(self) -> Plan | None:
+        """Return the plan; without one, check the parts against the manifest alone."""
+        try:
+            plan = planfile.read_plan(self._root)
+        except planfile.PlanDamaged as error:
+            self._add(None, layout.PLAN, str(error.__cause__))
+        else:
+            if plan is not None:
+                return plan
+            if not (self._root / layout.MANIFEST).is_file():
+                raise StoreError(f"{self._root}: no bertfeat store")
+            self._add(None, layout.PLAN, "missing")
+        try:
+            listed = receipts_in(read_manifest(self._root))
+        except (OSError, StoreError, KeyError, TypeError, ValueError) as error:
+            self._add(None, layout.MANIFEST, str(error))
+            return None
+        for stored in listed:
+            for part in stored.receipt.parts:
+                self._part(stored.receipt.shard, part)
+        return None
+
+    def shard(self, plan: Plan, shard: int) -> StoredReceipt | None:
+        """Check a shard's receipt, and its files against the receipt; return the receipt if it can be used."""
+        name = layout.receipt_path(shard)
+        try:
+            stored = receipts.read_receipt(self._root, shard)
+        except FileNotFoundError:
+            self._add(shard, name, "missing: the shard is not done")
+            return None
+        except (OSError, ValueError) as error:
+            self._add(shard, name, str(error))
+            return None
+        fault = receipts.fault_of(stored, plan)
+        if fault is not None:
+            self._add(shard, name, fault)
+            return None
+        for part in stored.receipt.parts:
+            if self._part(shard, part):
+                self._content(plan, shard, part)
+        self._quarantine(shard, stored)
+        return stored
+
+    def _part(self, shard: int, part: PartInfo) -> bool:
+        self._n_parts += 1
+        self._n_rows += part.n_rows
+        self._n_bytes += part.n_bytes
+        return self._file(shard, part.path, part.n_bytes, part.digest)
+
+    def _file(self, shard: int, name: str, n_bytes: int, digest: str) -> bool:
+        path = self._root / name
+        try:
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                reason = f"not a file ({files.kind_of(path)})"
+            elif status.st_size != n_bytes:
+                reason = f"{status.st_size} bytes, its receipt says {n_bytes}"
+            elif (found := files.digest_of(path)) != digest:
+                reason = f"digest {found}, its receipt says {digest}"
+            else:
+                return True
+        except FileNotFoundError:
+            reason = "missing"
+        except OSError as error:
+            reason = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        self._add(shard, name, reason)
+        return False
+
+    def _content(self, plan: Plan, shard: int, part: PartInfo) -> None:
+        """Check what a part says of itself; its bytes are those that were written."""
+        try:
+            with pq.ParquetFile(self._root / part.path) as file:
+                reasons = list(_content_faults(file, plan, shard, part))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reasons = [f"cannot be opened: {error}"]
+        for reason in reasons:
+            self._add(shard, part.path, reason)
+
+    def _quarantine(self, shard: int, stored: StoredReceipt) -> None:
+        listed = stored.quarantine
+        if listed is not None:
+            self._file(shard, listed.path, listed.n_bytes, listed.digest)
+        n_rows = 0 if listed is None else listed.n_rows
+        if n_rows != stored.receipt.n_bad_rows:
+            self._add(shard, layout.receipt_path(shard), f"{n_rows} of {stored.receipt.n_bad_rows} bad rows were kept")
+
+    def manifest(self, plan: Plan, stored: list[StoredReceipt] | None) -> None:
+        """Check the manifest against the receipts (None when some cannot be used)."""
+        try:
+            found = files.read_small(self._root / layout.MANIFEST)
+            read_manifest(self._root)
+        except FileNotFoundError:
+            self._add(None, layout.MANIFEST, "missing: the run has not finished")
+        except (OSError, StoreError) as error:
+            self._add(None, layout.MANIFEST, str(error.__cause__ or error))
+        else:
+            if stored is not None and found != build_manifest(plan, stored):
+                self._add(None, layout.MANIFEST, "does not say what the plan and the receipts say")
+
+    def extras(self, plan: Plan, shards: set[int]) -> None:
+        """Name the files in the levels' folders that no shard of the plan has written: readers would take them in."""
+        expected = {layout.part_path(level, shard) for level in plan.schemas for shard in shards}
+        for level in Level:
+            folder = self._root / level
+            for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+                name = f"{level}/{file.name}"
+                if name not in expected:
+                    self._add(None, name, "belongs to no shard of the plan")
+
+
+def _content_faults(file: pq.ParquetFile, plan: Plan, shard: int, part: PartInfo) -> Iterator[str]:
+    if file.metadata.num_rows != part.n_rows:
+        yield f"{file.metadata.num_rows} rows, its receipt says {part.n_rows}"
+    expected = arrow_schema(plan.schemas[part.level], plan)
+    if not file.schema_arrow.remove_metadata().equals(expected):
+        yield "its columns are not those of the plan"
+    metadata = json.loads(read_part_metadata(file.metadata.metadata) or "{}")
+    wanted = {"plan_hash": plan.plan_hash, "shard": shard, "level": str(part.level), "n_rows": part.n_rows}
+    for key, value in wanted.items():
+        if not isinstance(metadata, dict) or metadata.get(key) != value:
+            yield f"its metadata does not say {key} {codec.canonical_json(value)}"

@@ -1,0 +1,1 @@
+"""Text to packs: tokens with their characters and words, windows over long documents, packs without padding."""

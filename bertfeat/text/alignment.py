@@ -1,0 +1,291 @@
+"""Alignment: which rows a level has, and which positions of which windows each row is pooled from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from bertfeat.config import Pooling, WordPooling
+from bertfeat.records import BoolArray, Document, Int32Array, IntArray
+from bertfeat.text.ragged import ragged_arange, run_of, starts_of
+from bertfeat.text.tokenizer import Tokenizer, Tokens
+from bertfeat.text.windows import Windows
+
+
+class Reduce(StrEnum):
+    """How the positions of a segment become one vector: the only one is taken, or their mean or maximum."""
+
+    TAKE = "take"
+    MEAN = "mean"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Where the rows of a level come from: segments, each a set of positions in one window that goes to one row.
+
+    Segments stand in the order of their windows. `row` (n_segments,) is the row a segment goes to;
+    `window_starts` (n_windows + 1,) where each window's segments start; `starts` (n_segments + 1,) where each
+    segment's positions start in `positions`, which count from the start of the window. A row without a segment has
+    no vector; a row with several is reduced over all of them.
+    """
+
+    n_rows: int
+    reduce: Reduce
+    row: IntArray
+    window_starts: IntArray
+    starts: IntArray
+    positions: IntArray
+
+    @classmethod
+    def build(
+        cls,
+        n_rows: int,
+        row: IntArray,
+        window: IntArray,
+        n_positions: IntArray,
+        positions: IntArray,
+        windows: Windows,
+        *,
+        reduce: Reduce = Reduce.TAKE,
+    ) -> Units:
+        """Build from the row, the window and the number of positions of each segment, in the order of the windows."""
+        window_starts = np.searchsorted(window, np.arange(len(windows) + 1))
+        return cls(n_rows, reduce, row, window_starts, starts_of(n_positions), positions)
+
+    @property
+    def n_segments(self) -> IntArray:
+        """Segments of each row: int64 (n_rows,)."""
+        return np.bincount(self.row, minlength=self.n_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """The rows of the token level, special tokens included: arrays (n_rows,); -1 where a special token has none."""
+
+    document: IntArray
+    token_id: IntArray
+    source: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class WordRows:
+    """The rows of the word level: arrays (n_rows,).
+
+    `first_token` and `last_token` bound the word's tokens in the shard (half-open); `n_tokens` counts those that are
+    kept, 0 for a word that the tokenizer or truncation took away.
+    """
+
+    document: IntArray
+    word: IntArray
+    char_start: Int32Array
+    char_end: Int32Array
+    first_token: IntArray
+    last_token: IntArray
+    n_tokens: IntArray
+
+
+def token_rows(tokens: Tokens, windows: Windows) -> TokenRows:
+    """Return the kept tokens in corpus order.
+
+    Windows stand in the order of their documents, and what a document keeps of its windows follows on without
+    overlap; so the kept positions, read in order, are the rows.
+    """
+    flat = np.flatnonzero(windows.kept)
+    document = documents_at(flat, tokens, windows)
+    return TokenRows(document=document, token_id=windows.input_ids[flat], source=windows.source[flat])
+
+
+def documents_at(flat: IntArray, tokens: Tokens, windows: Windows) -> IntArray:
+    """Return the documents that places in the windows belong to; a special token belongs to its window's first."""
+    source = windows.source[flat]
+    document = windows.spans.document[run_of(windows.lengths)[flat]]
+    document[source >= 0] = tokens.document[source[source >= 0]]
+    return document
+
+
+def kept_tokens(tokens: Tokens, windows: Windows) -> BoolArray:
+    """Return which tokens are kept from some window, that is, not lost to truncation: bool (n_tokens,)."""
+    mask = np.zeros(len(tokens.ids), dtype=np.bool_)
+    mask[windows.source[windows.kept & (windows.source >= 0)]] = True
+    return mask
+
+
+def word_rows(tokens: Tokens, windows: Windows, documents: Sequence[Document], *, given_words: bool) -> WordRows:
+    """Return the words of all documents in order.
+
+    Given words all have a row. Words of raw text are the pre-tokenizer's, and reach from the first character of
+    their tokens to the last.
+    """
+    document, word, first, last = _given(tokens, documents) if given_words else _found(tokens)
+    kept = starts_of(kept_tokens(tokens, windows).astype(np.int64))
+    if given_words:
+        lengths = np.array([len(w) for d in documents for w in d.words or ()], dtype=np.int64)
+        n_words = np.array([len(d.words or ()) for d in documents], dtype=np.int64)
+        before = starts_of(lengths + 1)[:-1]
+        start = before - before[starts_of(n_words)[:-1].repeat(n_words)]
+        end = start + lengths
+    else:
+        start, end = _extent(tokens, first, last)
+    return WordRows(document, word, start.astype(np.int32), end.astype(np.int32), first, last, kept[last] - kept[first])
+
+
+def _given(tokens: Tokens, documents: Sequence[Document]) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    n_words = np.array([len(d.words or ()) for d in documents], dtype=np.int64)
+    document, word = run_of(n_words), ragged_arange(np.zeros(len(n_words), dtype=np.int64), n_words)
+    number = starts_of(n_words)[:-1][tokens.document] + tokens.word
+    all_words = np.arange(len(word))
+    first = np.searchsorted(number, all_words, side="left")
+    return document, word, first, np.searchsorted(number, all_words, side="right")
+
+
+def _found(tokens: Tokens) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    in_word = np.flatnonzero(tokens.word >= 0)
+    document, word = tokens.document[in_word], tokens.word[in_word].astype(np.int64)
+    is_first = np.ones(len(in_word), dtype=np.bool_)
+    is_first[1:] = (np.diff(document) != 0) | (np.diff(word) != 0)
+    first = np.flatnonzero(is_first)
+    last = np.append(first[1:], len(in_word)) - 1
+    return document[first], word[first], in_word[first], in_word[last] + 1
+
+
+def _extent(tokens: Tokens, first: IntArray, last: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the least start and the greatest end of each word's tokens; blank ones count only if all are."""
+    if not len(first):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    # Each word is a run of its own for `reduceat`; the runs between, at the odd places, are dropped.
+    bounds = np.stack([first, last], axis=1).reshape(-1)
+    far = np.iinfo(np.int64).max
+    inked_start = np.minimum.reduceat(np.append(np.where(tokens.is_blank, far, tokens.char_start), far), bounds)[::2]
+    inked_end = np.maximum.reduceat(np.append(np.where(tokens.is_blank, -1, tokens.char_end), -1), bounds)[::2]
+    start = np.where(inked_end < 0, tokens.char_start[first], inked_start)
+    return start, np.where(inked_end < 0, tokens.char_end[last - 1], inked_end)
+
+
+def token_units(windows: Windows) -> Units:
+    """Return the units of the token level: one position a row."""
+    flat = np.flatnonzero(windows.kept)
+    window = run_of(windows.lengths)[flat]
+    n = np.ones(len(flat), dtype=np.int64)
+    return Units.build(len(flat), np.arange(len(flat)), window, n, flat - windows.starts[window], windows)
+
+
+def word_units(words: WordRows, tokens: Tokens, windows: Windows, pooling: WordPooling) -> Units:
+    """Return the units of the word level.
+
+    A word is pooled from the window that keeps its first token, if that holds it whole, else from the one that does
+    with most context; a word that no window holds whole is pooled over its kept tokens in all of them.
+    """
+    row, window, first, last = _word_segments(words, tokens, windows)
+    n = last - first
+    if pooling in (WordPooling.FIRST, WordPooling.LAST):
+        # Of a word in several segments only the one with its first (last) token counts.
+        keep = np.ones(len(row), dtype=np.bool_)
+        if pooling is WordPooling.FIRST:
+            keep[1:] = np.diff(row) != 0
+        else:
+            keep[:-1] = np.diff(row) != 0
+            first = last - 1
+        row, window, first, n = row[keep], window[keep], first[keep], np.ones(int(keep.sum()), dtype=np.int64)
+        reduce = Reduce.TAKE
+    else:
+        reduce = Reduce(str(pooling))
+    order = np.argsort(window, kind="stable")
+    row, window, first, n = row[order], window[order], first[order], n[order]
+    return Units.build(len(words.word), row, window, n, ragged_arange(first, n), windows, reduce=reduce)
+
+
+def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return row, window, and first and last position (half-open) of each segment, in the order of the words."""
+    window_of = np.full(len(tokens.ids) + 1, -1, dtype=np.int64)
+    flat = np.flatnonzero(windows.kept & (windows.source >= 0))
+    window_of[windows.source[flat]] = run_of(windows.lengths)[flat]
+    place_of = np.zeros(len(tokens.ids) + 1, dtype=np.int64)
+    place_of[windows.source[flat]] = flat
+    rows = np.flatnonzero(words.n_tokens > 0)
+    # Truncation takes tokens off the end only, so the kept ones are the first `n_tokens`.
+    begin = words.first_token[rows]
+    end = begin + words.n_tokens[rows]
+    window = window_of[begin]
+    first = place_of[begin] - windows.starts[window]
+    text_end = _text_end(windows, window, begin, tokens)
+    split = end > text_end
+    if not split.any():
+        return rows, window, first, first + (end - begin)
+    segments = [
+        (int(r), int(w), int(f), int(f + n))
+        for r, w, f, n in zip(rows[~split], window[~split], first[~split], (end - begin)[~split], strict=True)
+    ]
+    for i in np.flatnonzero(split):
+        segments += _split_word(int(rows[i]), int(begin[i]), int(end[i]), windows, window_of, place_of)
+    table = np.array(sorted(segments), dtype=np.int64).reshape(-1, 4)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+
+
+def _text_end(windows: Windows, window: IntArray, token: IntArray, tokens: Tokens) -> IntArray:
+    in_pair = token >= tokens.pair_starts[tokens.document[token]]
+    end: IntArray = np.where(in_pair, windows.spans.second[window, 1], windows.spans.first[window, 1])
+    return end
+
+
+def _split_word(
+    row: int, begin: int, end: int, windows: Windows, window_of: IntArray, place_of: IntArray
+) -> list[tuple[int, int, int, int]]:
+    whole: list[tuple[int, int]] = []
+    for window in range(int(window_of[begin]), int(window_of[end - 1]) + 1):
+        for low, high in (windows.spans.first[window], windows.spans.second[window]):
+            if low <= begin and end <= high:
+                whole.append((min(begin - int(low), int(high) - end), window))
+    if whole:
+        window = max(whole, key=lambda choice: (choice[0], -choice[1]))[1]
+        lengths = slice(windows.starts[window], windows.starts[window + 1])
+        first = int(np.flatnonzero(windows.source[lengths] == begin)[0])
+        return [(row, window, first, first + end - begin)]
+    segments = []
+    for window in np.unique(window_of[begin:end]).tolist():
+        places = place_of[begin:end][window_of[begin:end] == window] - windows.starts[window]
+        segments.append((row, window, int(places[0]), int(places[-1]) + 1))
+    return segments
+
+
+def sentence_units(
+    tokens: Tokens, windows: Windows, tokenizer: Tokenizer, pooling: Pooling, *, include_special_tokens: bool
+) -> Units:
+    """Return the units of the sentence level: each kept token once, over all windows of a document.
+
+    For `cls` it is the classification token of the first window.
+    """
+    if pooling is Pooling.CLS:
+        window = np.flatnonzero(windows.spans.is_start)
+        positions = _cls_positions(windows, window, tokens, tokenizer)
+        n = np.ones(len(window), dtype=np.int64)
+        return Units.build(tokens.n_documents, windows.spans.document[window], window, n, positions, windows)
+    chosen = windows.kept if include_special_tokens else windows.kept & (windows.source >= 0)
+    flat = np.flatnonzero(chosen)
+    window, document = run_of(windows.lengths)[flat], documents_at(flat, tokens, windows)
+    is_first = np.ones(len(flat), dtype=np.bool_)
+    is_first[1:] = (np.diff(window) != 0) | (np.diff(document) != 0)
+    first = np.flatnonzero(is_first)
+    n = np.diff(np.append(first, len(flat)))
+    positions = flat - windows.starts[window]
+    reduce = Reduce(str(pooling))
+    return Units.build(tokens.n_documents, document[first], window[first], n, positions, windows, reduce=reduce)
+
+
+def _cls_positions(windows: Windows, window: IntArray, tokens: Tokens, tokenizer: Tokenizer) -> IntArray:
+    """Return where the classification token stands: BERT's first, XLNet's last."""
+    is_pair = tokens.is_pair[windows.spans.document[window]]
+    positions = np.zeros(len(window), dtype=np.int64)
+    for pair in (False, True):
+        template = tokenizer.template(pair=pair)
+        before = np.flatnonzero(template.prefix.ids == tokenizer.cls_id)
+        after = np.flatnonzero(template.suffix.ids == tokenizer.cls_id)
+        chosen = is_pair == pair
+        if len(before):
+            positions[chosen] = before[0]
+        elif len(after):
+            positions[chosen] = windows.lengths[window[chosen]] - len(template.suffix) + after[0]
+    return positions

@@ -1,0 +1,40 @@
+"""Index arithmetic on ragged arrays: many runs of different lengths, laid end to end in one flat array."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bertfeat.records import IntArray
+
+
+def starts_of(lengths: IntArray) -> IntArray:
+    """Return where each run starts, and the total: int64 (n_runs + 1,).
+
+    Example:
+        >>> starts_of(np.array([2, 0, 3])).tolist()
+        [0, 2, 2, 5]
+    """
+    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
+
+
+def ragged_arange(firsts: IntArray, lengths: IntArray) -> IntArray:
+    """Return `first, first + 1, ...` for each run, end to end: int64 (sum of lengths,).
+
+    Example:
+        >>> ragged_arange(np.array([10, 50]), np.array([3, 2])).tolist()
+        [10, 11, 12, 50, 51]
+    """
+    total = int(lengths.sum())
+    return np.arange(total, dtype=np.int64) + np.repeat(firsts - starts_of(lengths)[:-1], lengths)
+
+
+def run_of(lengths: IntArray) -> IntArray:
+    """Return the number of the run that each flat entry belongs to: int64 (sum of lengths,).
+
+    Example:
+        >>> run_of(np.array([2, 0, 3])).tolist()
+        [0, 0, 2, 2, 2]
+    """
+    return np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)

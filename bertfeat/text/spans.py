@@ -1,0 +1,189 @@
+"""Spans: which tokens of a document each window holds, and which of them are kept from it.
+
+Documents that fit are one window. A longer one becomes several that overlap by `stride` tokens, laid out as the
+Hugging Face tokenizers lay out `return_overflowing_tokens`; each token is kept once, from the window where it has
+most context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertfeat.config import OnOverlong
+from bertfeat.errors import InputError
+from bertfeat.records import BoolArray, Document, IntArray
+from bertfeat.text.tokenizer import Tokenizer, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLimits:
+    """How long a window may be (special tokens included), how far windows overlap, and what overlong text means."""
+
+    max_length: int
+    stride: int
+    on_overlong: OnOverlong = OnOverlong.WINDOW
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The windows of a shard as ranges of its flat tokens: int64 (n_windows, ...), half-open.
+
+    `first` and `second` (n_windows, 2) are the tokens of the first and the second text in the window; `keep_first`
+    and `keep_second` the part of them that is kept from it. `document` (n_windows,) is the window's (first) document.
+    `is_start` and `is_end` say whether it is the first and the last window of its document: the special tokens
+    before the texts are kept from the first, those after from the last. With document context no special token is
+    kept, since it belongs to no one sentence.
+    """
+
+    document: IntArray
+    first: IntArray
+    second: IntArray
+    keep_first: IntArray
+    keep_second: IntArray
+    is_start: BoolArray
+    is_end: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+
+Row = tuple[int, ...]
+
+
+def document_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, documents: Sequence[Document]) -> Spans:
+    """Cut each document into windows.
+
+    One text: windows of the full capacity, `stride` tokens of overlap, the last one as short as what is left. Two
+    texts: the first one stands whole in every window and the second one is windowed; where the first leaves the
+    second less than half of the capacity, it is itself cut to half of it (and `truncated` says so).
+
+    Raises:
+        InputError: A document is too long and `limits.on_overlong` is `error`.
+    """
+    lengths = np.diff(tokens.starts)
+    specials = np.where(tokens.is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials)
+    overlong = lengths + specials > limits.max_length
+    check_overlong(lengths + specials, limits, documents)
+    rows: list[Row] = []
+    for number in np.flatnonzero(overlong).tolist():
+        capacity = limits.max_length - int(specials[number])
+        rows += overlong_spans(tokens, number, capacity, limits)
+    return merge_spans(whole_spans(tokens, np.flatnonzero(~overlong)), rows)
+
+
+def check_overlong(lengths: IntArray, limits: WindowLimits, documents: Sequence[Document]) -> None:
+    """Refuse the first document whose length in tokens is over the limit, if overlong documents are an error."""
+    if limits.on_overlong is not OnOverlong.ERROR or not (lengths > limits.max_length).any():
+        return
+    number = int(np.argmax(lengths > limits.max_length))
+    document = documents[number]
+    raise InputError(
+        f"document {document.doc_id!r} has {lengths[number]} tokens, more than --max-length {limits.max_length}; "
+        "pass --on-overlong window or truncate",
+        path=document.path or None,
+        row=document.row or None,
+    )
+
+
+def whole_spans(tokens: Tokens, numbers: IntArray) -> Spans:
+    """Return one window for each of the documents `numbers`, which fit."""
+    first = np.stack([tokens.starts[numbers], tokens.pair_starts[numbers]], axis=1)
+    second = np.stack([tokens.pair_starts[numbers], tokens.starts[numbers + 1]], axis=1)
+    yes = np.ones(len(numbers), dtype=np.bool_)
+    return Spans(numbers, first, second, first, second, yes, yes)
+
+
+def overlong_spans(tokens: Tokens, number: int, capacity: int, limits: WindowLimits) -> list[Row]:
+    """Return a document's windows as rows: its number, the bounds of first, second, keep_first, keep_second, flags."""
+    start, pair, end = int(tokens.starts[number]), int(tokens.pair_starts[number]), int(tokens.starts[number + 1])
+    if limits.on_overlong is OnOverlong.TRUNCATE:
+        n_first, n_second = longest_first(pair - start, end - pair, capacity)
+        first, second = (start, start + n_first), (pair, pair + n_second)
+        return [(number, *first, *second, *first, *second, 1, 1)]
+    if not tokens.is_pair[number]:
+        windows = lay_windows(end - start, capacity, limits.stride)
+        return [
+            (
+                number,
+                start + a,
+                start + b,
+                end,
+                end,
+                start + k,
+                start + m,
+                end,
+                end,
+                int(i == 0),
+                int(i == len(windows) - 1),
+            )
+            for i, (a, b, k, m) in enumerate(windows)
+        ]
+    n_first = min(pair - start, max(capacity - (end - pair), capacity - capacity // 2))
+    windows = lay_windows(end - pair, capacity - n_first, min(limits.stride, (capacity - n_first) // 2))
+    rows: list[Row] = []
+    for i, (a, b, k, m) in enumerate(windows):
+        keep_end = start + n_first if i == 0 else start
+        kept = (start, keep_end, pair + k, pair + m)
+        rows.append(
+            (number, start, start + n_first, pair + a, pair + b, *kept, int(i == 0), int(i == len(windows) - 1))
+        )
+    return rows
+
+
+def longest_first(n_first: int, n_second: int, capacity: int) -> tuple[int, int]:
+    """Return how many tokens of two texts remain when tokens are taken off the longer one until both fit.
+
+    The rule of `truncation="longest_first"` in the tokenizers library: the longer text keeps the odd token, and on a
+    tie the second.
+
+    Example:
+        >>> longest_first(10, 3, 8), longest_first(10, 9, 9), longest_first(9, 0, 4)
+        ((5, 3), (5, 4), (4, 0))
+    """
+    if n_first + n_second <= capacity:
+        return n_first, n_second
+    shorter = min(n_first, n_second)
+    if 2 * shorter <= capacity:
+        longer = capacity - shorter
+    else:
+        shorter = capacity // 2
+        longer = capacity - shorter
+    return (longer, shorter) if n_first > n_second else (shorter, longer)
+
+
+def lay_windows(n_tokens: int, capacity: int, stride: int) -> list[tuple[int, int, int, int]]:
+    """Lay overlapping windows over a text.
+
+    Returns:
+        For each window its start and end, and the start and end of the tokens that are kept from it. Between two
+        neighbours the border lies in the middle of what both hold, where the tokens' lesser context, left or right,
+        is largest; on a tie the earlier window keeps the token.
+
+    Example:
+        >>> lay_windows(10, 6, 2)
+        [(0, 6, 0, 5), (4, 10, 5, 10)]
+    """
+    step = capacity - stride
+    n_windows = 1 + max(0, -(-(n_tokens - capacity) // step))
+    bounds = [(i * step, min(i * step + capacity, n_tokens)) for i in range(n_windows)]
+    borders = [(end - 1 + bounds[i + 1][0]) // 2 + 1 for i, (_, end) in enumerate(bounds[:-1])]
+    return [(*bound, k, m) for bound, k, m in zip(bounds, [0, *borders], [*borders, n_tokens], strict=True)]
+
+
+def merge_spans(whole: Spans, rows: list[Row]) -> Spans:
+    """Join the spans of documents that fit with rows of the others, in the order of the documents."""
+    table = np.array(rows, dtype=np.int64).reshape(-1, 11)
+    document = np.concatenate([whole.document, table[:, 0]])
+    order = np.argsort(document, kind="stable")
+    joined = [
+        np.concatenate([old, table[:, low : low + 2]])[order]
+        for old, low in ((whole.first, 1), (whole.second, 3), (whole.keep_first, 5), (whole.keep_second, 7))
+    ]
+    flags = [
+        np.concatenate([old, table[:, i].astype(np.bool_)])[order]
+        for old, i in ((whole.is_start, 9), (whole.is_end, 10))
+    ]
+    return Spans(document[order], *joined, *flags)

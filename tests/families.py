@@ -1,0 +1,310 @@
+"""Tiny random models of every supported family, each in a folder with a real (trained here) fast tokenizer.
+
+Weights are drawn wide (not at the 0.02 of a fresh model), so that a wrong position, mask or norm shows in the states.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from bertfeat.encoder.families import Family, families, family_of
+from bertfeat.records import Pack
+
+N_LAYERS = 4
+HIDDEN = 32
+MAX_LENGTH = 30
+VOCAB_SIZE = 320
+
+SENTENCES = (
+    "The quick brown fox jumps over the lazy dog near the river bank.",
+    "Contextual vectors of a token depend on every other token of its sentence.",
+    "She sells sea shells by the sea shore, and he buys them for 42 pounds.",
+    "Die Katze sitzt auf der Matte; le chat est assis sur le tapis.",
+    "Extract once, probe many times: features are cheap when stored well!",
+    "Überraschung: naïve café owners résumé their façade work in Zürich.",
+)
+
+_BERT = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": N_LAYERS,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": MAX_LENGTH,
+    "pad_token_id": 0,
+}
+_ROBERTA = {**_BERT, "max_position_embeddings": MAX_LENGTH + 2, "pad_token_id": 1, "type_vocab_size": 1}
+_T5 = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": HIDDEN,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": N_LAYERS,
+    "num_decoder_layers": 1,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 16,
+    "decoder_start_token_id": 0,
+}
+_BART = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": HIDDEN,
+    "encoder_layers": N_LAYERS,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": MAX_LENGTH,
+    "pad_token_id": 1,
+    "scale_embedding": True,
+}
+_GPT = {
+    "vocab_size": VOCAB_SIZE,
+    "n_embd": HIDDEN,
+    "n_layer": N_LAYERS,
+    "n_head": 4,
+    "n_positions": MAX_LENGTH,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+# What each family's config needs beside, or instead of, BERT's.
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": _BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "xlm-roberta-xl": _ROBERTA,
+    "roberta-prelayernorm": _ROBERTA,
+    "distilbert": {
+        "vocab_size": VOCAB_SIZE,
+        "dim": HIDDEN,
+        "n_layers": N_LAYERS,
+        "n_heads": 4,
+        "hidden_dim": 48,
+        "max_position_embeddings": MAX_LENGTH,
+    },
+    "albert": {**_BERT, "embedding_size": 16},
+    "ernie": {**_BERT, "use_task_id": True, "task_type_vocab_size": 3},
+    "electra": {**_BERT, "embedding_size": 16},
+    "modernbert": {**_BERT, "local_attention": 8, "global_attn_every_n_layers": 2},
+    "nomic_bert": _BERT,
+    "eurobert": {**_BERT, "num_key_value_heads": 2},
+    "gpt2": {**_GPT, "scale_attn_by_inverse_layer_idx": True},
+    "mobilebert": {
+        **_BERT,
+        "embedding_size": 16,
+        "intra_bottleneck_size": 16,
+        "num_feedforward_networks": 2,
+        "true_hidden_size": 16,
+    },
+    "xlnet": {"vocab_size": VOCAB_SIZE, "d_model": HIDDEN, "n_layer": N_LAYERS, "n_head": 4, "d_inner": 48},
+    "deberta": {
+        **_BERT,
+        "type_vocab_size": 2,
+        "relative_attention": True,
+        "position_biased_input": True,
+        "pos_att_type": ["c2p", "p2c"],
+    },
+    "deberta-v2": {
+        **_BERT,
+        "type_vocab_size": 0,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["c2p", "p2c"],
+        "position_buckets": 8,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "conv_kernel_size": 3,
+        "conv_act": "gelu",
+    },
+    "mpnet": {**_BERT, "max_position_embeddings": MAX_LENGTH + 2, "pad_token_id": 1},
+    "megatron-bert": _BERT,
+    "roformer": {**_BERT, "embedding_size": 16},
+    "rembert": {**_BERT, "input_embedding_size": 16, "output_embedding_size": 16},
+    "longformer": {
+        **_BERT,
+        "max_position_embeddings": MAX_LENGTH + 2,
+        "pad_token_id": 1,
+        "type_vocab_size": 1,
+        "attention_window": [8, 8, 4, 4],
+    },
+    "big_bird": _BERT,
+    "convbert": {**_BERT, "embedding_size": 16, "conv_kernel_size": 3, "head_ratio": 2},
+    "layoutlm": {**_BERT, "max_2d_position_embeddings": 64},
+    "t5": _T5,
+    "mt5": _T5,
+    "umt5": _T5,
+    "bart": _BART,
+    "mbart": _BART,
+    "openai-gpt": _GPT,
+}
+# Heads and decoders that the encoder has no use for: their weights must be passed over in silence.
+_SAVED_AS = {
+    "bert": "BertForPreTraining",
+    "roberta": "RobertaForMaskedLM",
+    "distilbert": "DistilBertForMaskedLM",
+    "modernbert": "ModernBertForMaskedLM",
+    "gpt2": "GPT2LMHeadModel",
+    "t5": "T5ForConditionalGeneration",
+    "mt5": "MT5Model",
+    "umt5": "UMT5Model",
+    "bart": "BartForConditionalGeneration",
+}
+_TOKENIZER_KINDS = {
+    **dict.fromkeys(
+        ("roberta", "gpt2", "openai-gpt", "longformer", "bart", "modernbert", "deberta", "eurobert"), "bpe"
+    ),
+    **dict.fromkeys(
+        ("albert", "camembert", "xlm-roberta", "xlm-roberta-xl", "xlnet", "deberta-v2", "t5", "mt5", "umt5", "mbart"),
+        "unigram",
+    ),
+    **dict.fromkeys(("rembert", "big_bird"), "unigram"),
+}
+
+
+def tiny_config(model_type: str, **changes: Any) -> Any:
+    """Return the config of the tiny model of a family, as transformers' own object."""
+    return CONFIG_MAPPING[model_type](**{**_CONFIGS[model_type], **changes})
+
+
+def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
+    """Save a tiny random model of a family, with its tokenizer, and return its folder.
+
+    Args:
+        model_type: One of `bertfeat.encoder.families`.
+        folder: Where to save it; created.
+        seed: Of the weights.
+        changes: Config values that differ from the tiny model's.
+    """
+    family = family_of(model_type)
+    assert family is not None
+    config = tiny_config(model_type, **changes)
+    torch.manual_seed(seed)
+    model = getattr(transformers, _SAVED_AS.get(model_type, family.model_class))(config)
+    _randomize(model)
+    model.save_pretrained(folder, safe_serialization=True)
+    build_tokenizer(_TOKENIZER_KINDS.get(model_type, "wordpiece"), folder)
+    return folder
+
+
+def _randomize(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn_like(parameter)
+            is_norm = parameter.ndim == 1 and name.endswith("weight")
+            parameter.copy_(1 + 0.1 * noise if is_norm else 0.2 * noise)
+
+
+def build_tokenizer(kind: str, folder: Path, *, model_max_length: int | None = None) -> Path:
+    """Train a small tokenizer (`wordpiece`, `bpe` or `unigram`) and save it as a fast tokenizer into `folder`."""
+    specials = (
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        if kind == "wordpiece"
+        else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    )
+    tokenizer = {"wordpiece": _wordpiece, "bpe": _byte_bpe, "unigram": _unigram}[kind](specials)
+    first, last = (specials[2], specials[3]) if kind == "wordpiece" else (specials[0], specials[2])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B:1 {last}:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = ("pad", "unk", "cls", "sep", "mask")
+    order = (0, 1, 2, 3, 4) if kind == "wordpiece" else (1, 3, 0, 2, 4)
+    settings: dict[str, Any] = {f"{name}_token": specials[at] for name, at in zip(names, order, strict=True)}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if model_max_length is not None:
+        settings["model_max_length"] = model_max_length
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def _wordpiece(specials: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=specials, show_progress=False)
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    return tokenizer
+
+
+def _byte_bpe(specials: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    return tokenizer
+
+
+def _unigram(specials: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=specials, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    return tokenizer
+
+
+def reference_encoder(family: Family, folder: Path) -> torch.nn.Module:
+    """Load the whole encoder with plain transformers."""
+    model = getattr(transformers, family.model_class).from_pretrained(folder).eval()
+    return model if family.inner is None else model.get_submodule(family.inner)
+
+
+def reference_states(model: torch.nn.Module, pack: Pack, *, type_ids: bool) -> list[torch.Tensor]:
+    """Run a pack's windows one at a time; returns every layer, each (n_tokens, hidden)."""
+    layers: list[list[torch.Tensor]] = []
+    for window in windows_of(pack):
+        inputs = {"input_ids": torch.from_numpy(pack.input_ids[window])[None]}
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        if type_ids:
+            inputs["token_type_ids"] = torch.from_numpy(pack.type_ids[window])[None]
+        with torch.inference_mode():
+            states = model(**inputs, output_hidden_states=True).hidden_states
+        layers.append([state[0] for state in states])
+    return [torch.cat(parts) for parts in zip(*layers, strict=True)]
+
+
+def windows_of(pack: Pack) -> list[slice]:
+    """Return each window's tokens as a slice of the pack."""
+    ends = np.cumsum(pack.lengths).tolist()
+    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, most_id: int = VOCAB_SIZE) -> Pack:
+    """Make a pack of random tokens without special ones; the second half of each window is of type 1."""
+    rng = np.random.default_rng(seed)
+    ordered = np.array(sorted(lengths, reverse=True), dtype=np.int64)
+    positions = np.concatenate([np.arange(length) for length in ordered])
+    return Pack(
+        input_ids=rng.integers(least_id, most_id, int(ordered.sum())),
+        position_ids=positions,
+        type_ids=(positions >= np.repeat(ordered, ordered) // 2).astype(np.int64),
+        lengths=ordered,
+        windows=np.arange(len(ordered)),
+    )
+
+
+def all_model_types() -> list[str]:
+    """Return the model types of the table, so that a family without a tiny model fails the tests."""
+    return [family.model_type for family in families()]

@@ -1,0 +1,132 @@
+"""Synthetic plans and shard results whose every value is known by arithmetic."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfeat.config import Level
+from bertfeat.records import (
+    BadRow,
+    Column,
+    FeatureColumn,
+    FileSlice,
+    InputFile,
+    LevelSchema,
+    LevelTable,
+    ModelInfo,
+    Plan,
+    ShardResult,
+    ShardSpec,
+)
+
+N_LAYERS = 6
+HIDDEN = 4
+LAST4 = (3, 4, 5, 6)
+
+DOC_ID = Column("doc_id", "int64", nullable=False)
+COLUMNS = {
+    Level.TOKEN: (DOC_ID, Column("token_index", "int32", nullable=False), Column("token", "string", nullable=False)),
+    Level.WORD: (DOC_ID, Column("word", "string"), Column("label", "string")),
+    Level.SENTENCE: (DOC_ID, Column("text", "string", nullable=False)),
+}
+
+
+def features(combine: str = "none,concat", layers: tuple[int, ...] = LAST4) -> tuple[FeatureColumn, ...]:
+    columns = [FeatureColumn(f"layer_{n:02d}", (n,), "none", HIDDEN) for n in layers if "none" in combine]
+    if "concat" in combine:
+        columns.append(FeatureColumn("concat_last4", layers, "concat", HIDDEN * len(layers)))
+    return tuple(columns)
+
+
+def make_plan(
+    n_rows: tuple[int, ...] = (5, 4, 3),
+    *,
+    levels: tuple[Level, ...] = (Level.TOKEN,),
+    combine: str = "none,concat",
+    dtype: str = "float16",
+    encoding: str = "array",
+    columns: Mapping[Level, tuple[Column, ...]] = COLUMNS,
+    kept_schema: str | None = None,
+    **fields: Any,
+) -> Plan:
+    """Make a plan of one shard for each entry of `n_rows`."""
+    fields = {"layers": "last4", "store_dtype": dtype, "vector_encoding": encoding, "input.0.digest": "ab", **fields}
+    shards = []
+    for index, count in enumerate(n_rows):
+        first = sum(n_rows[:index])
+        shards.append(ShardSpec(index, first, count, (FileSlice(0, first * 10, first + 1, count),)))
+    return Plan(
+        plan_hash=hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest(),
+        fields=fields,
+        inputs=(InputFile("corpus.txt", "txt", None, 120, "ab"),),
+        model=ModelInfo("tiny", None, "bert", "00", "11", N_LAYERS, HIDDEN, 32, 1000),
+        schemas={level: LevelSchema(level, columns[level], features(combine)) for level in levels},
+        shards=tuple(shards),
+        metadata={"model": "tiny", "layers": list(LAST4), "versions": {"torch": "2.13.0"}},
+        kept_schema=kept_schema,
+    )
+
+
+def layer_values(first_row: int, n_rows: int, layer: int, dtype: str) -> np.ndarray:
+    """Vectors (n_rows, HIDDEN) whose value is 100 * layer + row + component / 4."""
+    rows = np.arange(first_row, first_row + n_rows)[:, None]
+    return (100 * layer + rows + np.arange(HIDDEN) / 4).astype(dtype)
+
+
+def vectors_of(feature: FeatureColumn, first_row: int, n_rows: int, dtype: str) -> np.ndarray:
+    return np.concatenate([layer_values(first_row, n_rows, layer, dtype) for layer in feature.layers], axis=1)
+
+
+def column_values(column: Column, first_row: int, n_rows: int) -> Any:
+    rows = range(first_row, first_row + n_rows)
+    if column.type.startswith("int"):
+        return np.arange(first_row, first_row + n_rows)
+    return [None if column.nullable and row % 3 == 0 else f"{column.name} {row} ü" for row in rows]
+
+
+def make_table(plan: Plan, shard: ShardSpec, level: Level, *, nulls: bool = False) -> LevelTable:
+    """Make a shard's table; with `nulls`, every third row has no vector."""
+    schema, n = plan.schemas[level], shard.n_rows
+    dtype = plan.fields["store_dtype"]
+    return LevelTable(
+        level=level,
+        n_rows=n,
+        columns={c.name: column_values(c, shard.first_row, n) for c in schema.columns},
+        vectors={f.name: vectors_of(f, shard.first_row, n, dtype) for f in schema.features},
+        valid=(np.arange(n) % 3 != 1) if nulls else None,
+    )
+
+
+def make_result(plan: Plan, shard: ShardSpec, *, nulls: bool = False, n_bad: int = 0) -> ShardResult:
+    bad = [BadRow(shard.first_row + k, "corpus.txt", k + 1, "no utf-8", b"\xff\xfe") for k in range(n_bad)]
+    return ShardResult(
+        tables={level: make_table(plan, shard, level, nulls=nulls) for level in plan.schemas},
+        bad_rows=bad,
+        counts={"documents": shard.n_rows, "tokens": 2 * shard.n_rows},
+        seconds={"encode": 0.25},
+    )
+
+
+def write_store(root: Path, plan: Plan, **result: Any) -> None:
+    """Run a whole extraction with synthetic results."""
+    from bertfeat.store import open_for_writing
+
+    with open_for_writing(root, plan) as writer:
+        for shard in writer.pending():
+            writer.commit(shard, make_result(plan, shard, **result))
+        writer.complete()
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """The reproducible files of a store: everything but receipts and the lock."""
+    return {
+        file.relative_to(root).as_posix(): file.read_bytes()
+        for file in sorted(root.rglob("*"))
+        if file.is_file() and "receipts" not in file.parts and file.name != "lock"
+    }

@@ -1,0 +1,112 @@
+"""Arguments become files with format, compression and digest, or an error that says what to do."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from bertfeat.config import CorpusFormat
+from bertfeat.corpus import resolve_inputs, spool_stdin
+from bertfeat.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "compression"),
+    [
+        ("a.txt", "txt", None),
+        ("a.TXT", "txt", None),
+        ("a.jsonl.gz", "jsonl", "gzip"),
+        ("a.ndjson", "jsonl", None),
+        ("a.v2.csv.zst", "csv", "zstd"),
+        ("a.tsv", "tsv", None),
+        ("a.parquet", "parquet", None),
+        ("a.conll", "conll", None),
+        ("a.iob2.gz", "conll", "gzip"),
+        ("a.bio", "conll", None),
+        ("a.conllu", "conllu", None),
+    ],
+)
+def test_format_and_compression_follow_the_ending(
+    tmp_path: Path, name: str, expected: str, compression: str | None
+) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    (file,) = resolve_inputs([str(tmp_path / name)])
+    assert (file.format, file.compression) == (expected, compression)
+
+
+def test_digest_is_over_the_bytes_on_disk(tmp_path: Path) -> None:
+    data = gzip.compress(b"some text\n" * 300_000, compresslevel=0)
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(data)
+    (file,) = resolve_inputs([str(path)])
+    assert (file.n_bytes, file.digest) == (len(data), xxhash.xxh3_128_hexdigest(data))
+    assert file.path == str(path)
+
+
+def test_format_overrides_the_ending_but_not_the_compression(tmp_path: Path) -> None:
+    path = tmp_path / "emerging.test.annotated.gz"
+    path.write_bytes(b"x")
+    (file,) = resolve_inputs([str(path)], CorpusFormat.CONLL)
+    assert (file.format, file.compression) == ("conll", "gzip")
+
+
+def test_globs_are_sorted_and_a_file_may_come_twice(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "c[1].txt"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "folder.txt").mkdir()
+    files = resolve_inputs([str(tmp_path / "*.txt"), str(tmp_path / "a.txt"), str(tmp_path / "c[1].txt")])
+    assert [Path(file.path).name for file in files] == ["a.txt", "b.txt", "c[1].txt", "a.txt", "c[1].txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("missing.txt", None, "no such file"),
+        ("*.jsonl", None, "no file matches"),
+        ("a.json", b"{}", "ending '.json' names no format"),
+        ("a", b"x", "pass --format"),
+        ("a.txt.bz2", b"x", ".bz2 is not read"),
+        ("a.parquet.gz", b"x", "decompress the .gz"),
+        ("a.txt.gz", b"", "no gzip stream"),
+        ("a.txt.zst", b"", "no zstd stream"),
+        ("", None, "is a folder"),
+        ("-", None, "standard input"),
+    ],
+)
+def test_errors_are_one_line_and_name_the_cause(tmp_path: Path, name: str, content: bytes | None, reason: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        resolve_inputs(["-" if name == "-" else str(tmp_path / name)])
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_stdin_is_spooled_under_a_name_that_its_bytes_give(tmp_path: Path) -> None:
+    data = b"one\ntwo\n" * 200_000
+    first = spool_stdin(io.BytesIO(data), tmp_path)
+    assert first.read_bytes() == data
+    assert spool_stdin(io.BytesIO(data), tmp_path) == first
+    (file,) = resolve_inputs(["-"], spooled=first)
+    assert (file.path, file.format) == (str(first), "txt")
+    (tmp_path / "stdin-notes.csv").write_bytes(b"text")
+    assert resolve_inputs([str(tmp_path / "stdin-notes.csv")])[0].format == "csv"
+    (tmp_path / "stdin-notes.csv").unlink()
+    (file,) = resolve_inputs(["-"], CorpusFormat.JSONL, spooled=first)
+    assert file.format == "jsonl"
+    assert list(tmp_path.iterdir()) == [first]
+
+
+class _BrokenPipe(io.BytesIO):
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise OSError(5, "Input/output error")
+
+
+def test_a_stream_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="standard input cannot be copied here"):
+        spool_stdin(_BrokenPipe(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
