@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
@@ -27,7 +28,8 @@ def run_overlapped(task: Task[PreparedT], shards: Iterable[ShardSpec], progress:
         committing: Future[Receipt] | None = None
         while True:
             # The next shard may be long in coming; a receipt must not wait for it.
-            wait([upcoming] if committing is None else [upcoming, committing], return_when=FIRST_COMPLETED)
+            futures: list[Future[Any]] = [upcoming] if committing is None else [upcoming, committing]
+            wait(futures, return_when=FIRST_COMPLETED)
             if committing is not None and committing.done():
                 yield committing.result()
                 committing = None
