@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import Combine, ExtractConfig, Level, StoreDtype
+from bertfeat.config import ExtractConfig, Level, StoreDtype
 from bertfeat.corpus.rows import clean
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.devices import resolve_compute_dtype, resolve_device
@@ -23,7 +23,7 @@ from bertfeat.text.windows import cut_windows
 
 
 def embed(
-    texts: Sequence[str],
+    texts: Iterable[str],
     model: str = "minilm",
     *,
     pooling: str = "mean",
@@ -47,7 +47,7 @@ def embed(
         float32 (n_texts, dim). The row of a text without tokens is NaN, for it has no mean and no maximum.
 
     Raises:
-        UserError: The model or a setting cannot be used, or `texts` is not a sequence of strings.
+        UserError: The model or a setting cannot be used, or `texts` does not hold strings alone.
 
     Example:
         >>> embed(["a river bank", "a savings bank"]).shape
@@ -58,7 +58,7 @@ def embed(
         model=model,
         levels=(Level.SENTENCE,),
         layers=layers,  # type: ignore[arg-type]  # the config turns numbers into text
-        combine=(Combine(combine),),
+        combine=combine,  # type: ignore[arg-type]
         pooling=pooling,  # type: ignore[arg-type]
         store_dtype=StoreDtype.FLOAT32,
         device=device,
@@ -71,9 +71,10 @@ def embed(
     return vectors
 
 
-def _documents(texts: Sequence[str]) -> list[Document]:
+def _documents(texts: Iterable[str]) -> list[Document]:
     if isinstance(texts, str):
         raise ConfigError("embed() takes a list of texts; put the text into a list")
+    texts = list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ConfigError(f"texts[{number}] is {text!r:.60}, which is no text")

@@ -64,6 +64,10 @@ class PlanMismatch(StoreError):
         super().__init__(message)
         self.fields = fields
 
+    def __reduce__(self) -> tuple[type[PlanMismatch], tuple[str, Mapping[str, tuple[object, object]]]]:
+        """Pickle with every argument, as from a worker process; exceptions keep only the message."""
+        return type(self), (str(self), dict(self.fields))
+
 
 class RunError(BertfeatError):
     """A run failed and can be resumed with the same command; exit code 3."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,8 +54,10 @@ def estimate(inputs: str | Path | Sequence[str | Path], config: ExtractConfig) -
     Raises:
         UserError: The inputs or the settings cannot be used.
     """
-    with open_inputs(inputs, Path.cwd() / "dry-run", config) as files:
-        job = open_job(config, files, Path("dry-run"), Silent(), overwrite=True)
+    # Standard input is copied beside the output; where there is none, it belongs with the other temporary files.
+    nowhere = Path(tempfile.gettempdir()) / "dry-run"
+    with open_inputs(inputs, nowhere, config) as files:
+        job = open_job(config, files, nowhere, Silent(), overwrite=True)
         shards = job.plan.shards
         chosen = _spread(shards)
         return _measure(job, chosen, scale=job.plan.n_rows / max(sum(s.n_rows for s in chosen), 1))

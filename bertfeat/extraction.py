@@ -110,7 +110,7 @@ class ShardTask:
         """Pack the windows, run the encoder, pool every level from the same states, rows in corpus order."""
         job, worker, text, clock = self.job, self.worker, prepared.text, prepared.clock
         buffers = make_buffers(text, job.plan.schemas, job.config)
-        n_packs = 0
+        n_packs, n_halvings = 0, worker.encoder.n_halvings
         for pack in pack_windows(text.windows, job.max_batch_tokens):
             with clock.time("encode"):
                 states = worker.encoder.encode(pack)
@@ -124,7 +124,8 @@ class ShardTask:
             for level, buffer in buffers.items()
         }
         counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": n_packs}
-        return ShardResult(tables=tables, bad_rows=prepared.bad_rows, counts=counts, seconds=dict(clock.seconds))
+        notes = {"n_halvings": worker.encoder.n_halvings - n_halvings}
+        return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write the parts and, when they are safely on disk, the receipt."""

@@ -64,7 +64,7 @@ def open_inputs(
     if not arguments:
         raise InputError("no input; name files, a glob, or - for standard input")
     if STDIN not in arguments:
-        yield resolve_inputs(arguments, config.format)
+        yield _with_bytes(resolve_inputs(arguments, config.format))
         return
     beside = Path(output).absolute().parent
     with tempfile.TemporaryDirectory(
@@ -72,11 +72,17 @@ def open_inputs(
     ) as folder:
         spooled = spool_stdin(sys.stdin.buffer, Path(folder))
         try:
-            yield resolve_inputs(arguments, config.format, spooled=spooled)
+            yield _with_bytes(resolve_inputs(arguments, config.format, spooled=spooled))
         except InputError as error:
             if error.path != str(spooled):
                 raise
             raise InputError(error.reason, path="<stdin>", row=error.row) from None
+
+
+def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
+    if not any(file.n_bytes for file in files):
+        raise InputError("is empty; check what was to write it", path=files[0].path)
+    return files
 
 
 def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:

@@ -142,12 +142,16 @@ class LevelTable:
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What a shard task hands to the store: the tables, the rows that were set aside, counts and seconds by stage."""
+    """What a shard task hands to the store: the tables, the rows that were set aside, counts and seconds by stage.
+
+    `notes` count what befell this run alone, such as packs that were halved for want of memory.
+    """
 
     tables: Mapping[Level, LevelTable]
     bad_rows: Sequence[BadRow]
     counts: Mapping[str, int]
     seconds: Mapping[str, float]
+    notes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class PartInfo:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof that a shard is done. Counts are reproducible; seconds, worker and host are not."""
+    """The proof that a shard is done. Counts are reproducible; seconds and notes are not."""
 
     shard: int
     plan_hash: str
@@ -172,6 +176,7 @@ class Receipt:
     counts: Mapping[str, int]
     seconds: Mapping[str, float]
     created_at: str
+    notes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,30 +111,35 @@ def level_table(
     return LevelTable(
         level=level,
         n_rows=len(valid),
-        columns={column.name: columns[column.name] for column in schema.columns},
+        columns={
+            c.name: columns[c.name] if c.name in columns else _own_column(c.name, level, text) for c in schema.columns
+        },
         vectors=buffer.vectors,
         valid=None if bool(valid.all()) else valid,
     )
 
 
+def _own_column(name: str, level: Level, text: ShardText) -> list[Any]:
+    """Return a column that the corpus brought along: an annotation of the words, or a kept column."""
+    if level is Level.WORD:
+        return [value for document in text.documents for value in document.annotations[name]]
+    return [document.kept.get(name) for document in text.documents]
+
+
 def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:
     tokens, rows = text.tokens, token_rows(text.tokens, text.windows)
     special = rows.source < 0
-    vocabulary = np.array(tokenizer.vocabulary, dtype=object)
 
-    def of_source(values: npt.NDArray[Any], extra: BoolArray | None = None) -> Values:
-        mask = special if extra is None else special | extra
-        if not len(tokens.ids):
-            return np.ma.MaskedArray(np.zeros(len(special), dtype=np.int32), mask=mask)
-        return np.ma.MaskedArray(values[rows.source].astype(np.int32), mask=mask)
+    def of_source(values: npt.NDArray[Any]) -> Values:
+        # What a special token takes is the last entry here, and masked.
+        return np.ma.MaskedArray(np.append(values, 0).astype(np.int32)[rows.source], mask=special)
 
-    no_word = tokens.word[rows.source] < 0 if len(tokens.ids) else np.zeros(len(special), dtype=np.bool_)
     return {
         "doc_id": _doc_ids(text, rows.document),
         "token_index": _index_in_document(rows).astype(np.int32),
-        "token": vocabulary[rows.token_id],
+        "token": tokenizer.vocabulary[rows.token_id],
         "token_id": rows.token_id.astype(np.int32),
-        "word_index": of_source(tokens.word, no_word),
+        "word_index": of_source(tokens.word),
         "char_start": of_source(tokens.char_start),
         "char_end": of_source(tokens.char_end),
         "is_special": special,
@@ -152,7 +157,7 @@ def _word_columns(text: ShardText) -> dict[str, Values]:
     assert words is not None
     given = bool(text.documents) and text.documents[0].words is not None
     in_second = _in_second(text.tokens, words.first_token) if not given else np.zeros(len(words.word), dtype=np.bool_)
-    columns: dict[str, Values] = {
+    return {
         "doc_id": _doc_ids(text, words.document),
         "word_index": words.word.astype(np.int32),
         "word": _word_texts(text, words, in_second),
@@ -161,30 +166,21 @@ def _word_columns(text: ShardText) -> dict[str, Values]:
         "n_tokens": words.n_tokens.astype(np.int32),
         "segment": in_second.astype(np.int8),
     }
-    names = {name for document in text.documents for name in document.annotations}
-    for name in names:
-        columns[name] = [value for document in text.documents for value in document.annotations[name]]
-    return columns
 
 
 def _word_texts(text: ShardText, words: WordRows, in_second: BoolArray) -> list[str]:
     if text.documents and text.documents[0].words is not None:
         return [word for document in text.documents for word in document.words or ()]
-    documents = text.documents
-    rows = zip(
-        words.document.tolist(), words.char_start.tolist(), words.char_end.tolist(), in_second.tolist(), strict=True
-    )
-    return [
-        ((documents[number].text_pair or "") if second else documents[number].text)[start:end]
-        for number, start, end, second in rows
-    ]
+    texts = [text for d in text.documents for text in (d.text, d.text_pair or "")]
+    number = (2 * words.document + in_second).tolist()
+    bounds = zip(number, words.char_start.tolist(), words.char_end.tolist(), strict=True)
+    return [texts[i][start:end] for i, start, end in bounds]
 
 
 def _sentence_columns(text: ShardText) -> dict[str, Values]:
     tokens, windows, documents = text.tokens, text.windows, text.documents
     kept = starts_of(kept_tokens(tokens, windows).astype(np.int64))
     n_kept = kept[tokens.starts[1:]] - kept[tokens.starts[:-1]]
-    names = {name for document in documents for name in document.kept}
     return {
         "doc_id": _doc_ids(text, np.arange(len(documents))),
         "text": [document.text for document in documents],
@@ -192,7 +188,6 @@ def _sentence_columns(text: ShardText) -> dict[str, Values]:
         "n_tokens": n_kept.astype(np.int32),
         "n_windows": _n_windows(tokens, windows).astype(np.int32),
         "truncated": n_kept < np.diff(tokens.starts),
-        **{name: [document.kept.get(name) for document in documents] for name in names},
     }
 
 
@@ -200,8 +195,9 @@ def _n_windows(tokens: Tokens, windows: Windows) -> IntArray:
     """Return how many windows each document's rows come from; one whose text has no tokens has its one window."""
     flat = np.flatnonzero(windows.kept)
     document, window = documents_at(flat, tokens, windows), run_of(windows.lengths)[flat]
-    pairs = np.unique(np.stack([document, window], axis=1), axis=0)
-    return np.bincount(pairs[:, 0], minlength=tokens.n_documents)
+    is_new = np.ones(len(flat), dtype=np.bool_)
+    is_new[1:] = (np.diff(document) != 0) | (np.diff(window) != 0)
+    return np.bincount(document[is_new], minlength=tokens.n_documents)
 
 
 def _in_second(tokens: Tokens, token: IntArray) -> BoolArray:
@@ -214,6 +210,6 @@ def _in_second(tokens: Tokens, token: IntArray) -> BoolArray:
 
 def _doc_ids(text: ShardText, document: IntArray) -> Values:
     ids = [d.doc_id for d in text.documents]
-    if all(isinstance(doc_id, int) for doc_id in ids):
-        return np.array(ids, dtype=np.int64)[document]
-    return np.array(ids, dtype=object)[document]
+    # Where there are none, an array of objects fits either type.
+    is_int = bool(ids) and all(isinstance(doc_id, int) for doc_id in ids)
+    return np.array(ids, dtype=np.int64 if is_int else object)[document]

@@ -60,11 +60,15 @@ class Oracle:
                     best[token] = (min(left, right), number, place + n_prefix)
         rows = [states[0][:, i] for i in range(n_prefix)]
         rows += [states[number][:, place] for _, number, place in best]
-        rows += [states[-1][:, len(windows["input_ids"][-1]) - n_special + n_prefix + i] for i in range(n_special - n_prefix)]
+        rows += [
+            states[-1][:, len(windows["input_ids"][-1]) - n_special + n_prefix + i] for i in range(n_special - n_prefix)
+        ]
         return full["input_ids"], np.stack(rows, axis=1)
 
 
-def assert_close(found: npt.NDArray[np.floating], expected: npt.NDArray[np.floating], *, stored: str = "float32") -> None:
+def assert_close(
+    found: npt.NDArray[np.floating], expected: npt.NDArray[np.floating], *, stored: str = "float32"
+) -> None:
     """Assert the contract's tolerance: 1e-4 absolute and 1e-5 relative (Frobenius), plus one rounding to float16.
 
     The rounding adds at most half a unit in the last place of each value, and of the whole what that amounts to.

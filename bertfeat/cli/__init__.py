@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from typing import Any
 
 import click
 
@@ -32,6 +34,15 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; that the reader of its output went away (`| head`) is no error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Python flushes at exit, and must not meet the broken pipe again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ctx.exit(0)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands with their one-line help, without importing them."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,11 +12,12 @@ import click
 from bertfeat.errors import BertfeatError
 
 INTERRUPTED = 130
+RUN_FAILED = 3
 
 
 @contextmanager
 def report_failures() -> Iterator[None]:
-    """Turn the errors that are meant for the user into one line and an exit code; others keep their traceback."""
+    """Turn the errors that are meant for the user into one line and an exit code; others keep their traceback too."""
     try:
         yield
     except BertfeatError as error:
@@ -30,10 +31,10 @@ def report_failures() -> Iterator[None]:
         _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted; run the same command again to go on", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`): no error of ours. Python must not flush into it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except Exception:
+        # A fault of ours: its traceback is for the report; what is on disk stays good.
+        traceback.print_exc()
+        _fail("this should not have happened; please report the lines above", RUN_FAILED)
 
 
 def _fail(message: str, code: int) -> None:

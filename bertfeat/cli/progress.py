@@ -1,12 +1,17 @@
-"""Progress as one line on standard error: rows, tokens a second, bytes, time left."""
+"""What a run says on standard error: progress as one line, and what computes it."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Sequence
 
+import click
+
+from bertfeat.config import ExtractConfig
+from bertfeat.progress import Progress, Silent
 from bertfeat.records import Plan, Receipt
 
 _REDRAW_S = 0.2
@@ -47,6 +52,11 @@ class ProgressLine:
             self._n_bytes += sum(part.n_bytes for part in receipt.parts)
         self._draw(self._line(), force=True)
 
+    def clear(self) -> None:
+        """Wipe the line, for others to write there."""
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
     def close(self) -> None:
         """Leave the line standing."""
         if self._drawn_at:
@@ -69,6 +79,79 @@ class ProgressLine:
         self._drawn_at = now
         sys.stderr.write("\r\x1b[2K" + text)
         sys.stderr.flush()
+
+
+class RunLog:
+    """Passes a run's progress on, knows whether there was anything to do, and can say what computes it.
+
+    Attributes:
+        has_started: Whether there were shards to do; False for a store that was complete before.
+    """
+
+    def __init__(self, config: ExtractConfig, line: ProgressLine | None, *, verbose: bool) -> None:
+        self.has_started = False
+        self._config = config
+        self._inner: Progress = line or Silent()
+        self._line = line
+        self._verbose = verbose
+
+    def stage(self, text: str) -> None:
+        """Pass it on."""
+        self._inner.stage(text)
+
+    def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
+        """Say what computes, then pass it on."""
+        self.has_started = True
+        if self._verbose:
+            if self._line is not None:
+                self._line.clear()
+            for text in run_lines(plan, self._config, n_done=len(receipts)):
+                click.echo(f"bertfeat: {text}", err=True)
+        self._inner.start(plan, receipts)
+
+    def encoded(self, n_tokens: int) -> None:
+        """Pass it on."""
+        self._inner.encoded(n_tokens)
+
+    def committed(self, receipt: Receipt) -> None:
+        """Pass it on."""
+        self._inner.committed(receipt)
+
+
+def run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
+    """Return what `--verbose` says before the first shard: model, device, types, path, threads, and the work ahead."""
+    import torch
+
+    from bertfeat.encoder.devices import resolve_device
+
+    meta, model = plan.metadata, plan.model
+    devices = resolve_device(config.device)
+    n_workers = config.workers or len(devices)
+    threads = max(1, (os.cpu_count() or 1) // n_workers) if n_workers > 1 else torch.get_num_threads()
+    revision = f" at {model.revision}" if model.revision else ""
+    done = f", {n_done:,} of them done before" if n_done else ""
+    return [
+        (
+            f"model {model.name}{revision} ({model.family}, {model.n_layers} layers, {model.hidden_size} wide), "
+            f"layers {', '.join(map(str, meta['layers']))}"
+        ),
+        (
+            f"device {', '.join(map(str, devices))}; compute {meta['compute_dtype']}, store {meta['store_dtype']}; "
+            f"path {meta['attention']}; packs of up to {plan.fields['max_batch_tokens']:,} tokens; "
+            f"{counted(n_workers, 'worker')} with {counted(threads, 'thread')}"
+        ),
+        f"{counted(plan.n_rows, 'row')} in {counted(len(plan.shards), 'shard')}{done}",
+    ]
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "shard"), counted(1200, "row")
+        ('1 shard', '1,200 rows')
+    """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def human_bytes(n_bytes: float) -> str:

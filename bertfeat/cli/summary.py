@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertfeat.cli.progress import human_bytes, human_time
+from bertfeat.cli.progress import counted, human_bytes, human_time
 from bertfeat.config import Level
-from bertfeat.estimation import Estimate
-from bertfeat.records import LevelSchema
+from bertfeat.errors import StoreError
+from bertfeat.records import LevelSchema, Receipt
+from bertfeat.store.layout import MANIFEST
 from bertfeat.store.reader import Store
+
+if TYPE_CHECKING:
+    from bertfeat.estimation import Estimate
+
+
+_LAID = {"array": "fixed-size lists", "binary": "fixed-size binary"}
 
 
 def store_summary(store: Store) -> dict[str, Any]:
@@ -18,6 +25,7 @@ def store_summary(store: Store) -> dict[str, Any]:
     n_tokens = totals["counts"].get("n_encoded_tokens", 0)
     return {
         "store": str(store.path),
+        "complete": is_complete(store),
         "levels": {str(level): _level(store, level) for level in store.levels},
         "n_documents": totals["counts"].get("n_documents", 0),
         "n_tokens": totals["counts"].get("n_tokens", 0),
@@ -25,20 +33,35 @@ def store_summary(store: Store) -> dict[str, Any]:
         "n_windows": totals["counts"].get("n_windows", 0),
         "n_bad_rows": totals["n_bad_rows"],
         "n_shards": totals["n_shards"],
+        "n_shards_planned": totals["n_shards"] if is_complete(store) else len(store.plan.shards),
         "n_bytes": sum(totals["n_bytes"].values()),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
+        "n_halvings": sum(receipt.notes.get("n_halvings", 0) for receipt in _receipts(store)),
         "tokens_per_s": round(n_tokens / seconds["encode"], 1) if seconds.get("encode") else None,
         "metadata": store.metadata,
     }
 
 
+def is_complete(store: Store) -> bool:
+    """Tell whether the run that made a store has finished."""
+    return (store.path / MANIFEST).exists()
+
+
 def run_seconds(store: Store) -> dict[str, float]:
-    """Return the seconds that each stage took, added up over the receipts."""
+    """Return the seconds that each stage took, added up over the receipts; empty where a copy has none."""
     seconds: dict[str, float] = {}
-    for receipt in store.receipts():
+    for receipt in _receipts(store):
         for stage, value in receipt.seconds.items():
             seconds[stage] = seconds.get(stage, 0.0) + value
     return seconds
+
+
+def _receipts(store: Store) -> tuple[Receipt, ...]:
+    """Return the receipts; none of a store that was copied without its private folder."""
+    try:
+        return store.receipts()
+    except StoreError:
+        return ()
 
 
 def _level(store: Store, level: Level) -> dict[str, Any]:
@@ -51,20 +74,27 @@ def _level(store: Store, level: Level) -> dict[str, Any]:
     }
 
 
-def result_line(store: Store) -> str:
-    """Return one line on a finished store."""
+def result_line(store: Store, *, was_complete: bool) -> str:
+    """Return one line on a finished store, which says so if there was nothing left to do."""
     summary = store_summary(store)
     rows = ", ".join(f"{info['n_rows']:,} {level} rows" for level, info in summary["levels"].items())
     rate = f", {summary['tokens_per_s']:,.0f} tokens/s" if summary["tokens_per_s"] else ""
     aside = f", {summary['n_bad_rows']:,} bad rows set aside" if summary["n_bad_rows"] else ""
-    return f"{store.path}: {rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
+    before = "already complete; nothing to do: " if was_complete else ""
+    return f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
 
 
 def inspect_lines(store: Store) -> list[str]:
     """Return what `bertfeat inspect` prints."""
     summary, meta = store_summary(store), store.metadata
     versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
-    lines = [f"{store.path}: {summary['n_documents']:,} documents, {summary['n_tokens']:,} tokens", ""]
+    lines = [f"{store.path}: {summary['n_documents']:,} documents, {summary['n_tokens']:,} tokens"]
+    if not summary["complete"]:
+        lines.append(
+            f"not complete: {summary['n_shards']:,} of {summary['n_shards_planned']:,} shards are done; "
+            "run the command that made it again to finish it"
+        )
+    lines.append("")
     for level in store.levels:
         lines += _level_lines(store.schema(level), summary["levels"][str(level)])
     revision = f" at {meta['revision']}" if meta["revision"] else ""
@@ -75,19 +105,32 @@ def inspect_lines(store: Store) -> list[str]:
         f"weights    sha256 {meta['weights_sha256']}",
         f"tokenizer  sha256 {meta['tokenizer_sha256']}",
         f"layers     {', '.join(map(str, meta['layers']))}; combined: {', '.join(meta['combine'])}",
-        f"pooling    word {meta['word_pooling']}, sentence {meta['pooling']}",
+        *_pooling_lines(store),
         f"windows    {summary['n_windows']:,} of up to {meta['max_length']} tokens, overlap {meta['stride']}"
         + (", with document context" if meta["document_context"] else ""),
         f"encoder    {meta['attention']}, {meta['compute_dtype']} on {meta['device_kind']}",
-        f"stored     as {meta['store_dtype']}",
+        (
+            f"stored     {meta['store_dtype']} as {_LAID[meta['vector_encoding']]}, {human_bytes(summary['n_bytes'])}, "
+            f"{counted(summary['n_shards'], 'shard')}"
+        ),
         f"made by    {versions}",
         f"run        {_run_line(summary)}",
     ]
     if summary["n_truncated_tokens"]:
         lines.append(f"truncated  {summary['n_truncated_tokens']:,} tokens are lost to truncation")
+    if summary["n_halvings"]:
+        lines.append(f"memory     ran out {summary['n_halvings']:,} times; packs were halved (--max-batch-tokens)")
     if summary["n_bad_rows"]:
         lines.append(f"set aside  {summary['n_bad_rows']:,} rows that could not be read (_bertfeat/quarantine)")
     return lines
+
+
+def _pooling_lines(store: Store) -> list[str]:
+    meta = store.metadata
+    special = ", special tokens included" if meta["include_special_tokens"] else ""
+    said = {Level.WORD: f"word {meta['word_pooling']}", Level.SENTENCE: f"sentence {meta['pooling']}{special}"}
+    pooled = [text for level, text in said.items() if level in store.levels]
+    return [f"pooling    {', '.join(pooled)}"] if pooled else []
 
 
 def _level_lines(schema: LevelSchema, info: dict[str, Any]) -> list[str]:
@@ -107,7 +150,7 @@ def _run_line(summary: dict[str, Any]) -> str:
         f"{stage} {human_time(value) if value >= 60 else f'{value:.1f} s'}" for stage, value in seconds.items()
     )
     rate = f"{summary['tokens_per_s']:,.0f} tokens/s in the encoder; " if summary["tokens_per_s"] else ""
-    return f"{rate}{stages}; {summary['n_shards']} shards"
+    return f"{rate}{stages}"
 
 
 def estimate_lines(estimate: Estimate) -> list[str]:
@@ -118,6 +161,6 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         + (f" ({estimate.n_bad_rows:,} bad rows)" if estimate.n_bad_rows else ""),
         f"tokens     {about}{estimate.n_tokens:,} ({about}{estimate.n_encoded_tokens:,} through the encoder)",
         *(f"{level!s:<10} {about}{n_rows:,} rows" for level, n_rows in estimate.n_rows.items()),
-        f"on disk    about {human_bytes(estimate.n_bytes)} in {estimate.n_shards} shards",
+        f"on disk    about {human_bytes(estimate.n_bytes)} in {counted(estimate.n_shards, 'shard')}",
         f"time       about {human_time(estimate.seconds)} at {estimate.tokens_per_s:,.0f} tokens/s",
     ]

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from bertfeat.store.verification import VerifyReport
 
 
 @click.command(name="verify")
 @click.argument("store", metavar="STORE")
+@click.option("--deep", is_flag=True, help="Also encode some documents of the inputs again and compare.")
+@click.option("--documents", type=click.IntRange(min=1), default=16, show_default=True, help="How many, with --deep.")
+@click.option("--input", "inputs", multiple=True, metavar="FILE", help="Where the inputs lie now, with --deep.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(store: str, as_json: bool) -> None:
+def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_json: bool) -> None:
     """Check every digest, row count and schema of a store, and the manifest against receipts against parts.
 
-    Exit code 1 and the name of each bad file where something is wrong; extract with the same settings redoes just
-    the shards that are named.
+    Exit code 1 and the name of each bad file where something is wrong. The bad shards are marked in the store, and the
+    same extract command as before does these again and no others; nothing else is written, and a store that is
+    read-only is checked all the same.
     """
     from bertfeat.cli.progress import human_bytes
     from bertfeat.errors import CheckFailed
     from bertfeat.store.verification import verify
 
     report = verify(store)
+    remedy = "" if report.is_good else _remedy(store, report)
+    if report.is_good and deep:
+        from bertfeat.recheck import recheck
+
+        report = recheck(store, list(inputs) or None, n_documents=documents)
+        remedy = "encoded again they are not the same: other versions or another machine, or a store that was edited"
     if as_json:
         problems = [{"shard": p.shard, "part": p.part, "reason": p.reason} for p in report.problems]
         checked = {"n_parts": report.n_parts, "n_rows": report.n_rows, "n_bytes": report.n_bytes}
@@ -29,10 +43,21 @@ def command(store: str, as_json: bool) -> None:
         for problem in report.problems:
             click.echo(str(problem))
     if not report.is_good:
-        raise CheckFailed(
-            f"{store}: {len(report.problems)} problems; extract again with the same settings to mend them"
-        )
+        n_problems = len(report.problems)
+        raise CheckFailed(f"{store}: {n_problems} problem{'s' if n_problems > 1 else ''}; {remedy}")
     if not as_json:
-        click.echo(
-            f"{store}: good; {report.n_parts:,} parts, {report.n_rows:,} rows, {human_bytes(report.n_bytes)} checked"
-        )
+        size = f"{report.n_parts:,} parts, {report.n_rows:,} rows, {human_bytes(report.n_bytes)} checked"
+        click.echo(f"{store}: good; {'some documents encoded again: ' if deep else ''}{size}")
+
+
+def _remedy(store: str, report: VerifyReport) -> str:
+    """Mark what is bad, and say what the user has to do."""
+    from bertfeat.errors import BertfeatError
+    from bertfeat.store.verification import mark_for_redoing
+
+    try:
+        shards = mark_for_redoing(store, report)
+    except BertfeatError as error:
+        return f"not marked for redoing: {error}"
+    n_shards = f"{len(shards)} shard{'s' if len(shards) > 1 else ''}" if shards else "what is missing or wrong"
+    return f"run the same extract command again to redo {n_shards}"

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
 
 from bertfeat.errors import RunError
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.task import MakeTask, PreparedT
-from bertfeat.runners.worker import Done, Encoded, Failed, Message, Started, work
+from bertfeat.runners.worker import BOOT, Done, Encoded, Failed, Message, Setup, Started
 
 MAX_TRIES = 3
 # One being written, one being encoded, one being read.
 _SHARDS_AHEAD = 3
-_GRACE_S = 30.0
+_GRACE_S = 10.0
 
 
 @dataclass(eq=False)
@@ -26,16 +31,48 @@ class _Process:
     """A worker process and the shards that it holds."""
 
     number: int
-    process: BaseProcess
-    pipe: Connection
+    process: subprocess.Popen[bytes]
+    pipe: Connection[Any, Any]
     held: dict[int, ShardSpec] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)
     alone: bool = False
     told: Failed | None = None
 
+    def send(self, message: Setup | ShardSpec) -> None:
+        """Send a message; a process that is dead is found out by who listens to it."""
+        # A shard over thousands of files outgrows the pipe's buffer: the worker's inbox reads on while it computes.
+        try:
+            self.pipe.send_bytes(pickle.dumps(message))
+        except OSError:
+            return
+
+    def end(self) -> None:
+        """Kill the process. Done shards are on disk, and a file that it has begun is cleared away later."""
+        self.pipe.close()
+        self.process.kill()
+        self.process.wait()
+
+    def why_it_ended(self) -> str:
+        """Wait for the end of a process whose pipe is closed, and name the cause."""
+        try:
+            code = self.process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        if self.told is not None:
+            return self.told.reason
+        if code >= 0:
+            return f"exit code {code}"
+        name = signal.Signals(-code).name
+        return f"killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
+
 
 class ProcessPool:
-    """Runs shards in spawned processes (a child forked after `import pyarrow` can hang)."""
+    """Runs shards in fresh processes of this interpreter.
+
+    They are neither forked (a child forked after `import pyarrow` can hang) nor made by `multiprocessing`, whose
+    children run the caller's main script again: a script without `if __name__ == "__main__"` would start over in each.
+    """
 
     def __init__(
         self, make_task: MakeTask[PreparedT], shards: Sequence[ShardSpec], n_workers: int, progress: Progress
@@ -44,7 +81,6 @@ class ProcessPool:
         self._make_task = make_task
         self._n_workers = n_workers
         self._progress = progress
-        self._context = multiprocessing.get_context("spawn")
         self._waiting = deque(shards)
         # Shards that were at work when a worker died run again one at a time, so that the next death has one cause.
         self._suspects: deque[ShardSpec] = deque()
@@ -64,10 +100,9 @@ class ProcessPool:
             while self._waiting or self._suspects or any(process.held for process in self._processes):
                 self._hire()
                 yield from self._listen()
-            self._dismiss()
         finally:
             for process in self._processes:
-                process.process.kill()
+                process.end()
         if self._failures:
             names = ", ".join(f"{number:05d} ({why})" for number, why in sorted(self._failures.items()))
             raise RunError(
@@ -78,19 +113,17 @@ class ProcessPool:
         n_wanted = min(self._n_workers, len(self._waiting) + len(self._suspects) + len(self._processes))
         taken = {process.number for process in self._processes}
         for number in [n for n in range(self._n_workers) if n not in taken][: n_wanted - len(taken)]:
-            ours, theirs = self._context.Pipe()
-            process = self._context.Process(
-                target=work, args=(self._make_task, number, self._n_workers, theirs), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self._processes.append(_Process(number, process, ours))
+            process = _start(number, self._n_workers)
+            self._processes.append(process)
+            process.send(Setup(self._make_task, number, self._n_workers))
         # In turns, so that the last shards spread over the workers.
         for n_ahead in range(1, _SHARDS_AHEAD + 1):
             for worker in self._processes:
                 self._feed(worker, n_ahead)
 
     def _feed(self, process: _Process, n_ahead: int) -> None:
+        if process.told is not None:
+            return
         if self._suspects and not process.held:
             process.alone = True
             self._give(process, self._suspects.popleft())
@@ -99,11 +132,7 @@ class ProcessPool:
 
     def _give(self, process: _Process, shard: ShardSpec) -> None:
         process.held[shard.index] = shard
-        try:
-            process.pipe.send(shard)
-        except OSError:
-            # It is dead; `_listen` finds that out and gives its shards to others.
-            return
+        process.send(shard)
 
     def _listen(self) -> Iterator[Receipt]:
         by_pipe = {process.pipe: process for process in self._processes}
@@ -129,19 +158,20 @@ class ProcessPool:
             self._progress.encoded(message.n_tokens)
         elif message.error is not None:
             raise message.error
+        elif message.shard is None:
+            # What a worker met before its first shard, each of them would meet.
+            raise RunError(f"worker processes cannot begin ({message.reason}); pass --workers 1 to see more")
         else:
             process.told = message
 
     def _bury(self, process: _Process) -> None:
         """Take back the shards of a worker that is gone, and count a try for those it had taken up."""
+        why = process.why_it_ended()
         process.pipe.close()
-        process.process.join()
         self._processes.remove(process)
-        told = process.told
-        why = f"exit code {process.process.exitcode}" if told is None else told.detail.strip().splitlines()[-1]
         blamed = process.started & process.held.keys()
-        if told is not None and told.shard is not None:
-            blamed = {told.shard}
+        if process.told is not None and process.told.shard is not None:
+            blamed = {process.told.shard}
         if not blamed:
             self._n_false_starts += 1
             if self._n_false_starts >= MAX_TRIES:
@@ -156,8 +186,21 @@ class ProcessPool:
             else:
                 self._suspects.append(shard)
 
-    def _dismiss(self) -> None:
-        for process in self._processes:
-            process.pipe.send(None)
-        for process in self._processes:
-            process.process.join(_GRACE_S)
+
+def _start(number: int, n_workers: int) -> _Process:
+    ours, theirs = Pipe()
+    # Libraries that take all cores unless told otherwise get the worker's share; what the user has set stays.
+    share = str(max(1, (os.cpu_count() or 1) // n_workers))
+    path = json.dumps(list(map(str, sys.path)))
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", BOOT, str(theirs.fileno()), path],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            # Standard output belongs to the result; what a library prints goes with the errors.
+            stdout=2,
+            env={"RAYON_NUM_THREADS": share, "POLARS_MAX_THREADS": share, **os.environ},
+            # Away from the terminal's Ctrl-C, which the parent answers for all.
+            process_group=0,
+        )
+    return _Process(number, process, ours)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
+import queue
 import signal
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from typing import Generic
+from multiprocessing.connection import Connection
+from typing import Any, Generic
 
 from bertfeat.errors import BertfeatError
 from bertfeat.progress import Progress, Silent
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.local import run_overlapped
 from bertfeat.runners.task import MakeTask, PreparedT, Task
+
+# What a fresh interpreter runs: the parent's module search path first, for bertfeat may be found only there.
+BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[2]); from bertfeat.runners.worker import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker is told first: how to make its task, its number, and how many there are on this machine."""
+
+    make_task: MakeTask[Any]
+    worker: int
+    n_workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,53 +65,80 @@ class Failed:
     error: BertfeatError | None
     detail: str
 
+    @property
+    def reason(self) -> str:
+        """The error in one line."""
+        return self.detail.strip().splitlines()[-1]
+
 
 Message = Started | Encoded | Done | Failed
 
 
-def work(make_task: MakeTask[PreparedT], worker: int, n_workers: int, pipe: Connection) -> None:
-    """Run the shards that come down the pipe until None does.
+def main() -> None:
+    """Work for the process at the other end of the pipe whose file descriptor is the first argument."""
+    import sys
 
-    Args:
-        make_task: Makes this worker's task.
-        worker: Its number.
-        n_workers: How many there are on this machine.
-        pipe: Shards and None in, messages out.
-    """
-    # A Ctrl-C reaches the whole process group; the parent decides what becomes of the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    reporter = Reporter(pipe)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what becomes of its workers
+    pipe = Connection(int(sys.argv[1]))
+    work(Inbox(pipe), pipe)
+
+
+def work(inbox: Inbox, pipe: Connection) -> None:
+    """Run the shards that come in; return after an error, which is sent up, and never otherwise."""
+    reporter = Reporter(pipe, inbox)
     try:
-        task = Watched(make_task(worker, n_workers), reporter)
-        for receipt in run_overlapped(task, _shards(pipe), reporter):
+        setup: Setup = inbox.take()
+        task = Watched(setup.make_task(setup.worker, setup.n_workers), reporter)
+        for receipt in run_overlapped(task, inbox.shards(), reporter):
             reporter.send(Done(receipt))
     except Exception as error:  # whatever went wrong, the parent must hear of it
         known = error if isinstance(error, BertfeatError) else None
         reporter.send(Failed(reporter.blamed, known, traceback.format_exc(limit=-3)))
 
 
-def _shards(pipe: Connection) -> Iterator[ShardSpec]:
-    while (shard := pipe.recv()) is not None:
-        yield shard
+class Inbox:
+    """What the parent sends, read by a thread of its own as it comes, so that the parent never waits to send.
 
+    When the parent is gone, or has closed its end, the process ends at once, wherever it stands.
+    """
 
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                self._waiting.put(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(1)
+
+    def take(self) -> Any:
+        """Wait for the next message; None after `close`."""
+        data = self._waiting.get()
+        return None if data is None else pickle.loads(data)
+
+    def shards(self) -> Iterator[ShardSpec]:
+        """Yield shards as they come, until `close`."""
+        while (shard := self.take()) is not None:
+            yield shard
+
+    def close(self) -> None:
+        """End the waiting for shards: a stage that failed must not wait for the next one."""
+        self._waiting.put(None)
 
 
 class Reporter(Silent):
     """A progress that goes up the pipe; threads take turns.
 
     Attributes:
-        blamed: The shard that an error came from.
+        blamed: The shard that the first error came from.
     """
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Connection, inbox: Inbox) -> None:
         self._pipe = pipe
+        self._inbox = inbox
         self._lock = threading.Lock()
         self.blamed: int | None = None
 
@@ -113,11 +153,13 @@ class Reporter(Silent):
 
     @contextmanager
     def blame(self, shard: ShardSpec) -> Iterator[None]:
-        """Note which shard an error came from."""
+        """Note which shard an error came from, and take up no other."""
         try:
             yield
         except BaseException:
-            self.blamed = shard.index
+            if self.blamed is None:
+                self.blamed = shard.index
+            self._inbox.close()
             raise
 
 

@@ -3,7 +3,7 @@
 from bertfeat.store.commit import commit_shard
 from bertfeat.store.planfile import read_plan
 from bertfeat.store.reader import FeatureBatch, Store, open_store
-from bertfeat.store.verification import Problem, VerifyReport, verify, withdraw
+from bertfeat.store.verification import Problem, VerifyReport, mark_for_redoing, verify
 from bertfeat.store.writer import StoreWriter, open_for_writing
 
 __all__ = [
@@ -13,9 +13,9 @@ __all__ = [
     "StoreWriter",
     "VerifyReport",
     "commit_shard",
+    "mark_for_redoing",
     "open_for_writing",
     "open_store",
     "read_plan",
     "verify",
-    "withdraw",
 ]

@@ -147,6 +147,7 @@ def receipt_to_json(receipt: Receipt) -> dict[str, Any]:
         "counts": dict(receipt.counts),
         "seconds": dict(receipt.seconds),
         "created_at": receipt.created_at,
+        "notes": dict(receipt.notes),
     }
 
 

@@ -47,6 +47,7 @@ def commit_shard(root: Path, plan: Plan, shard: ShardSpec, result: ShardResult) 
         counts=dict(result.counts),
         seconds=dict(result.seconds),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        notes=dict(result.notes),
     )
     return receipts.write_receipt(root, receipt, quarantine).receipt
 

@@ -18,6 +18,8 @@ LOCK = f"{PRIVATE}/lock"
 RECEIPTS = f"{PRIVATE}/receipts"
 QUARANTINE = f"{PRIVATE}/quarantine"
 TMP = f"{PRIVATE}/tmp"
+# Shards that `verify` found damaged: the next run does them again.
+DAMAGED = f"{PRIVATE}/damaged.json"
 
 # A plan without shards still needs one empty part a level, so that the store has a schema.
 EMPTY_SHARD = ShardSpec(index=0, first_row=0, n_rows=0, slices=())
@@ -28,7 +30,7 @@ _NAMED = {
     QUARANTINE: re.compile(r"\d{5,}\.jsonl"),
     TMP: re.compile(r"[a-z0-9.-]+\.tmp"),
 }
-_PRIVATE_NAMES = {"plan.json", "lock", "receipts", "quarantine", "tmp"}
+_PRIVATE_NAMES = {"plan.json", "lock", "damaged.json", "receipts", "quarantine", "tmp"}
 
 
 def part_path(level: Level, shard: int) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
 from bertfeat.config import Level
 from bertfeat.errors import StoreError
 from bertfeat.records import Plan
-from bertfeat.store import files, layout, planfile, receipts
+from bertfeat.store import codec, files, layout, planfile, receipts
 from bertfeat.store.manifest import read_manifest, receipts_in
 from bertfeat.store.receipts import StoredReceipt
 
@@ -100,6 +100,7 @@ def clear(root: Path) -> None:
         # The private folder sorts before the levels: receipts go before the parts that they vouch for.
         for name in layout.owned_files(root):
             (root / name).unlink()
+        files.unlink_durably(root / layout.DAMAGED)
         files.unlink_durably(root / layout.PLAN)
         for level in Level:
             if (root / level).is_dir():
@@ -122,7 +123,7 @@ def recover(root: Path, plan: Plan, *, recheck: bool, progress: Progress | None)
     not what it says goes, and its shard is done again; a part is only read again when its modification time is not
     the one that the receipt knows, or with `recheck`. A lost receipt of a complete store is made again from the
     manifest when the parts have the digests that stand there; without a manifest nothing vouches for the parts and
-    the shard is done again (its identical parts are then kept).
+    the shard is done again (its identical parts are then kept). Shards that `verify` has marked are done again.
 
     Raises:
         RunError: The system refused a write.
@@ -130,11 +131,38 @@ def recover(root: Path, plan: Plan, *, recheck: bool, progress: Progress | None)
     clean_tmp(root)
     indices = [shard.index for shard in plan.shards] or [layout.EMPTY_SHARD.index]
     _drop_strays(root, plan, set(indices))
+    recheck = _withdraw_marked(root) or recheck
     listed = _manifest_receipts(root, plan)
     for n_done, index in enumerate(indices, start=1):
         _recover_shard(root, plan, index, listed.get(index), recheck=recheck)
         if progress is not None:
             progress(n_done, len(indices))
+
+
+def mark_damaged(root: Path, shards: Sequence[int]) -> None:
+    """Have the next run do these shards again, whatever their files look like then; receipts and manifest stay.
+
+    Raises:
+        RunError: The system refused a write.
+    """
+    files.write_atomic(root, layout.DAMAGED, codec.seal({"shards": list(shards)}), "damaged")
+
+
+def _withdraw_marked(root: Path) -> bool:
+    """Take back the receipts of the shards that are marked; return whether the marks themselves are damaged."""
+    try:
+        shards = [int(shard) for shard in codec.unseal(files.read_small(root / layout.DAMAGED))["shards"]]
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        shards = []
+    with files.write_errors(root, layout.DAMAGED):
+        # The manifest would vouch for them once more.
+        files.unlink_durably(root / layout.MANIFEST)
+        for shard in shards:
+            withdraw_receipt(root, shard)
+        files.unlink_durably(root / layout.DAMAGED)
+    return not shards
 
 
 def _drop_strays(root: Path, plan: Plan, indices: set[int]) -> None:

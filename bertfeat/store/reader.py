@@ -163,6 +163,17 @@ class Store:
         """Return the part files of a level, in corpus order."""
         return tuple(self._parts[self.schema(level).level])
 
+    def shard(self, number: int) -> Store:
+        """Return the store as if it had one shard alone.
+
+        Raises:
+            UserError: There is no such shard.
+        """
+        shards = [entry for entry in self.manifest["shards"] if entry["shard"] == number]
+        if not shards:
+            raise UserError(f"{self.path}: no shard {number}; there are {len(self.manifest['shards'])}")
+        return Store(self.path, {**self.manifest, "shards": shards})
+
     def n_rows(self, level: str) -> int:
         """Return the rows of a level."""
         return sum(part.n_rows for part in self.parts(level))

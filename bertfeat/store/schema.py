@@ -87,7 +87,7 @@ def stored_type(column: Column, kept: Mapping[str, pa.DataType]) -> pa.DataType:
             asked = asked.value_type
         # polars panics on these, which no handler should have to catch.
         if not pa.types.is_decimal256(asked):
-            empty = cast("pl.Series", pl.from_arrow(pa.array([], asked)))
+            empty = cast("pl.Series", pl.from_arrow(pa.nulls(0, asked)))
             return empty.to_arrow(compat_level=pl.CompatLevel.oldest()).type
     except (ValueError, pl.exceptions.PolarsError):
         pass

@@ -82,24 +82,36 @@ def verify(path: str | Path, *, progress: Callable[[int, int], None] | None = No
     return check.report()
 
 
-def withdraw(path: str | Path, report: VerifyReport) -> None:
-    """Take back the receipts of the shards that a report names, and the manifest: the next run does them again.
+def mark_for_redoing(path: str | Path, report: VerifyReport) -> tuple[int, ...]:
+    """Have the next run of the extraction do the shards that a report names again; return them.
+
+    A rerun by itself reads a part again only when its size or modification time has changed; a mark does not depend on
+    them. Parts, receipts and manifest stay as they are, and the store can be read as before.
 
     Raises:
-        StoreError: Another process is writing the store.
+        StoreError: Another process is writing the store, or it is read-only.
         RunError: The system refused.
     """
-    if report.is_good:
-        return
+    if not report.bad_shards:
+        return ()
     root = Path(path)
     lock = StoreLock(root)
     try:
-        with files.write_errors(root, layout.MANIFEST):
-            files.unlink_durably(root / layout.MANIFEST)
-        for shard in report.bad_shards:
-            opening.withdraw_receipt(root, shard)
+        # Without a receipt that can be read a shard is done again anyway.
+        vouched = [shard for shard in report.bad_shards if _has_receipt(root, shard)]
+        if vouched:
+            opening.mark_damaged(root, vouched)
     finally:
         lock.release()
+    return report.bad_shards
+
+
+def _has_receipt(root: Path, shard: int) -> bool:
+    try:
+        receipts.read_receipt(root, shard)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 class _Check:

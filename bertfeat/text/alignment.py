@@ -10,7 +10,7 @@ import numpy as np
 
 from bertfeat.config import Pooling, WordPooling
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
-from bertfeat.text.ragged import ragged_arange, run_of, starts_of
+from bertfeat.text.ragged import ragged_arange, run_of, starts_of, word_bounds
 from bertfeat.text.tokenizer import Tokenizer, Tokens
 from bertfeat.text.windows import Windows
 
@@ -120,36 +120,25 @@ def word_rows(tokens: Tokens, windows: Windows, documents: Sequence[Document], *
     Given words all have a row. Words of raw text are the pre-tokenizer's, and reach from the first character of
     their tokens to the last.
     """
-    document, word, first, last = _given(tokens, documents) if given_words else _found(tokens)
-    kept = starts_of(kept_tokens(tokens, windows).astype(np.int64))
     if given_words:
-        lengths = np.array([len(w) for d in documents for w in d.words or ()], dtype=np.int64)
-        n_words = np.array([len(d.words or ()) for d in documents], dtype=np.int64)
-        before = starts_of(lengths + 1)[:-1]
-        start = before - before[starts_of(n_words)[:-1].repeat(n_words)]
-        end = start + lengths
+        n_words, start, end = word_bounds([document.words or () for document in documents])
+        document, word = run_of(n_words), ragged_arange(np.zeros_like(n_words), n_words)
+        number = starts_of(n_words)[tokens.document] + tokens.word
+        first = np.searchsorted(number, np.arange(len(word)), side="left")
+        last = np.searchsorted(number, np.arange(len(word)), side="right")
     else:
+        document, word, first, last = _found(tokens)
         start, end = _extent(tokens, first, last)
+    kept = starts_of(kept_tokens(tokens, windows).astype(np.int64))
     return WordRows(document, word, start.astype(np.int32), end.astype(np.int32), first, last, kept[last] - kept[first])
 
 
-def _given(tokens: Tokens, documents: Sequence[Document]) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    n_words = np.array([len(d.words or ()) for d in documents], dtype=np.int64)
-    document, word = run_of(n_words), ragged_arange(np.zeros(len(n_words), dtype=np.int64), n_words)
-    number = starts_of(n_words)[:-1][tokens.document] + tokens.word
-    all_words = np.arange(len(word))
-    first = np.searchsorted(number, all_words, side="left")
-    return document, word, first, np.searchsorted(number, all_words, side="right")
-
-
 def _found(tokens: Tokens) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    in_word = np.flatnonzero(tokens.word >= 0)
-    document, word = tokens.document[in_word], tokens.word[in_word].astype(np.int64)
-    is_first = np.ones(len(in_word), dtype=np.bool_)
-    is_first[1:] = (np.diff(document) != 0) | (np.diff(word) != 0)
+    is_first = np.ones(len(tokens.ids), dtype=np.bool_)
+    is_first[1:] = (np.diff(tokens.document) != 0) | (np.diff(tokens.word) != 0)
     first = np.flatnonzero(is_first)
-    last = np.append(first[1:], len(in_word)) - 1
-    return document[first], word[first], in_word[first], in_word[last] + 1
+    last = np.append(first[1:], len(tokens.ids))[: len(first)]
+    return tokens.document[first], tokens.word[first].astype(np.int64), first, last
 
 
 def _extent(tokens: Tokens, first: IntArray, last: IntArray) -> tuple[IntArray, IntArray]:

@@ -50,8 +50,12 @@ def _group_spans(tokens: Tokens, start: int, end: int, capacity: int, limits: Wi
             continue
         run_end = _run_end(starts, sentence, start, end, capacity, limits.stride)
         low, high = _widen(starts, sentence, run_end, start, end, capacity)
-        at = int(starts[high])
-        rows.append((sentence, int(starts[low]), at, at, at, int(starts[sentence]), int(starts[run_end]), at, at, 0, 0))
+        first, at = int(starts[low]), int(starts[high])
+        keep_first = int(starts[sentence])
+        if rows and rows[-1][1:3] == (first, at):
+            # The window before holds the same sentences: it keeps this run too.
+            sentence, keep_first = rows[-1][0], rows.pop()[5]
+        rows.append((sentence, first, at, at, at, keep_first, int(starts[run_end]), at, at, 0, 0))
         sentence = run_end
     return rows
 

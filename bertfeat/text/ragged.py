@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bertfeat.records import IntArray
@@ -38,3 +40,18 @@ def run_of(lengths: IntArray) -> IntArray:
         [0, 0, 2, 2, 2]
     """
     return np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+
+
+def word_bounds(words: Sequence[Sequence[str]]) -> tuple[IntArray, IntArray, IntArray]:
+    """Return how many words each text has, and each word's start and end in its text, the words joined by one blank.
+
+    Example:
+        >>> n_words, start, end = word_bounds([("a", "word"), (), ("", "x")])
+        >>> n_words.tolist(), start.tolist(), end.tolist()
+        ([2, 0, 2], [0, 2, 0, 1], [1, 6, 0, 2])
+    """
+    n_words = np.array([len(text) for text in words], dtype=np.int64)
+    lengths = np.array([len(word) for text in words for word in text], dtype=np.int64)
+    before = starts_of(lengths + 1)
+    start = before[:-1] - np.repeat(before[starts_of(n_words)[:-1]], n_words)
+    return n_words, start, start + lengths

@@ -122,7 +122,9 @@ def overlong_spans(tokens: Tokens, number: int, capacity: int, limits: WindowLim
             for i, (a, b, k, m) in enumerate(windows)
         ]
     n_first = min(pair - start, max(capacity - (end - pair), capacity - capacity // 2))
-    windows = lay_windows(end - pair, capacity - n_first, min(limits.stride, (capacity - n_first) // 2))
+    # No room at all is left beside a second text without tokens.
+    room = max(capacity - n_first, 1)
+    windows = lay_windows(end - pair, room, min(limits.stride, room // 2))
     rows: list[Row] = []
     for i, (a, b, k, m) in enumerate(windows):
         keep_end = start + n_first if i == 0 else start

@@ -7,19 +7,24 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Encoding
 from tokenizers import Tokenizer as BackendTokenizer
 
 from bertfeat.errors import CheckpointError
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
-from bertfeat.text.ragged import run_of, starts_of
+from bertfeat.text.ragged import run_of, starts_of, word_bounds
+from bertfeat.text.surface import BLANK_PIECES, find_surface
 from bertfeat.text.template import Template, read_templates
 
 # Large enough to keep the tokenizer's threads busy, small enough that its per-token objects stay a few megabytes.
 _BATCH_CHARS = 1_000_000
 _BATCH_DOCUMENTS = 1_000
+
+Encodings = list[tuple[Encoding, Encoding | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class Tokens:
 
     Arrays over tokens, (n_tokens,): `ids`; `char_start` and `char_end`, in characters of the document's text (or
     second text), without surrounding blanks; `word`, the word's number in its document (words of a second text count
-    on), or -1; `is_blank`, whether it stands for nothing but blanks. Arrays over documents: `starts`
+    on); `is_blank`, whether it stands for nothing but blanks. Arrays over documents: `starts`
     (n_documents + 1,), where a document's tokens start; `pair_starts` (n_documents,), where those of its second text
     start (the document's end if it has none); `is_pair` (n_documents,).
     """
@@ -59,8 +64,10 @@ class Tokenizer:
     Attributes:
         single: What surrounds one text.
         pair: What surrounds two texts.
+        given_words: Documents come as lists of words.
         cls_id: The id of the classification token, or None where the model has none.
-        vocabulary: The token strings by id.
+        vocabulary: The token strings by id: object (n_ids,).
+        is_blank_piece: Which of them are nothing but the sign for a blank: bool (n_ids,).
     """
 
     def __init__(self, backend: BackendTokenizer, *, cls_id: int | None, given_words: bool = False) -> None:
@@ -72,16 +79,17 @@ class Tokenizer:
             given_words: Documents come as lists of words. Byte-level tokenizers then see each word with a blank
                 before it, as `transformers` demands for `is_split_into_words`.
         """
-        if given_words:
-            backend = _with_prefix_space(backend)
+        backend = _adapted(backend, given_words=given_words)
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self._given_words = given_words
+        self.given_words = given_words
         self.cls_id = cls_id
         self.single, self.pair = read_templates(backend)
-        size = backend.get_vocab_size(with_added_tokens=True)
-        self.vocabulary: tuple[str, ...] = tuple(backend.id_to_token(i) or "" for i in range(size))
+        pieces = backend.get_vocab(with_added_tokens=True)
+        self.vocabulary: npt.NDArray[np.object_] = np.full(max(pieces.values()) + 1, "", dtype=object)
+        self.vocabulary[list(pieces.values())] = list(pieces)
+        self.is_blank_piece: BoolArray = np.array([p != "" and p.strip(BLANK_PIECES) == "" for p in self.vocabulary])
 
     @classmethod
     def load(cls, folder: Path, *, given_words: bool = False) -> Tokenizer:
@@ -95,7 +103,10 @@ class Tokenizer:
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, ImportError) as error:
-            raise CheckpointError(f"{folder}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+            hint = ""
+            if not (folder / "tokenizer.json").exists():
+                hint = "; save a tokenizer.json, or for SentencePiece models pip install 'bertfeat[sentencepiece]'"
+            raise CheckpointError(f"{folder}: its tokenizer cannot be loaded: {_first_line(error)}{hint}") from error
         if not tokenizer.is_fast:
             raise CheckpointError(
                 f"{folder}: {type(tokenizer).__name__} has no fast version, and so no character offsets; "
@@ -108,29 +119,37 @@ class Tokenizer:
         """Return what surrounds one text, or two."""
         return self.pair if pair else self.single
 
+    def merges(self, pair: str) -> bool:
+        """Tell whether the normalizer makes one of two characters, so that they are not the sum of what each gives."""
+        normalizer = self._backend.normalizer
+        if normalizer is None:
+            return False
+        whole, first, second = (normalizer.normalize_str(text) for text in (pair, *pair))
+        return bool(whole != first + second)
+
     def encode(self, documents: Sequence[Document]) -> Tokens:
         """Tokenize documents, in batches.
 
         Args:
             documents: In corpus order; all with words, or all without, as this tokenizer was made for.
         """
-        return _flatten(list(self._encodings(documents)), documents, given_words=self._given_words)
+        return _flatten(self._encodings(documents), documents, self)
 
     def count(self, documents: Sequence[Document]) -> IntArray:
         """Return the number of tokens of each document, special tokens left out: int64 (n_documents,)."""
-        return np.array([len(e.ids) + (len(p.ids) if p else 0) for e, p in self._encodings(documents)], dtype=np.int64)
+        lengths = [len(e) + (len(p) if p else 0) for batch in self._encodings(documents) for e, p in batch]
+        return np.array(lengths, dtype=np.int64)
 
-    def _encodings(self, documents: Sequence[Document]) -> Iterator[tuple[Encoding, Encoding | None]]:
+    def _encodings(self, documents: Sequence[Document]) -> Iterator[Encodings]:
         for batch in _batches(documents):
-            if self._given_words:
+            if self.given_words:
                 texts: list[str] | list[list[str]] = [list(document.words or ()) for document in batch]
             else:
                 texts = [document.text for document in batch]
-            first = self._backend.encode_batch(texts, is_pretokenized=self._given_words, add_special_tokens=False)
+            first = self._backend.encode_batch(texts, is_pretokenized=self.given_words, add_special_tokens=False)
             pairs = [document.text_pair for document in batch if document.text_pair is not None]
             second = iter(self._backend.encode_batch(pairs, add_special_tokens=False)) if pairs else iter(())
-            for document, encoding in zip(batch, first, strict=True):
-                yield encoding, None if document.text_pair is None else next(second)
+            yield [(e, None if d.text_pair is None else next(second)) for d, e in zip(batch, first, strict=True)]
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -146,105 +165,113 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _flatten(
-    encodings: Sequence[tuple[Encoding, Encoding | None]], documents: Sequence[Document], *, given_words: bool
-) -> Tokens:
-    sequences = [e for pair in encodings for e in pair if e is not None]
-    n_first = np.array([len(first.ids) for first, _ in encodings], dtype=np.int64)
-    n_second = np.array([len(second.ids) if second else 0 for _, second in encodings], dtype=np.int64)
+def _flatten(batches: Iterable[Encodings], documents: Sequence[Document], tokenizer: Tokenizer) -> Tokens:
+    ids, offsets, words, n_first, n_second, is_pair = _columns(batches)
     starts = starts_of(n_first + n_second)
-    flat_offsets = itertools.chain.from_iterable(itertools.chain.from_iterable(e.offsets for e in sequences))
-    offsets = np.fromiter(flat_offsets, dtype=np.int32).reshape(-1, 2)
     tokens = Tokens(
-        ids=np.fromiter(itertools.chain.from_iterable(e.ids for e in sequences), dtype=np.int64),
+        ids=ids,
         char_start=offsets[:, 0].copy(),
         char_end=offsets[:, 1].copy(),
-        word=np.fromiter(
-            (-1 if w is None else w for w in itertools.chain.from_iterable(e.word_ids for e in sequences)), np.int32
-        ),
-        is_blank=np.zeros(len(offsets), dtype=np.bool_),
+        word=words,
+        is_blank=np.zeros(len(ids), dtype=np.bool_),
         starts=starts,
         pair_starts=starts[:-1] + n_first,
-        is_pair=np.array([second is not None for _, second in encodings], dtype=np.bool_),
+        is_pair=is_pair,
     )
-    if given_words:
-        _shift_to_words(tokens, documents)
-    _trim_blanks(tokens, documents)
-    if not given_words:
-        _number_words(tokens)
+    document = tokens.document
+    if tokenizer.given_words:
+        _shift_to_words(tokens, document, documents)
+    texts = [text for d in documents for text in (d.text, d.text_pair) if text is not None]
+    # The number of each token's text: one a document, and one more for every second text up to and with its own.
+    in_pair = np.arange(len(ids)) >= tokens.pair_starts[document]
+    text = document + (np.cumsum(is_pair) - is_pair)[document] + in_pair
+    tokens.is_blank[:] = find_surface(
+        texts,
+        text,
+        tokens.char_start,
+        tokens.char_end,
+        is_prefix=tokenizer.is_blank_piece[tokens.ids],
+        merges=tokenizer.merges,
+    )
+    if not tokenizer.given_words:
+        _number_words(tokens, document, in_pair)
     return tokens
 
 
-def _shift_to_words(tokens: Tokens, documents: Sequence[Document]) -> None:
+def _columns(
+    batches: Iterable[Encodings],
+) -> tuple[IntArray, Int32Array, Int32Array, IntArray, IntArray, BoolArray]:
+    """Return ids, offsets (n, 2) and words of all tokens, and of each document its tokens and whether it is a pair.
+
+    Batch by batch, for the encodings take many times the memory of these arrays.
+    """
+    ids, offsets, words = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int32)], [np.zeros(0, np.int32)]
+    n_first: list[int] = []
+    n_second: list[int] = []
+    is_pair: list[bool] = []
+    chain = itertools.chain.from_iterable
+    for batch in batches:
+        sequences = [e for pair in batch for e in pair if e is not None]
+        n = sum(map(len, sequences))
+        ids.append(np.fromiter(chain(e.ids for e in sequences), np.int64, n))
+        offsets.append(np.fromiter(chain(chain(e.offsets for e in sequences)), np.int32, 2 * n).reshape(-1, 2))
+        words.append(np.fromiter(chain(e.word_ids for e in sequences), np.int32, n))
+        n_first += [len(first) for first, _ in batch]
+        n_second += [0 if second is None else len(second) for _, second in batch]
+        is_pair += [second is not None for _, second in batch]
+    counts = np.array(n_first, np.int64), np.array(n_second, np.int64)
+    return np.concatenate(ids), np.concatenate(offsets), np.concatenate(words), *counts, np.array(is_pair, np.bool_)
+
+
+def _shift_to_words(tokens: Tokens, document: IntArray, documents: Sequence[Document]) -> None:
     """Turn offsets in a word into offsets in the text, which is the words joined by one blank."""
-    lengths = [np.array([len(word) for word in document.words or ()], dtype=np.int64) for document in documents]
-    word_starts = np.concatenate([starts_of(n + 1)[:-1] for n in lengths] or [np.zeros(0, np.int64)])
-    first_word = starts_of(np.array([len(n) for n in lengths], dtype=np.int64))[:-1]
-    shift = word_starts[first_word[tokens.document] + tokens.word].astype(np.int32) if len(tokens.ids) else 0
+    n_words, start, _ = word_bounds([document.words or () for document in documents])
+    shift = start[starts_of(n_words)[document] + tokens.word].astype(np.int32)
     tokens.char_start[:] += shift
     tokens.char_end[:] += shift
 
 
-def _trim_blanks(tokens: Tokens, documents: Sequence[Document]) -> None:
-    """Take blanks off both ends of each token's characters.
-
-    SentencePiece and byte-level tokenizers count the blank before a word to its first token; a slice of the text
-    should be the surface alone. A token of nothing but blanks keeps them.
-    """
-    texts = [text for d in documents for text in (d.text, d.text_pair) if text is not None]
-    joined = "".join(texts)
-    if not joined:
-        return
-    blank = np.array([c.isspace() for c in sorted(set(joined))], dtype=np.bool_)
-    codes = np.frombuffer(joined.encode("utf-32-le"), dtype=np.uint32)
-    is_blank = blank[np.searchsorted(np.unique(codes), codes)]
-    text_starts = starts_of(np.array([len(text) for text in texts], dtype=np.int64))[:-1]
-    # The number of each token's text: one a document, and one more for every second text up to and with its own.
-    in_pair = np.arange(len(tokens.ids)) >= tokens.pair_starts[tokens.document]
-    n_pairs_before = starts_of(tokens.is_pair.astype(np.int64))[:-1]
-    origin = text_starts[tokens.document + n_pairs_before[tokens.document] + in_pair]
-    position = np.arange(len(codes))
-    next_ink = np.minimum.accumulate(np.where(is_blank, len(codes), position)[::-1])[::-1]
-    last_ink = np.maximum.accumulate(np.where(is_blank, -1, position))
-    has_extent = tokens.char_end > tokens.char_start
-    start = tokens.char_start[has_extent] + origin[has_extent]
-    end = tokens.char_end[has_extent] + origin[has_extent]
-    new_start, new_end = next_ink[start], last_ink[end - 1] + 1
-    has_ink = new_start < new_end
-    tokens.is_blank[has_extent] = ~has_ink
-    tokens.char_start[has_extent] = np.where(has_ink, new_start, start) - origin[has_extent]
-    tokens.char_end[has_extent] = np.where(has_ink, new_end, end) - origin[has_extent]
-
-
-def _number_words(tokens: Tokens) -> None:
+def _number_words(tokens: Tokens, document: IntArray, in_pair: BoolArray) -> None:
     """Number the words of a document 0, 1, 2, ... over both its texts, in the order of their tokens."""
-    if not len(tokens.ids):
-        return
-    document = tokens.document
-    in_pair = np.arange(len(tokens.ids)) >= tokens.pair_starts[document]
     is_first = np.ones(len(tokens.ids), dtype=np.bool_)
     is_first[1:] = (np.diff(tokens.word) != 0) | (np.diff(document) != 0) | (np.diff(in_pair) != 0)
-    is_first &= tokens.word >= 0
-    number = np.cumsum(is_first)
-    before = np.concatenate([[0], number])[tokens.starts[:-1]]
-    tokens.word[:] = np.where(tokens.word >= 0, number - 1 - before[document], -1)
+    number = starts_of(is_first.astype(np.int64))
+    tokens.word[:] = number[1:] - 1 - number[tokens.starts[document]]
 
 
-def _with_prefix_space(backend: BackendTokenizer) -> BackendTokenizer:
-    state = json.loads(backend.to_str())
-
-    def visit(node: object) -> None:
-        if isinstance(node, dict):
-            if node.get("type") == "ByteLevel" and "add_prefix_space" in node:
-                node["add_prefix_space"] = True
-            for child in node.values():
-                visit(child)
-        elif isinstance(node, list):
-            for child in node:
-                visit(child)
-
-    visit(state.get("pre_tokenizer"))
+def _adapted(backend: BackendTokenizer, *, given_words: bool) -> BackendTokenizer:
+    """Return a byte-level tokenizer that leaves offsets alone and, for given words, sees a blank before each."""
+    text = backend.to_str()
+    if "trim_offsets" not in text:
+        return backend
+    state = json.loads(text)
+    # It would trim blanks by the look of the pieces, and take a character off a word that has none before it.
+    for node in _nodes(state["post_processor"]):
+        if "trim_offsets" in node:
+            node["trim_offsets"] = False
+    if given_words:
+        _prefix_words(state)
     return BackendTokenizer.from_str(json.dumps(state))
+
+
+def _prefix_words(state: dict[str, Any]) -> None:
+    nodes = _nodes(state["pre_tokenizer"])
+    splitters = [node for node in nodes if "pretokenizers" not in node]
+    if splitters and splitters[0]["type"] == "ByteLevel":
+        splitters[0]["add_prefix_space"] = True
+    elif any(node["type"] == "ByteLevel" for node in splitters):
+        # After another splitter the flag would put a blank before each part of a word.
+        own = [state["normalizer"]] if state["normalizer"] else []
+        state["normalizer"] = {"type": "Sequence", "normalizers": [*own, {"type": "Prepend", "prepend": " "}]}
+
+
+def _nodes(node: object) -> list[dict[str, Any]]:
+    """Return the objects in a part of a tokenizer's JSON, outer ones first."""
+    if isinstance(node, list):
+        return [found for child in node for found in _nodes(child)]
+    if isinstance(node, dict):
+        return [node, *(found for child in node.values() for found in _nodes(child))]
+    return []
 
 
 def _first_line(error: Exception) -> str:

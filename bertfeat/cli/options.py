@@ -1,0 +1,154 @@
+"""The options of `bertfeat extract`, in the groups that its help shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import click
+
+from bertfeat import config as settings
+from bertfeat.config import ExtractConfig
+
+Command = Callable[..., None]
+Option = Callable[[Command], Command]
+_LAST = "Other options"
+_DEFAULTS = ExtractConfig()
+_MULTIPLIERS = {"": 1, "B": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_MULTIPLIERS |= {unit + "B": factor for unit, factor in _MULTIPLIERS.items() if unit in "KMGT" and unit}
+
+
+class GroupedOption(click.Option):
+    """An option that knows the heading it stands under."""
+
+    def __init__(self, *names: Any, heading: str = "", **attributes: Any) -> None:
+        super().__init__(*names, **attributes)
+        self.heading = heading
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, group by group, in the order in which they were declared."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                groups.setdefault(getattr(param, "heading", "") or _LAST, []).append(record)
+        for heading, records in sorted(groups.items(), key=lambda group: group[0] == _LAST):
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=30)
+
+
+class ByteSize(click.ParamType[int]):
+    """A number of bytes, with a decimal unit if wanted: 256MB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes as a number.
+
+        Example:
+            >>> ByteSize().convert("1.5 GB", None, None)
+            1500000000
+        """
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().upper()
+        number = text.rstrip("KMGTB ")
+        unit = text[len(number) :].strip()
+        try:
+            return int(float(number) * _MULTIPLIERS[unit])
+        except (ValueError, KeyError, OverflowError):
+            self.fail(f"{value!r} is no size; write for example 256MB", param, ctx)
+
+
+def option(heading: str, *names: str, **attributes: Any) -> Option:
+    """Return an option under a heading."""
+    return click.option(*names, cls=GroupedOption, heading=heading, **attributes)
+
+
+def _choice(name: str, kind: type[StrEnum], text: str) -> tuple[str, dict[str, Any]]:
+    choices = click.Choice([str(member) for member in kind])
+    default = str(getattr(_DEFAULTS, name))
+    return name, {"type": choices, "default": default, "show_default": True, "help": text}
+
+
+def _text(name: str, metavar: str, text: str, *, default: str | None = None) -> tuple[str, dict[str, Any]]:
+    return name, {"metavar": metavar, "default": default, "show_default": bool(default), "help": text}
+
+
+def _number(name: str, text: str, *, auto: str) -> tuple[str, dict[str, Any]]:
+    return name, {"type": int, "metavar": "N", "default": None, "help": f"{text}  [default: {auto}]"}
+
+
+def _switch(name: str, text: str) -> tuple[str, dict[str, Any]]:
+    return name, {"is_flag": True, "help": text}
+
+
+def _together(heading: str, *specs: tuple[str, dict[str, Any]]) -> Option:
+    def decorate(command: Command) -> Command:
+        for name, attributes in reversed(specs):
+            command = option(heading, settings.flag(name), name, **attributes)(command)
+        return command
+
+    return decorate
+
+
+corpus_options = _together(
+    "Corpus",
+    _choice("format", settings.CorpusFormat, "Format of the input; auto goes by the file ending."),
+    _text("text_column", "NAME", "Column with the text.", default=_DEFAULTS.text_column),
+    _text("text_pair_column", "NAME", "Column with a second text."),
+    _switch("text_pairs", "Lines of .txt hold two texts: first ||| second."),
+    _text("id_column", "NAME", "Column with a document's id; without it, ids are row numbers."),
+    _text("keep_columns", "A,B", "Columns to keep at the sentence level."),
+    _switch("is_split_into_words", "The text column holds a list of words."),
+    _text("label_column", "NAME", "Column with a label for each word, by name or number. CoNLL: the last by default."),
+    _text("document_column", "NAME", "Column that names the document a sentence belongs to."),
+    _choice("bad_rows", settings.BadRows, "End at a row that cannot be read, or keep it aside with its reason."),
+)
+model_options = _together(
+    "Model",
+    _text("model", "MODEL", "Installed model package, local folder, or hub id.", default=_DEFAULTS.model),
+    _text("revision", "NAME", "Branch, tag or commit of a hub model."),
+)
+feature_options = _together(
+    "Features",
+    _text("levels", "A,B", "What a row stands for: token, word, sentence, or several of them.", default="token"),
+    _text(
+        "layers",
+        "SPEC",
+        "all, last4, or numbers and ranges: 0,4,-1 or -4..-1. 0 is the output of the embedding layer.",
+        default=_DEFAULTS.layers,
+    ),
+    _text("combine", "A,B", "Columns to write: none (one a layer), concat, sum, mean.", default="none,concat"),
+    _choice("word_pooling", settings.WordPooling, "How the tokens of a word become one vector."),
+    _choice("pooling", settings.Pooling, "How the tokens of a document become one vector."),
+    _switch("include_special_tokens", "Count special tokens in the mean or maximum of a document."),
+)
+length_options = _together(
+    "Long documents and context",
+    _number("max_length", "Tokens in a window, special ones included.", auto="what the model takes"),
+    _number("stride", "Tokens that neighbouring windows share.", auto="max-length / 4"),
+    _choice("on_overlong", settings.OnOverlong, "What happens to documents longer than a window."),
+    _switch("document_context", "Encode sentences together with their neighbours in the document."),
+)
+store_options = _together(
+    "Store",
+    _choice("store_dtype", settings.StoreDtype, "Type of the stored vectors."),
+    _choice("vector_encoding", settings.VectorEncoding, "Fixed-size list, or fixed-size binary (faster to read)."),
+)
+compute_options = _together(
+    "Computing",
+    _text("device", "DEVICE", "auto, cpu, mps, cuda, cuda:0,cuda:1.", default=_DEFAULTS.device),
+    _choice("compute_dtype", settings.ComputeDtype, "Type to compute in; auto is bfloat16 on CUDA, else float32."),
+    _number("max_batch_tokens", "Tokens in a forward pass.", auto="by device and width"),
+    (
+        "shard_bytes",
+        {"type": ByteSize(), "default": "256MB", "show_default": True, "help": "Size of a shard, the unit of resume."},
+    ),
+    _number("workers", "Processes.", auto="one a device"),
+)

@@ -1,0 +1,119 @@
+"""Surface: which characters of the text as given each token stands for.
+
+The offsets of the tokenizers library count the blank before a word to its first token, put a prefix that stands for
+no character at all on the first one, and leave what the normalizer took away or merged to nobody. Here a slice of the
+text is the token's surface and no more.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.records import BoolArray, Int32Array, IntArray
+from bertfeat.text.ragged import starts_of
+
+# The last blank of Unicode is U+3000.
+_IS_BLANK = np.array([chr(code).isspace() for code in range(0x3001)])
+# How SentencePiece and byte-level tokenizers write a blank in a piece.
+BLANK_PIECES = "▁Ġ"
+
+Codes = npt.NDArray[np.uint32]
+
+
+def find_surface(
+    texts: list[str],
+    text: IntArray,
+    start: Int32Array,
+    end: Int32Array,
+    *,
+    is_prefix: BoolArray,
+    merges: Callable[[str], bool],
+) -> BoolArray:
+    """Correct the offsets of tokens in place, and tell which tokens stand for nothing but blanks.
+
+    Args:
+        texts: The texts.
+        text: int64 (n_tokens,), the number of each token's text.
+        start: int32 (n_tokens,), each token's first character in its text.
+        end: int32 (n_tokens,), the character after its last one.
+        is_prefix: bool (n_tokens,), whether the token's piece is nothing but the sign for a blank.
+        merges: Tells whether the normalizer makes one of two characters.
+
+    Returns:
+        bool (n_tokens,). Such a token keeps its blanks; one that has no character is empty.
+    """
+    joined = "".join(texts)
+    codes = np.frombuffer(joined.encode("utf-32-le"), dtype=np.uint32)
+    if not len(codes):
+        return np.ones(len(start), dtype=np.bool_)
+    text_starts = starts_of(np.array([len(t) for t in texts], dtype=np.int64))[:-1]
+    origin = text_starts[text]
+    is_blank = np.where(codes < len(_IS_BLANK), _IS_BLANK[np.minimum(codes, len(_IS_BLANK) - 1)], False)
+    first, last = start + origin, end + origin
+    _empty_prefixes(codes, is_blank, first, last, is_prefix)
+    blank_tokens = _trim_blanks(is_blank, first, last)
+    size = len(codes) + 1
+    n_covering = np.cumsum(np.bincount(first, minlength=size) - np.bincount(last, minlength=size))
+    loose = np.flatnonzero((n_covering[:-1] == 0) & ~is_blank)
+    if len(loose):
+        _add_loose(joined, loose, text_starts, first, last, merges)
+    start[:], end[:] = first - origin, last - origin
+    return blank_tokens
+
+
+def _empty_prefixes(codes: Codes, is_blank: BoolArray, first: IntArray, last: IntArray, is_prefix: BoolArray) -> None:
+    """Empty the signs for a blank that the tokenizer put before a text or word that starts with none."""
+    at = np.flatnonzero(is_prefix & (first < last))
+    written = np.isin(codes[first[at]], [ord(piece) for piece in BLANK_PIECES])
+    at = at[~is_blank[first[at]] & ~written]
+    last[at] = first[at]
+
+
+def _trim_blanks(is_blank: BoolArray, first: IntArray, last: IntArray) -> BoolArray:
+    """Take blanks off both ends of each token that stands for more than blanks; tell which do not."""
+    has_none: BoolArray = first == last
+    in_text = np.minimum(first, len(is_blank) - 1)
+    touched = np.flatnonzero(~has_none & (is_blank[in_text] | is_blank[last - 1]))
+    if not len(touched):
+        return has_none
+    position = np.arange(len(is_blank))
+    next_ink = np.minimum.accumulate(np.where(is_blank, len(is_blank), position)[::-1])[::-1]
+    last_ink = np.maximum.accumulate(np.where(is_blank, -1, position))
+    new_first, new_last = next_ink[first[touched]], last_ink[last[touched] - 1] + 1
+    has_ink = new_first < new_last
+    first[touched[has_ink]], last[touched[has_ink]] = new_first[has_ink], new_last[has_ink]
+    has_none[touched[~has_ink]] = True
+    return has_none
+
+
+def _add_loose(
+    text: str, loose: IntArray, text_starts: IntArray, first: IntArray, last: IntArray, merges: Callable[[str], bool]
+) -> None:
+    """Add to the tokens beside them the characters `loose` that the normalizer took away or made one with another.
+
+    That is a combining mark after a token (the accent of a decomposed letter), and the rest of what was merged (the
+    other quote of `''`, which ALBERT reads as `"`). Control characters and the like stay with nobody.
+    """
+    is_text_start, is_start = (np.zeros(len(text) + 1, dtype=np.bool_) for _ in range(2))
+    is_text_start[text_starts] = True
+    is_start[first[first < last]] = True
+    new_start, new_end = np.arange(len(text) + 1), np.arange(len(text) + 1)
+    for at in loose[::-1].tolist():
+        if is_start[at + 1] and not is_text_start[at + 1] and merges(text[at : at + 2]):
+            new_start[at + 1] = at
+        elif not is_text_start[at] and _is_mark(text[at]):
+            new_end[at] = new_end[at + 1]
+    is_empty = first == last
+    first[:] = new_start[first]
+    last[:] = np.where(is_empty, first, new_end[last])
+
+
+@lru_cache(maxsize=4096)
+def _is_mark(char: str) -> bool:
+    """Tell whether a character joins the one before: a mark, a form of one (U+FF9E), or a Hangul vowel or final."""
+    return "\u1160" <= char <= "\u11ff" or unicodedata.category(unicodedata.normalize("NFKD", char)[0]).startswith("M")

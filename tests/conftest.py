@@ -1,0 +1,76 @@
+"""What every test stands on: models without a network, and guards that keep it so."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Before transformers is imported anywhere; child processes inherit it.
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "NO_COLOR": "1",
+    "COLUMNS": "100",
+}
+
+import pytest
+
+LOCAL = {"localhost", "::1", "0.0.0.0", ""}
+
+
+class NetworkUsed(AssertionError):
+    """A test reached for the network."""
+
+
+def _is_local(address: object) -> bool:
+    if not isinstance(address, tuple):
+        return True  # a path: a socket of this machine
+    host = str(address[0])
+    return host in LOCAL or host.startswith("127.")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def only_local_connections() -> Iterator[None]:
+    """Fail on any connection that leaves this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "connect_ex"):
+            plain = getattr(socket.socket, name)
+
+            def guarded(self: socket.socket, address: Any, plain: Any = plain) -> Any:
+                if not _is_local(address):
+                    raise NetworkUsed(f"a test connects to {address!r}")
+                return plain(self, address)
+
+            patch.setattr(socket.socket, name, guarded)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep digests of model folders out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("BERTFEAT_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """The folder of the packaged all-MiniLM-L6-v2."""
+    from bertfeat.encoder.packaged import minilm
+
+    return minilm().folder
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real BERT, tiny and random: 3 layers, 32 wide, some 200 word pieces, windows of up to 64 tokens."""
+    from families import build_model
+
+    return build_model(
+        "bert", tmp_path_factory.mktemp("tiny") / "bert", num_hidden_layers=3, max_position_embeddings=64
+    )

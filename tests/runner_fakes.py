@@ -1,0 +1,116 @@
+"""Tasks whose stages do what a test wants, for real worker processes; nothing heavy is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertfeat.errors import ConfigError, InputError
+from bertfeat.progress import Silent
+from bertfeat.records import FileSlice, Receipt, ShardResult, ShardSpec
+
+
+def make_shards(n_shards: int, n_slices: int = 1, n_rows: int = 1) -> list[ShardSpec]:
+    """Make shards; a fake task tells of tokens as often as a shard has rows."""
+    slices = tuple(FileSlice(0, n, n, 1) for n in range(n_slices))
+    return [ShardSpec(index, index, n_rows, slices) for index in range(n_shards)]
+
+
+@dataclass(frozen=True)
+class MakeFake:
+    """Makes fake tasks; what a shard does is looked up under `STAGE:INDEX`, and a start under `start`.
+
+    Each thing that is done leaves a file in `folder`, named by when it came.
+    """
+
+    folder: Path
+    deeds: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, worker: int, n_workers: int) -> FakeTask:
+        self.note("start")
+        self.act("start")
+        return FakeTask(self)
+
+    def act(self, place: str) -> None:
+        deed = self.deeds.get(place)
+        if deed == "die once":
+            deed = "die" if len(self.noted(place)) == 1 else None
+        if deed == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif deed == "exit":
+            os._exit(7)
+        elif deed == "bug":
+            raise KeyError(f"a bug at {place}")
+        elif deed == "bad input":
+            raise InputError("no such thing", path="corpus.txt", row=7)
+        elif deed == "bad config":
+            raise ConfigError("--layers 99 is wrong")
+        elif deed == "sleep":
+            time.sleep(600)
+
+    def note(self, name: str) -> None:
+        (self.folder / f"{name.replace(':', '-')}.{os.getpid()}.{time.monotonic_ns()}").touch()
+
+    def noted(self, name: str) -> list[int]:
+        """The processes that did it."""
+        return [int(file.name.split(".")[1]) for file in self.folder.glob(f"{name.replace(':', '-')}.*")]
+
+    def done(self) -> list[int]:
+        return sorted(int(file.name.split(".")[0].split("-")[1]) for file in self.folder.glob("done-*"))
+
+
+class FakeTask:
+    def __init__(self, make: MakeFake) -> None:
+        self._make = make
+
+    def prepare(self, shard: ShardSpec) -> ShardSpec:
+        self._make.note(f"prepare:{shard.index}")
+        self._make.act(f"prepare:{shard.index}")
+        return shard
+
+    def encode(self, prepared: ShardSpec, progress: Any) -> ShardResult:
+        self._make.note(f"encode:{prepared.index}")
+        self._make.act(f"encode:{prepared.index}")
+        for _ in range(prepared.n_rows):
+            progress.encoded(3)
+        return ShardResult({}, (), {}, {})
+
+    def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
+        self._make.note(f"commit:{shard.index}")
+        self._make.act(f"commit:{shard.index}")
+        self._make.note(f"done:{shard.index}")
+        return Receipt(shard.index, "", (), 0, {}, {}, "")
+
+
+class Heard(Silent):
+    """A progress that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.n_tokens = 0
+        self.shards: list[int] = []
+
+    def encoded(self, n_tokens: int) -> None:
+        self.n_tokens += n_tokens
+
+    def committed(self, receipt: Receipt) -> None:
+        self.shards.append(receipt.shard)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition: Any, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)

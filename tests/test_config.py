@@ -1,0 +1,141 @@
+"""The settings: checked on construction, JSON both ways, unknown keys refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertfeat import config as settings
+from bertfeat.config import Combine, ExtractConfig, Level, flag
+from bertfeat.errors import ConfigError
+
+ENUMS = {
+    "format": settings.CorpusFormat,
+    "bad_rows": settings.BadRows,
+    "word_pooling": settings.WordPooling,
+    "pooling": settings.Pooling,
+    "on_overlong": settings.OnOverlong,
+    "store_dtype": settings.StoreDtype,
+    "vector_encoding": settings.VectorEncoding,
+    "compute_dtype": settings.ComputeDtype,
+    "runner": settings.Runner,
+}
+MEMBERS = [(name, member) for name, kind in ENUMS.items() for member in kind]
+NUMBERS = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
+RUN_ONLY = {"device", "workers", "runner", "ray_address"}
+
+
+def test_every_enum_is_tested() -> None:
+    found = {f.name for f in dataclasses.fields(ExtractConfig) if isinstance(getattr(ExtractConfig(), f.name), StrEnum)}
+    assert found == set(ENUMS)
+
+
+@pytest.mark.parametrize(("name", "member"), MEMBERS)
+def test_a_choice_from_its_text_and_back(name: str, member: StrEnum) -> None:
+    config = ExtractConfig.from_dict({name: str(member)})
+    assert getattr(config, name) is member
+    assert config.to_dict()[name] == str(member)
+    assert type(config.to_dict()[name]) is str
+    assert ExtractConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize("name", ENUMS)
+def test_a_wrong_choice_names_flag_value_and_choices(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ExtractConfig.from_dict({name: "sideways"})
+    assert str(caught.value).startswith(f"{flag(name)} 'sideways' is none of ")
+    assert all(str(member) in str(caught.value) for member in ENUMS[name])
+
+
+@pytest.mark.parametrize(("name", "least"), NUMBERS.items())
+def test_numbers(name: str, least: int) -> None:
+    assert getattr(ExtractConfig.from_dict({name: least}), name) == least
+    with pytest.raises(ConfigError, match=rf"{flag(name)} {least - 1} is below {least}"):
+        ExtractConfig.from_dict({name: least - 1})
+    for value in (1.5, "12", True):
+        with pytest.raises(ConfigError, match=f"{flag(name)} .* is no whole number"):
+            ExtractConfig.from_dict({name: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [("level", "did you mean 'levels'"), ("poolings", "did you mean 'pooling'"), ("zzz", "settings are format, text_")],
+)
+def test_unknown_keys_are_refused_with_the_nearest(key: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"no setting {key!r}") as caught:
+        ExtractConfig.from_dict({key: 1})
+    assert hint in str(caught.value)
+
+
+def test_lists_as_text_or_sequence_in_one_order() -> None:
+    assert ExtractConfig(levels="sentence, token").levels == (Level.TOKEN, Level.SENTENCE)  # type: ignore[arg-type]
+    assert ExtractConfig(levels=["word", "word"]).levels == (Level.WORD,)  # type: ignore[arg-type]
+    assert ExtractConfig(combine="mean,none").combine == (Combine.NONE, Combine.MEAN)  # type: ignore[arg-type]
+    kept = ExtractConfig(keep_columns="b, a,b", levels=("sentence",))  # type: ignore[arg-type]
+    assert kept.keep_columns == ("b", "a")
+    for name in ("levels", "combine"):
+        with pytest.raises(ConfigError, match=f"{flag(name)} is empty"):
+            ExtractConfig.from_dict({name: ""})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-1, "-1"), ([0, -1], "0,-1"), ((4,), "4"), ("0, 4..6", "0,4..6"), ("last4", "last4")]
+)
+def test_layers_become_text(value: object, text: str) -> None:
+    assert ExtractConfig.from_dict({"layers": value}).layers == text
+
+
+@pytest.mark.parametrize(
+    ("together", "said"),
+    [
+        ({"text_pair_column": "b", "text_pairs": True}, "--text-pairs"),
+        ({"is_split_into_words": True, "text_pair_column": "b"}, "--is-split-into-words"),
+        ({"is_split_into_words": True, "text_pairs": True}, "--is-split-into-words"),
+        ({"document_context": True, "text_pair_column": "b"}, "--document-context"),
+        ({"document_context": True, "levels": "sentence", "pooling": "cls"}, "--pooling cls"),
+        ({"document_context": True, "levels": "sentence", "pooling": "pooler"}, "--pooling pooler"),
+        ({"keep_columns": "a"}, "--keep-columns"),
+    ],
+)
+def test_settings_that_contradict_each_other(together: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ExtractConfig.from_dict(together)
+
+
+def test_frozen_and_comparable() -> None:
+    config = ExtractConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.model = "other"  # type: ignore[misc]
+    assert config == ExtractConfig.from_dict(config.to_dict())
+    assert hash(config) == hash(ExtractConfig())
+
+
+def test_what_decides_where_a_run_takes_place_is_not_planned() -> None:
+    assert set(ExtractConfig().to_dict()) - set(ExtractConfig().planned()) == RUN_ONLY
+    elsewhere = ExtractConfig(device="cuda:1", workers=4)
+    assert elsewhere.planned() == ExtractConfig().planned()
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "levels": st.lists(st.sampled_from(list(Level)), min_size=1),
+            "combine": st.lists(st.sampled_from(list(Combine)), min_size=1),
+            "layers": st.one_of(st.integers(-13, 12), st.lists(st.integers(-13, 12), min_size=1), st.just("last4")),
+            "model": st.text(),
+            "stride": st.none() | st.integers(0, 10**6),
+            "shard_bytes": st.integers(1, 2**40),
+            "include_special_tokens": st.booleans(),
+            **{name: st.sampled_from(list(kind)) for name, kind in ENUMS.items()},
+        },
+    )
+)
+def test_json_both_ways(values: dict[str, object]) -> None:
+    config = ExtractConfig.from_dict(values)
+    assert ExtractConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config

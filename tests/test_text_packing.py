@@ -1,0 +1,56 @@
+"""Packs: every window once, under the budget."""
+
+from __future__ import annotations
+
+import numpy as np
+from fakes import letters, texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertfeat.text.packing import make_pack, pack_windows
+from bertfeat.text.spans import WindowLimits
+from bertfeat.text.windows import Windows, cut_windows
+
+LETTERS = letters()
+
+
+def windows_of(lengths: list[int]) -> Windows:
+    documents = texts(*("a" * length for length in lengths))
+    return cut_windows(LETTERS.encode(documents), LETTERS, WindowLimits(20, 4), documents)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 50), max_size=20), st.integers(1, 80))
+def test_every_window_is_packed_once_under_the_budget(lengths: list[int], budget: int) -> None:
+    windows = windows_of(lengths)
+    packs = list(pack_windows(windows, budget))
+    packed = [number for pack in packs for number in pack.windows.tolist()]
+    assert sorted(packed) == list(range(len(windows)))
+    for pack in packs:
+        assert pack.n_tokens <= budget or len(pack.windows) == 1
+        assert pack.n_tokens == pack.lengths.sum()
+        assert (np.diff(pack.lengths) <= 0).all()
+        assert pack.position_ids.tolist() == [i for length in pack.lengths for i in range(length)]
+        spans = [slice(windows.starts[w], windows.starts[w + 1]) for w in pack.windows]
+        assert pack.input_ids.tolist() == [i for span in spans for i in windows.input_ids[span]]
+        assert pack.type_ids.tolist() == [i for span in spans for i in windows.type_ids[span]]
+    # No two neighbours would have fitted into one pack: the next window was too long for what was left.
+    for pack, following in zip(packs, packs[1:], strict=False):
+        assert pack.n_tokens + following.lengths[0] > budget
+        assert pack.lengths[-1] >= following.lengths[0]
+
+
+def test_equal_lengths_keep_the_order_of_the_corpus() -> None:
+    packs = list(pack_windows(windows_of([2, 5, 2, 5, 2]), 1000))
+    assert [pack.windows.tolist() for pack in packs] == [[1, 3, 0, 2, 4]]
+
+
+def test_no_windows_make_no_pack() -> None:
+    assert list(pack_windows(windows_of([]), 10)) == []
+
+
+def test_a_pack_of_chosen_windows() -> None:
+    windows = windows_of([1, 2, 3])
+    pack = make_pack(windows, np.array([2, 0]))
+    assert pack.input_ids.tolist() == [*windows.input_ids[7:12].tolist(), *windows.input_ids[0:3].tolist()]
+    assert pack.position_ids.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
