@@ -101,13 +101,6 @@ class BadRows(StrEnum):
     QUARANTINE = "quarantine"
 
 
-class Runner(StrEnum):
-    """Where shards run."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
-
 # Settings that decide where and how fast a shard runs, never its bytes: a rerun may change them.
 RUN_ONLY = {"plan": False}
 
@@ -160,8 +153,6 @@ class ExtractConfig:
 
     device: str = field(default="auto", metadata=RUN_ONLY)
     workers: int | None = field(default=None, metadata=RUN_ONLY)
-    runner: Runner = field(default=Runner.LOCAL, metadata=RUN_ONLY)
-    ray_address: str | None = field(default=None, metadata=RUN_ONLY)
 
     def __post_init__(self) -> None:
         for name, kind in _ENUMS.items():
@@ -226,7 +217,6 @@ _ENUMS: dict[str, type[StrEnum]] = {
     "store_dtype": StoreDtype,
     "vector_encoding": VectorEncoding,
     "compute_dtype": ComputeDtype,
-    "runner": Runner,
 }
 _MINIMA = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 

@@ -85,6 +85,17 @@ def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
     return files
 
 
+def _check_context(config: ExtractConfig, files: Sequence[InputFile]) -> None:
+    if not config.document_context or config.document_column is not None:
+        return
+    for file in files:
+        if file.format not in _WORD_FORMATS:
+            raise InputError(
+                "does not say which rows are one document, as --document-context must know; pass --document-column",
+                path=file.path,
+            )
+
+
 def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
     """Tell whether the corpus gives words, not running text.
 
@@ -112,6 +123,7 @@ def open_job(
     checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config))
     resolved = resolve(config, checkpoint.info(), tokenizer)
+    _check_context(config, files)
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:
         progress.stage("reading the corpus")

@@ -192,7 +192,7 @@ def _sentence_columns(text: ShardText) -> dict[str, Values]:
 
 
 def _n_windows(tokens: Tokens, windows: Windows) -> IntArray:
-    """Return how many windows each document's rows come from; one whose text has no tokens has its one window."""
+    """Return how many windows each document's rows come from, those of its special tokens too."""
     flat = np.flatnonzero(windows.kept)
     document, window = documents_at(flat, tokens, windows), run_of(windows.lengths)[flat]
     is_new = np.ones(len(flat), dtype=np.bool_)

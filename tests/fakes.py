@@ -1,4 +1,4 @@
-"""A tokenizer whose tokens are letters and an encoder whose states are arithmetic, so that every vector is known by hand."""
+"""A tokenizer whose tokens are letters and an encoder whose states are arithmetic: every vector is known by hand."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class TestInspect:
     def test_for_people(self, store: Path, tiny_folder: Path) -> None:
         result = good("inspect", store)
         assert result.err == ""
-        for words in ("4 documents", "token ", "word ", "sentence ", "layer_00[32]", "concat_last4[128]"):
+        for words in ("4 documents", "token ", "word ", "sentence ", "layer_00[32]", "concat_00_01_02_03[128]"):
             assert words in result.out
         for words in (f"model      {tiny_folder} (bert)", "packed, float32 on cpu", "tokens/s", "sha256", "torch "):
             assert words in result.out
@@ -265,12 +265,11 @@ def test_models() -> None:
 
 
 class TestFlags:
-    def test_every_setting_has_a_flag_but_those_of_runners_to_come(self) -> None:
+    def test_every_setting_has_a_flag(self) -> None:
         command = group.get_command(None, "extract")  # type: ignore[arg-type]
         assert command is not None
         flags = {option for param in command.params for option in param.opts}
-        missing = {name for name in ExtractConfig().to_dict() if flag(name) not in flags}
-        assert missing <= {"runner", "ray_address"}
+        assert not {name for name in ExtractConfig().to_dict() if flag(name) not in flags}
 
     def test_defaults_are_those_of_the_config(self) -> None:
         command = group.get_command(None, "extract")  # type: ignore[arg-type]

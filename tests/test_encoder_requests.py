@@ -55,9 +55,8 @@ class TestLayers:
         [
             ((9, 10, 11, 12), "last4"),
             ((9, 11), "09_11"),
-            ((11,), "11"),
             ((3, 4, 5, 7), "03_04_05_07"),
-            (tuple(range(13)), "all"),
+            (tuple(range(13)), "00_01_02_03_04_05_06_07_08_09_10_11_12"),
         ],
     )
     def test_columns(self, layers: tuple[int, ...], name: str) -> None:
@@ -71,7 +70,13 @@ class TestLayers:
 
     def test_whole_small_model_is_not_last4(self) -> None:
         (column,) = feature_columns((0, 1, 2, 3), ["concat"], hidden_size=2, n_layers=3)
-        assert column.name == "concat_all"
+        assert column.name == "concat_00_01_02_03"
+
+    def test_one_layer_is_not_written_twice(self) -> None:
+        both = feature_columns((11,), ["none", "concat", "mean"], hidden_size=8, n_layers=12)
+        assert [column.name for column in both] == ["layer_11"]
+        alone = feature_columns((11,), ["concat"], hidden_size=8, n_layers=12)
+        assert [column.name for column in alone] == ["concat_11"]
 
 
 class TestDevices:

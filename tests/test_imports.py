@@ -208,8 +208,10 @@ def test_import_bertfeat_loads_nothing_heavy() -> None:
     assert loaded_by("import bertfeat; bertfeat.__version__; bertfeat.ExtractConfig(); bertfeat.BertfeatError") == set()
 
 
-def test_heavy_modules_are_noticed() -> None:
-    assert "polars" in loaded_by("import bertfeat; bertfeat.open_store")
+def test_reading_a_store_loads_no_encoder() -> None:
+    found = loaded_by("import bertfeat, bertfeat.cli.summary, bertfeat.store.verification; bertfeat.open_store")
+    assert {"polars", "pyarrow"} <= found
+    assert not found & {"torch", "transformers", "tokenizers"}
 
 
 def test_public_names() -> None:

@@ -80,6 +80,14 @@ def test_a_bug_in_a_stage_is_named_after_three_tries_and_never_hangs(tmp_path, s
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_a_failure_without_workers_is_raised_as_it_is_and_never_hangs(tmp_path, stage):
+    make = MakeFake(tmp_path, {f"{stage}:2": "bug"})
+    with pytest.raises(KeyError, match=f"a bug at {stage}:2"):
+        run(make, n_workers=1)
+    assert {0} <= set(make.done()) <= {0, 1}
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_an_error_raised_on_purpose_ends_the_run_at_once_as_it_is(tmp_path, stage):
     make = MakeFake(tmp_path, {f"{stage}:5": "bad input"})
     with pytest.raises(InputError, match=r"^corpus.txt:7: no such thing$") as got:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
-from fakes import letters, texts
+from fakes import letters, letters_backend, run, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import processors
 
 from bertfeat.text.packing import make_pack, pack_windows
 from bertfeat.text.spans import WindowLimits
+from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
 
 LETTERS = letters()
@@ -35,7 +39,7 @@ def test_every_window_is_packed_once_under_the_budget(lengths: list[int], budget
         assert pack.input_ids.tolist() == [i for span in spans for i in windows.input_ids[span]]
         assert pack.type_ids.tolist() == [i for span in spans for i in windows.type_ids[span]]
     # No two neighbours would have fitted into one pack: the next window was too long for what was left.
-    for pack, following in zip(packs, packs[1:], strict=False):
+    for pack, following in pairwise(packs):
         assert pack.n_tokens + following.lengths[0] > budget
         assert pack.lengths[-1] >= following.lengths[0]
 
@@ -47,6 +51,17 @@ def test_equal_lengths_keep_the_order_of_the_corpus() -> None:
 
 def test_no_windows_make_no_pack() -> None:
     assert list(pack_windows(windows_of([]), 10)) == []
+
+
+def test_windows_without_tokens_are_in_no_pack() -> None:
+    # As GPT-2 has it, which puts no special tokens around a text.
+    backend = letters_backend()
+    backend.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+    found = run(texts("", "a b", ""), Tokenizer(backend, cls_id=None))
+    assert [pack.windows.tolist() for pack in found.packs] == [[1]]
+    assert found.places("sentence") == [None, 1000.5, None]
+    assert found.column("sentence", "n_windows") == [0, 1, 0]
+    assert run(texts("", ""), Tokenizer(backend, cls_id=None)).packs == []
 
 
 def test_a_pack_of_chosen_windows() -> None:

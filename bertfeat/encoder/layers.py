@@ -68,8 +68,9 @@ def feature_columns(
 ) -> tuple[FeatureColumn, ...]:
     """Return the vector columns of a layer set: one a layer for `none`, then concat, sum and mean of the set.
 
-    A set's column is named `concat_last4` where it is the last four blocks, `concat_all` where it is every layer, else
-    by all its absolute layers in two digits: `concat_09_11`. In `concat` the lowest layer comes first.
+    A set's column is named `concat_last4` where it is the last four blocks, else by its absolute layers in two digits:
+    `concat_09_11`. In `concat` the lowest layer comes first. A set of one layer is that layer: where `none` writes it,
+    no second column repeats it.
 
     Args:
         layers: Absolute layers, ascending.
@@ -85,7 +86,8 @@ def feature_columns(
     columns = []
     if Combine.NONE in wanted:
         columns += [FeatureColumn(f"layer_{layer:02d}", (layer,), str(Combine.NONE), hidden_size) for layer in layers]
-    for how in (Combine.CONCAT, Combine.SUM, Combine.MEAN):
+    combined = () if columns and len(layers) == 1 else (Combine.CONCAT, Combine.SUM, Combine.MEAN)
+    for how in combined:
         if how in wanted:
             dim = hidden_size * len(layers) if how is Combine.CONCAT else hidden_size
             columns.append(FeatureColumn(f"{how}_{_set_name(layers, n_layers)}", layers, str(how), dim))
@@ -95,6 +97,4 @@ def feature_columns(
 def _set_name(layers: tuple[int, ...], n_layers: int) -> str:
     if n_layers >= 4 and layers == tuple(range(n_layers - 3, n_layers + 1)):
         return "last4"
-    if len(layers) > 1 and len(layers) == n_layers + 1:
-        return "all"
     return "_".join(f"{layer:02d}" for layer in layers)

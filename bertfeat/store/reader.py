@@ -20,7 +20,6 @@ from bertfeat.records import BoolArray, FeatureColumn, LevelSchema, PartInfo, Pl
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.parts import read_part_metadata
-from bertfeat.store.receipts import StoredReceipt
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.vectors import VectorSource, fill, find_source, opened_part, read_vectors
 
@@ -68,25 +67,13 @@ def open_store(path: str | Path, *, allow_incomplete: bool = False) -> Store:
     if plan is None:
         what = "no such folder" if not root.exists() else f"not a bertfeat store: it has no {layout.MANIFEST}"
         raise StoreError(f"{root}: {what}")
-    done = _finished(root, plan)
+    done = receipts.finished(root, plan)
     if not allow_incomplete:
         raise StoreError(
             f"{root}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
             "run the command that made it again to finish it, or open it with allow_incomplete=True"
         )
     return Store(root, json.loads(build_manifest(plan, done)))
-
-
-def _finished(root: Path, plan: Plan) -> list[StoredReceipt]:
-    done = []
-    for shard in plan.shards:
-        try:
-            stored = receipts.read_receipt(root, shard.index)
-        except (OSError, ValueError):
-            continue
-        if receipts.fault_of(stored, plan) is None and receipts.stands(root, stored):
-            done.append(stored)
-    return done
 
 
 class Store:
@@ -138,7 +125,7 @@ class Store:
 
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the shards that are done, with their times, in corpus order."""
-        return tuple(stored.receipt for stored in _finished(self.path, self.plan))
+        return tuple(stored.receipt for stored in receipts.finished(self.path, self.plan))
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level.

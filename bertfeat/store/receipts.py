@@ -165,3 +165,16 @@ def _digest_is(path: Path, digest: str) -> bool:
         return files.digest_of(path) == digest
     except OSError:
         return False
+
+
+def finished(root: Path, plan: Plan) -> list[StoredReceipt]:
+    """Return the receipts of a plan's shards whose files stand, in corpus order; damaged ones are passed over."""
+    done = []
+    for shard in plan.shards:
+        try:
+            stored = read_receipt(root, shard.index)
+        except (OSError, ValueError):
+            continue
+        if fault_of(stored, plan) is None and stands(root, stored):
+            done.append(stored)
+    return done

@@ -147,7 +147,7 @@ def _extent(tokens: Tokens, first: IntArray, last: IntArray) -> tuple[IntArray, 
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     # Each word is a run of its own for `reduceat`; the runs between, at the odd places, are dropped.
     bounds = np.stack([first, last], axis=1).reshape(-1)
-    far = np.iinfo(np.int64).max
+    far = np.iinfo(np.int32).max
     inked_start = np.minimum.reduceat(np.append(np.where(tokens.is_blank, far, tokens.char_start), far), bounds)[::2]
     inked_end = np.maximum.reduceat(np.append(np.where(tokens.is_blank, -1, tokens.char_end), -1), bounds)[::2]
     start = np.where(inked_end < 0, tokens.char_start[first], inked_start)

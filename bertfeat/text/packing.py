@@ -12,12 +12,12 @@ from bertfeat.text.windows import Windows
 
 
 def pack_windows(windows: Windows, max_batch_tokens: int) -> Iterator[Pack]:
-    """Yield packs of at most `max_batch_tokens` tokens; a longer window is a pack alone.
+    """Yield packs of at most `max_batch_tokens` tokens; a longer window is a pack alone, an empty one is in none.
 
     Longest first: equal lengths stand together, so that attention runs over few groups, and a budget too large for
     the device shows at once, not after hours.
     """
-    order = np.argsort(-windows.lengths, kind="stable")
+    order = np.argsort(-windows.lengths, kind="stable")[: np.count_nonzero(windows.lengths)]
     ends = starts_of(windows.lengths[order])
     start = 0
     while start < len(order):

@@ -48,7 +48,7 @@ def read_templates(backend: BackendTokenizer) -> tuple[Template, Template]:
     post-processor (template, BERT, RoBERTa, sequences of them) is followed without a copy of its rules.
 
     Raises:
-        CheckpointError: The tokenizer has no single token that encodes to itself.
+        CheckpointError: The tokenizer turns nothing that was tried into tokens.
     """
     probe = _probe(backend)
     return _template(backend.encode(probe)), _template(backend.encode(probe, probe))
@@ -56,7 +56,7 @@ def read_templates(backend: BackendTokenizer) -> tuple[Template, Template]:
 
 def _probe(backend: BackendTokenizer) -> str:
     for candidate in ("a", "1", ".", *sorted(backend.get_vocab())[:2000]):
-        if len(backend.encode(candidate, add_special_tokens=False).ids) == 1:
+        if backend.encode(candidate, add_special_tokens=False).ids:
             return candidate
     raise CheckpointError("the tokenizer turns no text into a token; its vocabulary is empty or broken")
 
