@@ -176,6 +176,11 @@ class ExtractConfig:
         if self.document_context:
             if self.text_pair_column or self.text_pairs:
                 raise ConfigError("--document-context takes no second text; drop --text-pair-column or --text-pairs")
+            if self.include_special_tokens:
+                raise ConfigError(
+                    "--include-special-tokens has no meaning with --document-context, where sentences share the "
+                    "special tokens; drop one of them"
+                )
             if self.pooling in (Pooling.CLS, Pooling.POOLER) and Level.SENTENCE in self.levels:
                 raise ConfigError(
                     f"--pooling {self.pooling} has no meaning with --document-context, where sentences share one "

@@ -95,6 +95,7 @@ def test_layers_become_text(value: object, text: str) -> None:
         ({"text_pair_column": "b", "text_pairs": True}, "--text-pairs"),
         ({"is_split_into_words": True, "text_pair_column": "b"}, "--is-split-into-words"),
         ({"is_split_into_words": True, "text_pairs": True}, "--is-split-into-words"),
+        ({"document_context": True, "include_special_tokens": True}, "--include-special-tokens"),
         ({"document_context": True, "text_pair_column": "b"}, "--document-context"),
         ({"document_context": True, "levels": "sentence", "pooling": "cls"}, "--pooling cls"),
         ({"document_context": True, "levels": "sentence", "pooling": "pooler"}, "--pooling pooler"),

@@ -20,9 +20,9 @@ from bertfeat.text.ragged import run_of, starts_of, word_bounds
 from bertfeat.text.surface import BLANK_PIECES, find_surface
 from bertfeat.text.template import Template, read_templates
 
-# Large enough to keep the tokenizer's threads busy, small enough that its per-token objects stay a few megabytes.
+# Large enough to keep the tokenizer's threads busy, small enough that its per-token objects stay some ten megabytes.
 _BATCH_CHARS = 1_000_000
-_BATCH_DOCUMENTS = 1_000
+_BATCH_DOCUMENTS = 4_000
 
 Encodings = list[tuple[Encoding, Encoding | None]]
 
