@@ -100,3 +100,15 @@ def test_every_file_that_it_links_is_there() -> None:
 @pytest.mark.parametrize("flag", sorted(set(re.findall(r"`(--[a-z-]+)", README))))
 def test_every_flag_it_names_is_one(flag: str) -> None:
     assert any(flag in bertfeat(command, "--help").out for command in ("extract", "inspect", "verify"))
+
+
+def test_every_test_that_the_readme_names_is_there() -> None:
+    named = 0
+    for cell in re.findall(r"^\|[^|]*\| ([^|]*test_[^|]*) \|$", README, re.MULTILINE):
+        file = ""
+        for name, test in re.findall(r"`(test_\w+\.py)?(?:::(test_\w+))?`", cell):
+            file = name or file
+            text = (Path(__file__).parent / file).read_text(encoding="utf-8")
+            assert not test or f"def {test}(" in text, f"{file}::{test}"
+            named += 1
+    assert named > 25
