@@ -74,3 +74,20 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_model(
         "bert", tmp_path_factory.mktemp("tiny") / "bert", num_hidden_layers=3, max_position_embeddings=64
     )
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: tiny matrices are slower when they are shared out among several."""
+    import torch
+
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the disk: no power fails in a test."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)

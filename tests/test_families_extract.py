@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,7 @@ from bertfeat.encoder.families import family_of
 TEXTS = ("", "a", *(text[:55] for text in SENTENCES), "tabs\tand  blanks", "naïve café")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny matrices are slower when they are shared out among threads."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def expected_states(model: torch.nn.Module, tokenizer: Any, text: str, model_type: str) -> tuple[list[int], np.ndarray]:

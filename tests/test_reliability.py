@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from cli_runs import flags, run_cli, three_shards
 from drill import orphans, result_files
 from families import build_model
@@ -21,20 +20,12 @@ from families import build_model
 from bertfeat.extraction import extract
 from bertfeat.store import open_for_writing, verify
 
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return build_model("bert", tmp_path_factory.mktemp("model") / "bert", num_hidden_layers=2)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No power fails here, and tiny products are slower on several threads."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from cli_runs import three_shards
 from drill import result_files, write_corpus
 from families import build_model
@@ -17,20 +15,12 @@ from safetensors.torch import load_file, save_file
 from bertfeat.errors import PlanMismatch
 from bertfeat.extraction import extract
 
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return build_model("bert", tmp_path_factory.mktemp("model") / "bert", num_hidden_layers=2)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No power fails here, and tiny products are slower on several threads."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

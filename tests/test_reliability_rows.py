@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,12 @@ from bertfeat.errors import FeatureError, InputError, RunError, StoreError, User
 from bertfeat.extraction import extract
 from bertfeat.store import verify
 
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return build_model("bert", tmp_path_factory.mktemp("model") / "bert", num_hidden_layers=2)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No power fails here, and tiny products are slower on several threads."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -7,13 +7,14 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 from drill import orphans, result_files, run_killed_at, run_pooled, write_corpus, zygote
 from families import build_model
 
 from bertfeat.extraction import extract
 from bertfeat.progress import Silent
 from bertfeat.store import steps, verify
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +29,6 @@ def settings(tmp_path_factory):
         "layers": "-1",
         "shard_bytes": 25_000,
     }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
