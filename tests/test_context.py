@@ -208,3 +208,11 @@ def test_states_in_context_equal_transformers_on_the_same_ids(tmp_path: Path, mi
             place, row = place + len(part), row + 1
         start = end
     assert (start, row) == (len(ids), len(sentences))
+
+
+def test_context_is_refused_where_nothing_says_what_a_document_is(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("One.\nTwo.\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"corpus\.txt: does not say which rows are one document.*--document-column"):
+        bertfeat.extract(corpus, tmp_path / "features", document_context=True)
+    assert not (tmp_path / "features").exists()

@@ -58,11 +58,6 @@ def folders(levels: tuple[Level, ...]) -> tuple[str, ...]:
     return (PRIVATE, RECEIPTS, QUARANTINE, TMP, *(str(level) for level in levels))
 
 
-def is_part_name(name: str) -> bool:
-    """Say whether a file name in a level's folder is one that a part can have."""
-    return _NAMED["level"].fullmatch(name) is not None
-
-
 def owned_files(root: Path) -> list[str]:
     """Return the parts, receipts and quarantine files that lie in a store's folder, as sorted relative paths."""
     places = {str(level): _NAMED["level"] for level in Level}
