@@ -181,10 +181,12 @@ def _sentence_columns(text: ShardText) -> dict[str, Values]:
     tokens, windows, documents = text.tokens, text.windows, text.documents
     kept = starts_of(kept_tokens(tokens, windows).astype(np.int64))
     n_kept = kept[tokens.starts[1:]] - kept[tokens.starts[:-1]]
+    pairs = [document.text_pair for document in documents]
     return {
         "doc_id": _doc_ids(text, np.arange(len(documents))),
         "text": [document.text for document in documents],
-        "text_pair": [document.text_pair for document in documents],
+        # Where there are no pairs, the name is free for a kept column.
+        **({"text_pair": pairs} if any(pair is not None for pair in pairs) else {}),
         "n_tokens": n_kept.astype(np.int32),
         "n_windows": _n_windows(tokens, windows).astype(np.int32),
         "truncated": n_kept < np.diff(tokens.starts),

@@ -132,3 +132,12 @@ def test_pairs_equal_transformers(tmp_path: Path, minilm_folder: Path) -> None:
             assert_close(found[start:end], states[layer])
         start = end
     assert start == len(ids)
+
+
+def test_a_kept_column_may_be_named_text_pair_where_there_are_no_pairs(tmp_path: Path, tiny_folder: Path) -> None:
+    corpus = tmp_path / "corpus.csv"
+    corpus.write_text("text,text_pair\na,first\nb,second\n", encoding="utf-8")
+    store = bertfeat.extract(
+        corpus, tmp_path / "out", model=str(tiny_folder), levels="sentence", layers=-1, keep_columns="text_pair"
+    )
+    assert store.polars("sentence", ["text_pair"])["text_pair"].to_list() == ["first", "second"]
