@@ -7,16 +7,15 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import ExtractConfig, Level, StoreDtype
+from bertfeat.config import ExtractConfig, Level, Pooling, StoreDtype
 from bertfeat.corpus.rows import clean
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.devices import resolve_compute_dtype, resolve_device
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import ConfigError
 from bertfeat.planning import resolve
-from bertfeat.pooling import LevelBuffer, PoolerBuffer
-from bertfeat.records import Document, LevelSchema
-from bertfeat.tables import align, make_buffers
+from bertfeat.records import Column, Document, FeatureColumn, LevelSchema, LevelTable
+from bertfeat.tables import align, level_table, make_buffers
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
@@ -53,7 +52,7 @@ def embed(
         >>> embed(["a river bank", "a savings bank"]).shape
         (2, 384)
     """
-    documents = _documents(texts)
+    documents = documents_of(texts)
     config = ExtractConfig(
         model=model,
         levels=(Level.SENTENCE,),
@@ -63,43 +62,92 @@ def embed(
         store_dtype=StoreDtype.FLOAT32,
         device=device,
     )
-    buffer = _encode(documents, config)
-    vectors: npt.NDArray[np.float32] = next(iter(buffer.vectors.values())).astype(np.float32, copy=False)
-    vectors[~buffer.valid] = np.nan
+    encoder = TextEncoder(config)
+    columns = encoder.features(Level.SENTENCE)
+    if len(columns) > 1:
+        raise ConfigError(f"combine {list(config.combine)} gives {len(columns)} columns; choose concat, sum or mean")
+    table = encoder.encode(documents)[Level.SENTENCE]
+    vectors: npt.NDArray[np.float32] = table.vectors[columns[0].name].astype(np.float32, copy=False)
+    if table.valid is not None:
+        vectors[~table.valid] = np.nan
     if normalize:
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return vectors
 
 
-def _documents(texts: Iterable[str]) -> list[Document]:
+class TextEncoder:
+    """A model and its settings, loaded once, that turns texts into the rows that a store of them would have.
+
+    Args:
+        config: The settings; those of the corpus are not used.
+        given_words: Whether documents come as words.
+
+    Attributes:
+        info: The model, with the digests of its weights and tokenizer.
+
+    Raises:
+        UserError: The model or a setting cannot be used.
+    """
+
+    def __init__(self, config: ExtractConfig, *, given_words: bool = False) -> None:
+        checkpoint = open_checkpoint(config.model, config.revision)
+        self.info = checkpoint.info()
+        self._config = config
+        self._tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words)
+        self._resolved = resolve(config, self.info, self._tokenizer)
+        device = resolve_device(config.device)[0]
+        self._encoder = load_encoder(
+            checkpoint,
+            sorted({layer for columns in self._resolved.columns.values() for c in columns for layer in c.layers}),
+            device=device,
+            compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
+            with_pooler=config.pooling is Pooling.POOLER and Level.SENTENCE in config.levels,
+        )
+
+    def features(self, level: Level) -> tuple[FeatureColumn, ...]:
+        """Return the vector columns of a level."""
+        return self._resolved.columns[level]
+
+    def encode(self, documents: Sequence[Document]) -> dict[Level, LevelTable]:
+        """Return the rows of each level: the columns that tell what a row is, and the vectors of the stored type.
+
+        Rows stand in the order of the documents; a row without a vector is marked in `valid`.
+        """
+        tokens = self._tokenizer.encode(documents)
+        windows = cut_windows(tokens, self._tokenizer, self._resolved.limits, documents)
+        text = align(documents, tokens, windows, self._tokenizer, self._config)
+        schemas = {
+            level: LevelSchema(level, tuple(Column(name, "") for name in _COLUMNS[level]), columns)
+            for level, columns in self._resolved.columns.items()
+        }
+        buffers = make_buffers(text, schemas, self._config)
+        for pack in pack_windows(windows, self._resolved.max_batch_tokens):
+            states = self._encoder.encode(pack)
+            for buffer in buffers.values():
+                buffer.add(pack, states)
+        return {
+            level: level_table(level, text, buffer, schemas[level], self._tokenizer)
+            for level, buffer in buffers.items()
+        }
+
+
+_COLUMNS = {
+    Level.TOKEN: ("doc_id", "token_index", "token", "word_index", "char_start", "char_end", "is_special"),
+    Level.WORD: ("doc_id", "word_index", "word", "char_start", "char_end", "n_tokens"),
+    Level.SENTENCE: ("doc_id", "text", "n_tokens", "n_windows", "truncated"),
+}
+
+
+def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]:
+    """Make documents of texts, numbered from 0; surrogates and the like are replaced as readers of files do.
+
+    Raises:
+        ConfigError: It is one string, or holds something else than strings.
+    """
     if isinstance(texts, str):
-        raise ConfigError("embed() takes a list of texts; put the text into a list")
+        raise ConfigError(f"{what} is one string, where it takes a list of texts; put the text into a list")
     texts = list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ConfigError(f"texts[{number}] is {text!r:.60}, which is no text")
+            raise ConfigError(f"{what}[{number}] is {text!r:.60}, which is no text")
     return [Document(index=i, doc_id=i, text=clean(text)) for i, text in enumerate(texts)]
-
-
-def _encode(documents: Sequence[Document], config: ExtractConfig) -> LevelBuffer | PoolerBuffer:
-    checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer = Tokenizer.load(checkpoint.folder)
-    resolved = resolve(config, checkpoint.info(), tokenizer)
-    columns = resolved.columns[Level.SENTENCE]
-    if len(columns) > 1:
-        raise ConfigError(f"combine {list(config.combine)} gives {len(columns)} columns; choose concat, sum or mean")
-    device = resolve_device(config.device)[0]
-    encoder = load_encoder(
-        checkpoint,
-        columns[0].layers,
-        device=device,
-        compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
-        with_pooler=config.pooling == "pooler",
-    )
-    tokens = tokenizer.encode(documents)
-    windows = cut_windows(tokens, tokenizer, resolved.limits, documents)
-    text = align(documents, tokens, windows, tokenizer, config)
-    buffer = make_buffers(text, {Level.SENTENCE: LevelSchema(Level.SENTENCE, (), columns)}, config)[Level.SENTENCE]
-    for pack in pack_windows(windows, resolved.max_batch_tokens):
-        buffer.add(pack, encoder.encode(pack))
-    return buffer

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import bertfeat
+from bertfeat.config import ExtractConfig
+from bertfeat.embedding import TextEncoder, documents_of
 from bertfeat.errors import ConfigError, UserError
 
 TEXTS = ["one quick fox", "", "she sells sea shells by the sea shore " * 20, "über naïve cafés", " \t "]
@@ -106,3 +108,19 @@ def test_mistakes(texts: object, options: dict[str, object], said: str, tiny_fol
 def test_unknown_model() -> None:
     with pytest.raises(UserError, match="no such folder"):
         bertfeat.embed(["a"], "./nowhere")
+
+
+def test_an_encoder_gives_the_rows_of_a_store(corpus: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    settings = {"model": str(tiny_folder), "levels": "token,word,sentence", "layers": "1,3", "store_dtype": "float32"}
+    store = bertfeat.extract(corpus, tmp_path / "out", **settings)
+    tables = TextEncoder(ExtractConfig.from_dict(settings)).encode(documents_of(TEXTS))
+    assert set(tables) == set(store.levels)
+    for level, table in tables.items():
+        frame = store.polars(level, list(table.columns))
+        for name, values in table.columns.items():
+            plain = values.tolist() if isinstance(values, np.ndarray) else list(values)
+            assert frame[name].to_list() == plain, (level, name)
+        for name, vectors in table.vectors.items():
+            there = store.valid(level, name)
+            assert (table.valid is None and there.all()) or np.array_equal(table.valid, there)
+            np.testing.assert_allclose(vectors[there], store.numpy(level, name)[there], rtol=1e-5, atol=1e-5)

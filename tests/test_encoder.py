@@ -223,3 +223,17 @@ def test_layers_and_packages_load_no_torch(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_packs_of_a_few_tokens_do_not_depend_on_the_number_of_threads(minilm_folder: Path) -> None:
+    encoder = load_encoder(open_checkpoint(str(minilm_folder)), [6])
+    n_threads = torch.get_num_threads()
+    found: dict[int, list[torch.Tensor]] = {1: [], 2: []}
+    try:
+        for threads, states in found.items():
+            torch.set_num_threads(threads)
+            states.extend(encoder.encode(random_pack([length])).layer(6) for length in range(3, 40))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(n_threads)
+    assert all(torch.equal(one, two) for one, two in zip(found[1], found[2], strict=True))

@@ -25,10 +25,14 @@ FLOORS = [
     ["pooling"],
     ["store"],
     ["tables", "planning"],
+    ["probes", "search"],
+    ["reports"],
     ["runners"],
     ["jobs"],
     ["extraction"],
     ["embedding", "estimation", "recheck"],
+    ["provenance"],
+    ["probing", "indexing"],
     ["cli"],
     ["__main__"],
 ]
@@ -38,13 +42,15 @@ ALLOWED: set[tuple[str, str]] = set()
 HOMES = {
     "transformers": {"encoder", "text"},
     "huggingface_hub": {"encoder"},
-    "safetensors": {"encoder"},
+    "safetensors": {"encoder", "probes", "search"},
     "tokenizers": {"text"},
     "faiss": {"search"},
     "pyarrow": {"store", "corpus", "cli"},
-    "polars": {"store", "corpus", "cli"},
+    # Probing and indexing hand out and take in frames; what they know of Parquet is the store's.
+    "polars": {"store", "corpus", "probing", "indexing", "cli"},
     "pandas": set(),
     "sklearn": {"probes"},
+    "matplotlib": {"reports"},
     "sentence_transformers": set(),
 }
 

@@ -17,7 +17,7 @@ from store_fakes import HIDDEN, LAST4, N_LAYERS, layer_values, make_plan, make_r
 
 from bertfeat.config import Level
 from bertfeat.errors import StoreError, UserError
-from bertfeat.records import Column, LevelTable, ShardResult
+from bertfeat.records import Column, FeatureColumn, LevelTable, ShardResult
 from bertfeat.store import commit_shard, open_for_writing, open_store
 
 N_ROWS = 12
@@ -132,7 +132,49 @@ def test_layers_and_concatenations_are_made_from_each_other(tmp_path, encoding):
         assert store.numpy("token", "concat_last2").shape == (N_ROWS, 2 * HIDDEN)
 
 
-@pytest.mark.parametrize("name", ["layer_02", "concat_all", "concat_02_03", "mean_last4", "layer_3", "", "concat_"])
+def test_sums_and_means_are_made_from_layers_wherever_these_stand(tmp_path, encoding, dtype):
+    for combine in ("none", "concat"):
+        write_store(tmp_path / combine, make_plan(combine=combine, encoding=encoding, dtype=dtype))
+        store = open_store(tmp_path / combine)
+        layers = np.stack([layer_values(0, N_ROWS, layer, dtype).astype(np.float32) for layer in LAST4])
+        np.testing.assert_array_equal(store.numpy("token", "sum_last4"), layers.sum(0).astype(dtype))
+        np.testing.assert_array_equal(store.numpy("token", "mean_last4"), layers.mean(0).astype(dtype))
+        np.testing.assert_array_equal(store.numpy("token", "mean_03_05"), layers[[0, 2]].mean(0).astype(dtype))
+        assert store.feature("token", "mean_last4") == FeatureColumn("mean_last4", LAST4, "mean", HIDDEN)
+        assert store.feature("token", "layer_04") == FeatureColumn("layer_04", (4,), "none", HIDDEN)
+        assert store.feature("token", "concat_last4") == FeatureColumn("concat_last4", LAST4, "concat", 4 * HIDDEN)
+
+
+def test_some_rows_are_the_same_rows_of_all(tmp_path, encoding, monkeypatch):
+    monkeypatch.setattr("bertfeat.store.schema._ROW_GROUP_BYTES", 2 * 2 * 8 * HIDDEN)
+    write_store(tmp_path / "s", make_plan(encoding=encoding))
+    store = open_store(tmp_path / "s")
+    frame = store.polars("token", ["token", "doc_id"])
+    for feature in ("layer_03", "concat_last4", "mean_last4"):
+        whole = store.numpy("token", feature)
+        for rows in ([0], [11, 0, 5, 5, 4], list(range(N_ROWS)), [], np.arange(3)[::-1]):
+            np.testing.assert_array_equal(store.take("token", feature, rows), whole[np.asarray(rows, np.int64)])
+            assert store.rows("token", rows, ["token", "doc_id"]).rows() == [frame.row(int(row)) for row in rows]
+        for start, stop in ((0, 0), (0, N_ROWS), (3, 10), (4, 5), (12, 12)):
+            np.testing.assert_array_equal(store.slice("token", feature, start, stop), whole[start:stop])
+
+
+def test_rows_that_are_not_there_are_named(tmp_path):
+    write_store(tmp_path / "s", make_plan())
+    store = open_store(tmp_path / "s")
+    with pytest.raises(UserError, match="no row 12; rows are 0 to 11"):
+        store.take("token", "layer_03", [1, 12])
+    with pytest.raises(UserError, match="no row -1"):
+        store.rows("token", [-1], ["doc_id"])
+    with pytest.raises(UserError, match="whole numbers"):
+        store.take("token", "layer_03", [0.5])
+    with pytest.raises(UserError, match="no rows 3 to 13 at level token, which has 12"):
+        store.slice("token", "layer_03", 3, 13)
+    with pytest.raises(UserError, match="no column 'x'"):
+        store.rows("token", [0], ["x"])
+
+
+@pytest.mark.parametrize("name", ["layer_02", "concat_all", "concat_02_03", "mean_all", "layer_3", "", "concat_"])
 def test_a_feature_that_cannot_be_made_is_named_with_those_there_are(tmp_path, name):
     write_store(tmp_path / "s", make_plan())
     with pytest.raises(UserError, match=r"no feature .* at level token, .*: layer_03, .*, concat_last4"):

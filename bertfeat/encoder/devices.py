@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 
 import torch
 
@@ -107,3 +109,26 @@ def share_threads(n_workers: int) -> None:
         n_workers: Processes that compute on this machine at once.
     """
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
+
+
+# Some processors' matrix products of 5 to 11 rows depend on how many threads share them (seen on AMD with AVX-512).
+_FEW_ROWS = 16
+
+
+@contextlib.contextmanager
+def steady_threads(n_rows: int, device: torch.device) -> Iterator[None]:
+    """Compute on one thread where the number of threads could change the result: matrix products of a few rows.
+
+    Args:
+        n_rows: The rows of the products.
+        device: Where they are computed; only the CPU's threads matter.
+    """
+    if n_rows >= _FEW_ROWS or device.type != "cpu":
+        yield
+        return
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from bertfeat.encoder.attention import find_groups, make_layout, packed
+from bertfeat.encoder.devices import steady_threads
 from bertfeat.encoder.families import Family
 from bertfeat.errors import RunError
 from bertfeat.records import IntArray, Pack
@@ -161,7 +162,8 @@ class Encoder:
     def _forward(self, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """Run the model and return the wanted layers, each (rows, length, hidden)."""
         wanted: Any = self._wanted if self.family.picks_states else True
-        found = self._model(**inputs, output_hidden_states=wanted).hidden_states
+        with steady_threads(inputs["input_ids"].numel(), self.device):
+            found = self._model(**inputs, output_hidden_states=wanted).hidden_states
         return {layer: found[layer] for layer in self._wanted}
 
     def _positions(self, pack: Pack) -> IntArray:
@@ -179,10 +181,11 @@ class Encoder:
         """Apply the model's pooler to the first token of each window; last: (n_tokens, hidden)."""
         first = last[self._tensor(np.cumsum(lengths) - lengths)]
         pooler = self._model.get_submodule("pooler")
-        if self.family.pooler_activation is None:
-            pooled = pooler(first.unsqueeze(1))
-        else:
-            pooled = self._model.get_submodule(self.family.pooler_activation)(pooler(first))
+        with steady_threads(len(first), self.device):
+            if self.family.pooler_activation is None:
+                pooled = pooler(first.unsqueeze(1))
+            else:
+                pooled = self._model.get_submodule(self.family.pooler_activation)(pooler(first))
         assert isinstance(pooled, torch.Tensor)
         return pooled
 

@@ -21,6 +21,7 @@ from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.parts import read_part_metadata
 from bertfeat.store.schema import VectorLayout
+from bertfeat.store.selection import RowGroup, check_rows, find_row_groups, slice_vectors, take_columns, take_vectors
 from bertfeat.store.vectors import VectorSource, fill, find_source, opened_part, read_vectors
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def open_store(path: str | Path, *, allow_incomplete: bool = False) -> Store:
 class Store:
     """A store open for reading; made by `open_store`. Rows stand in corpus order.
 
-    Methods that return vectors take a stored feature, or a layer or concatenation of layers that can be made from
-    the stored ones: `concat_last4` from four layer columns, `layer_11` from `concat_last4`. A row without a vector (a
+    Methods that return vectors take a stored feature, or one that can be made from the stored layers: `concat_last4` or
+    `mean_last4` from four layer columns, `layer_11` from `concat_last4`. A row without a vector (a
     word that lost its tokens to truncation) holds NaN; `valid` tells which these are.
     """
 
@@ -91,6 +92,7 @@ class Store:
         schemas = manifest["levels"]
         self._schemas = {level: codec.schema_from_json(level, schemas[level]) for level in Level if level in schemas}
         self._parts: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
+        self._row_group_cache: dict[Level, list[RowGroup]] = {}
         for stored in receipts_in(manifest):
             for part in stored.receipt.parts:
                 self._parts[part.level].append(part)
@@ -254,6 +256,47 @@ class Store:
         names = self._known_columns(level, columns)
         return self._batches(level, source, names, batch_size)
 
+    def feature(self, level: str, name: str) -> FeatureColumn:
+        """Describe a feature, stored or made from what is stored: its layers, how they combine, its width.
+
+        Raises:
+            UserError: There is no such level or feature.
+        """
+        source = self._source(level, name)
+        return FeatureColumn(name, source.layers, str(source.combine), source.dim)
+
+    def slice(self, level: str, feature: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim); what else is stored is not read.
+
+        Raises:
+            UserError: There is no such level or feature, or the rows are not in it.
+            StoreError: A part is missing or damaged.
+        """
+        if not 0 <= start <= stop <= self.n_rows(level):
+            raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
+        return slice_vectors(self._groups(level), start, stop, self._source(level, feature), self._layout)
+
+    def take(self, level: str, feature: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return the vectors of some rows, (len(rows), dim), in the order asked for.
+
+        Raises:
+            UserError: There is no such level, feature or row.
+            StoreError: A part is missing or damaged.
+        """
+        numbers = check_rows(rows, self.n_rows(level))
+        return take_vectors(self._groups(level), numbers, self._source(level, feature), self._layout)
+
+    def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str]) -> pl.DataFrame:
+        """Return columns of some rows as a frame, in the order asked for: the way from a row number back to the text.
+
+        Raises:
+            UserError: There is no such level, row or column.
+            StoreError: A part is missing or damaged.
+        """
+        names = self._known_columns(level, columns)
+        found = take_columns(self._groups(level), check_rows(rows, self.n_rows(level)), names)
+        return self.scan(level).select(names).head(0).collect() if found is None else found
+
     def _batches(self, level: str, source: VectorSource, names: list[str], batch_size: int) -> Iterator[FeatureBatch]:
         start = n_filled = 0
         vectors = np.empty((batch_size, source.dim), self._layout.numpy)
@@ -278,6 +321,12 @@ class Store:
             with opened_part(path) as file:
                 for group in range(file.num_row_groups):
                     yield file.read_row_group(group, columns=names)
+
+    def _groups(self, level: str) -> list[RowGroup]:
+        where = self.schema(level).level
+        if where not in self._row_group_cache:
+            self._row_group_cache[where] = find_row_groups(self._paths(level))
+        return self._row_group_cache[where]
 
     def _source(self, level: str, feature: str) -> VectorSource:
         return find_source(self.schema(level), feature, self.manifest["model"]["n_layers"])

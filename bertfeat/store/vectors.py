@@ -22,7 +22,7 @@ from bertfeat.records import LevelSchema
 from bertfeat.store.schema import VectorLayout
 
 _LAYER = re.compile(r"layer_(\d{2,})")
-_CONCAT = re.compile(r"concat_(?:last(?P<last>\d+)|(?P<all>all)|(?P<set>\d{2,}(?:_\d{2,})*))")
+_COMBINED = re.compile(r"(?P<how>concat|sum|mean)_(?:last(?P<last>\d+)|(?P<all>all)|(?P<set>\d{2,}(?:_\d{2,})*))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,20 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class VectorSource:
-    """Where the vectors of a feature come from."""
+    """Where the vectors of a feature come from, and what it is: its layers (absolute, ascending), how they combine.
+
+    Pieces of a sum or mean that is made here have the same target; everywhere else their targets do not overlap.
+    """
 
     dim: int
     pieces: tuple[Piece, ...]
+    layers: tuple[int, ...]
+    combine: Combine
+
+    @property
+    def adds(self) -> bool:
+        """Whether the pieces are added up."""
+        return len(self.pieces) > 1 and self.combine in (Combine.SUM, Combine.MEAN)
 
     @property
     def columns(self) -> list[str]:
@@ -49,11 +59,11 @@ class VectorSource:
 
 
 def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
-    """Find a feature among the stored columns, or make a layer or a concatenation of layers from others.
+    """Find a feature among the stored columns, or make it from layers that are stored alone or in a concatenation.
 
     Args:
         schema: The level's columns.
-        name: A stored feature, `layer_11`, or `concat_last4`, `concat_all`, `concat_09_11`.
+        name: A stored feature, `layer_11`, or `concat_last4`, `mean_all`, `sum_09_11`, ...
         n_layers: Blocks of the model, which `last4` and `all` count.
 
     Raises:
@@ -61,34 +71,39 @@ def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
     """
     for feature in schema.features:
         if feature.name == name:
-            return VectorSource(feature.dim, (Piece(name, 0, feature.dim, 0),))
-    pieces: list[Piece] = []
-    target = 0
+            piece = Piece(name, 0, feature.dim, 0)
+            combine = Combine.NONE if len(feature.layers) == 1 else Combine(feature.combine)
+            return VectorSource(feature.dim, (piece,), feature.layers, combine)
+    combine, layers = _layers_named(name, n_layers)
     stored = _stored_layers(schema)
-    for layer in _layers_named(name, n_layers):
-        if layer not in stored:
-            break
+    if not layers or not set(layers) <= set(stored):
+        there = ", ".join(feature.name for feature in schema.features)
+        raise UserError(
+            f"no feature {name!r} at level {schema.level}, nor can it be made from those there are: {there}"
+        )
+    pieces: list[Piece] = []
+    target = dim = 0
+    for layer in layers:
         column, start, width = stored[layer]
         pieces.append(Piece(column, start, width, target))
-        target += width
-    else:
-        if pieces:
-            return VectorSource(target, tuple(pieces))
-    there = ", ".join(feature.name for feature in schema.features)
-    raise UserError(f"no feature {name!r} at level {schema.level}, nor can it be made from those there are: {there}")
+        dim = target + width
+        target = dim if combine is Combine.CONCAT else 0
+    return VectorSource(dim, tuple(pieces), layers, Combine.NONE if len(layers) == 1 else combine)
 
 
-def _layers_named(name: str, n_layers: int) -> tuple[int, ...]:
+def _layers_named(name: str, n_layers: int) -> tuple[Combine, tuple[int, ...]]:
+    """Read from a feature's name how it combines which layers; no layers if it is no such name."""
     if match := _LAYER.fullmatch(name):
-        return (int(match[1]),)
-    match = _CONCAT.fullmatch(name)
+        return Combine.NONE, (int(match[1]),)
+    match = _COMBINED.fullmatch(name)
     if match is None:
-        return ()
+        return Combine.NONE, ()
+    combine = Combine(match["how"])
     if match["last"] is not None:
-        return tuple(range(max(0, n_layers + 1 - int(match["last"])), n_layers + 1))
+        return combine, tuple(range(max(0, n_layers + 1 - int(match["last"])), n_layers + 1))
     if match["all"] is not None:
-        return tuple(range(n_layers + 1))
-    return tuple(sorted({int(layer) for layer in match["set"].split("_")}))
+        return combine, tuple(range(n_layers + 1))
+    return combine, tuple(sorted({int(layer) for layer in match["set"].split("_")}))
 
 
 def _stored_layers(schema: LevelSchema) -> dict[int, tuple[str, int, int]]:
@@ -160,17 +175,32 @@ def read_vectors(
 
 
 def fill(out: npt.NDArray[Any], table: pa.Table, source: VectorSource, vectors: VectorLayout) -> None:
-    """Copy the vectors of a table into `out` (rows of the table, dim); null vectors become NaN."""
+    """Copy the vectors of a table into `out` (rows of the table, dim); null vectors become NaN.
+
+    A sum or mean that is not stored is added up in float32 and rounded once.
+    """
+    if not source.adds:
+        for piece in source.pieces:
+            _fill_piece(out[:, piece.target : piece.target + piece.width], table, piece, vectors)
+        return
+    total = np.zeros(out.shape, np.float32)
+    layer = np.empty(out.shape, vectors.numpy)
     for piece in source.pieces:
-        row = 0
-        for chunk in table.column(piece.column).chunks:
-            if not len(chunk):
-                continue
-            block = out[row : row + len(chunk), piece.target : piece.target + piece.width]
-            block[:] = _matrix(chunk, vectors)[:, piece.start : piece.start + piece.width]
-            if chunk.null_count:
-                block[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
-            row += len(chunk)
+        _fill_piece(layer, table, piece, vectors)
+        total += layer
+    out[:] = total / len(source.pieces) if source.combine is Combine.MEAN else total
+
+
+def _fill_piece(out: npt.NDArray[Any], table: pa.Table, piece: Piece, vectors: VectorLayout) -> None:
+    row = 0
+    for chunk in table.column(piece.column).chunks:
+        if not len(chunk):
+            continue
+        block = out[row : row + len(chunk)]
+        block[:] = _matrix(chunk, vectors)[:, piece.start : piece.start + piece.width]
+        if chunk.null_count:
+            block[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
+        row += len(chunk)
 
 
 def _matrix(chunk: pa.Array, vectors: VectorLayout) -> npt.NDArray[Any]:

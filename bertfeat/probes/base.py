@@ -1,0 +1,128 @@
+"""What all probes share: classes, their order, checks of labels, and a state of arrays and JSON that can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+
+from bertfeat.errors import UserError
+from bertfeat.records import IntArray
+
+Labels = npt.NDArray[Any]  # strings, integers or booleans
+
+
+class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Base of all probes: a scikit-learn estimator whose fitted state is arrays and JSON, never a pickle.
+
+    A subclass names its `head` and the fitted attributes that hold arrays, and sets `classes_` in `fit`.
+    """
+
+    #: The name on the command line.
+    head: ClassVar[str]
+    #: Whether it learns from sequences (`Sequences`, or a list of arrays) and not from rows.
+    is_tagger: ClassVar[bool] = False
+    #: Whether `predict_proba` gives probabilities.
+    has_probabilities: ClassVar[bool] = True
+    #: Whether another seed gives another result.
+    is_random: ClassVar[bool] = False
+    #: Whether vectors may come as a stream, larger than memory.
+    streams: ClassVar[bool] = True
+
+    classes_: Labels
+
+    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Return the fitted state: arrays by name, and JSON values by name.
+
+        `classes_` and the parameters are not in it; `saving` keeps them.
+        """
+        raise NotImplementedError
+
+    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
+        """Take over a fitted state as `get_state` returns it.
+
+        Raises:
+            UserError: Something is missing or has the wrong shape.
+        """
+        raise NotImplementedError
+
+    @property
+    def n_features_in_(self) -> int:
+        """Width of the vectors that it was fitted on."""
+        raise NotImplementedError
+
+    def fit_report(self) -> dict[str, Any]:
+        """Return what fitting found out, for people and JSON: epochs, the chosen C, learned weights of a mix."""
+        return {}
+
+
+def encode_labels(y: npt.ArrayLike, *, what: str = "y") -> tuple[Labels, IntArray]:
+    """Return the classes, sorted, and each label's index among them.
+
+    Raises:
+        UserError: A label is null or a fraction, or there is one class alone or none.
+    """
+    labels = check_labels(y, what=what)
+    classes, codes = np.unique(labels, return_inverse=True)
+    if len(classes) == 0:
+        raise UserError(f"{what} holds no labels; there is nothing to learn from")
+    if len(classes) == 1:
+        raise UserError(f"{what} holds one class alone, {classes.tolist()[0]!r}; a classifier needs two or more")
+    return classes, codes.astype(np.int64)
+
+
+def check_labels(y: npt.ArrayLike, *, what: str = "y") -> Labels:
+    """Return labels as an array (n_rows,) of strings, integers or booleans.
+
+    Raises:
+        UserError: A label is null, or a number with a fraction, or the labels are of several kinds.
+    """
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise UserError(f"{what} has shape {labels.shape}; pass one label a row")
+    if labels.dtype.kind == "O":
+        kinds = {bool if isinstance(v, bool) else int if isinstance(v, int) else type(v) for v in labels.tolist()}
+        if type(None) in kinds:
+            raise UserError(f"{what}[{labels.tolist().index(None)}] is null; leave out rows without a label")
+        if len(kinds) > 1 or not kinds <= {str, int, bool}:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise UserError(f"{what} holds values of type {names}; labels are strings or integers, all of one kind")
+        labels = np.asarray(labels.tolist())
+    if labels.dtype.kind == "f":
+        if not np.array_equal(labels, np.round(labels)):
+            bad = labels[labels != np.round(labels)].tolist()[0]
+            raise UserError(f"{what} holds {bad!r}; labels are classes, not quantities: strings or integers")
+        labels = labels.astype(np.int64)
+    if labels.dtype.kind not in "Uiub":
+        raise UserError(f"{what} holds {labels.dtype}; labels are strings or integers")
+    return labels
+
+
+def codes_of(labels: Labels, classes: Labels) -> IntArray:
+    """Return each label's index among sorted classes, and -1 where it is none of them."""
+    if labels.dtype.kind != classes.dtype.kind and "U" in (labels.dtype.kind, classes.dtype.kind):
+        return np.full(len(labels), -1, dtype=np.int64)
+    places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    return np.where(classes[places] == labels, places, -1).astype(np.int64)
+
+
+def class_weights(codes: IntArray, n_classes: int, how: object) -> npt.NDArray[np.float64]:
+    """Return the weight of each class, (n_classes,), as scikit-learn's `compute_class_weight` gives it.
+
+    Args:
+        codes: Indices of classes, (n_rows,).
+        n_classes: How many there are.
+        how: None for 1 each, or "balanced": n_rows / (n_classes * rows of the class).
+
+    Raises:
+        UserError: `how` is something else.
+    """
+    if how is None:
+        return np.ones(n_classes)
+    if how != "balanced":
+        raise UserError(f"class_weight {how!r} is neither None nor 'balanced'")
+    counts = np.bincount(codes, minlength=n_classes)
+    return np.asarray(len(codes) / (n_classes * np.maximum(counts, 1)), dtype=np.float64)

@@ -1,0 +1,90 @@
+"""What an index is built from: vectors in parts, each part read in batches, never all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.errors import UserError
+from bertfeat.records import IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorBatch:
+    """Some vectors: `positions` are their places in the index, consecutive; `vectors` is float (n, dim)."""
+
+    positions: range
+    vectors: npt.NDArray[Any]
+
+
+class VectorParts(Protocol):
+    """Vectors (n_vectors, dim), numbered by their position; part by part, as often as wanted.
+
+    `parts` are consecutive ranges of positions that cover all vectors: the units of resume. Vectors are float16 or
+    float32.
+    """
+
+    n_vectors: int
+    dim: int
+    parts: Sequence[range]
+
+    def batches(self, part: int) -> Iterator[VectorBatch]:
+        """Yield the vectors of a part in order, some thousands at a time."""
+        ...
+
+
+class ArrayParts:
+    """Vectors in memory, cut into parts.
+
+    Args:
+        vectors: float (n_vectors, dim).
+        n_parts: How many parts; the last ones may be shorter.
+        batch_size: Vectors of a batch.
+    """
+
+    def __init__(self, vectors: npt.NDArray[Any], *, n_parts: int = 1, batch_size: int = 8192) -> None:
+        self.vectors = vectors
+        self.n_vectors, self.dim = vectors.shape
+        borders = np.linspace(0, self.n_vectors, n_parts + 1).astype(int).tolist()
+        self.parts = [range(a, b) for a, b in zip(borders, borders[1:], strict=False)]
+        self._batch_size = batch_size
+
+    def batches(self, part: int) -> Iterator[VectorBatch]:
+        """Yield the vectors of a part in order."""
+        stop = self.parts[part].stop
+        for start in range(self.parts[part].start, stop, self._batch_size):
+            positions = range(start, min(start + self._batch_size, stop))
+            yield VectorBatch(positions, self.vectors[positions.start : positions.stop])
+
+
+def all_batches(source: VectorParts) -> Iterator[VectorBatch]:
+    """Yield the vectors of all parts in order."""
+    for part in range(len(source.parts)):
+        yield from source.batches(part)
+
+
+def checked(batch: VectorBatch) -> npt.NDArray[np.float32]:
+    """Return a batch's vectors as contiguous float32 (n, dim).
+
+    Raises:
+        UserError: A vector holds NaN or infinity; the message names its position.
+    """
+    vectors = np.ascontiguousarray(batch.vectors, dtype=np.float32)
+    if not np.isfinite(vectors.sum(dtype=np.float64)):
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
+            where = batch.positions.start + int(bad[0])
+            raise UserError(f"vector {where} holds NaN or infinity, which no index can order; extract the store again")
+    return vectors
+
+
+def sample_positions(n_vectors: int, n_wanted: int, seed: int = 0) -> IntArray:
+    """Return `n_wanted` positions, or all if there are fewer, ascending: the same ones for the same numbers."""
+    if n_wanted >= n_vectors:
+        return np.arange(n_vectors, dtype=np.int64)
+    chosen = np.random.default_rng(seed).choice(n_vectors, n_wanted, replace=False, shuffle=False)
+    return np.sort(chosen).astype(np.int64)
