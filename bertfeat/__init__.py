@@ -15,18 +15,38 @@ if TYPE_CHECKING:
     from bertfeat.embedding import embed
     from bertfeat.errors import BertfeatError
     from bertfeat.extraction import extract
+    from bertfeat.probing.fitted import FittedProbe, load_probe
+    from bertfeat.probing.fitting import fit_probe
+    from bertfeat.probing.sweeping import sweep_probes
     from bertfeat.store.reader import Store, open_store
     from bertfeat.store.verification import verify
 
-__all__ = ["BertfeatError", "ExtractConfig", "Store", "__version__", "embed", "extract", "open_store", "verify"]
+__all__ = [
+    "BertfeatError",
+    "ExtractConfig",
+    "FittedProbe",
+    "Store",
+    "__version__",
+    "embed",
+    "extract",
+    "fit_probe",
+    "load_probe",
+    "open_store",
+    "sweep_probes",
+    "verify",
+]
 
 _HOMES = {
     "BertfeatError": "bertfeat.errors",
     "ExtractConfig": "bertfeat.config",
+    "FittedProbe": "bertfeat.probing.fitted",
     "Store": "bertfeat.store.reader",
     "embed": "bertfeat.embedding",
     "extract": "bertfeat.extraction",
+    "fit_probe": "bertfeat.probing.fitting",
+    "load_probe": "bertfeat.probing.fitted",
     "open_store": "bertfeat.store.reader",
+    "sweep_probes": "bertfeat.probing.sweeping",
     "verify": "bertfeat.store.verification",
 }
 

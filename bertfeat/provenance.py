@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from bertfeat.config import Combine, ExtractConfig, Level
 from bertfeat.errors import UserError
+from bertfeat.records import ModelInfo
 from bertfeat.store.reader import Store
 
 # What a vector means depends on these: two features that differ in one of them cannot stand in for each other.
@@ -29,7 +30,8 @@ class FeatureSpec:
     """One feature of one level, and the settings that it was extracted with.
 
     `layers` are absolute and ascending; `pooling` is what makes a row of tokens: `word_pooling` at word level,
-    `pooling` at sentence level, None at token level. Fields that do not touch the level hold None.
+    `pooling` at sentence level, None at token level. Fields that do not touch the level hold None. `is_added_up` marks
+    a sum or mean that is not stored: layers, each rounded to the stored type, are added up when they are read.
     """
 
     level: Level
@@ -51,6 +53,7 @@ class FeatureSpec:
     on_overlong: str
     store_dtype: str
     compute_dtype: str
+    is_added_up: bool = False
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str) -> Self:
@@ -62,6 +65,7 @@ class FeatureSpec:
         found = store.feature(level, feature)
         metadata = store.metadata
         where = store.schema(level).level
+        is_stored = found.name in {column.name for column in store.features(where)}
         pools = {Level.TOKEN: None, Level.WORD: metadata["word_pooling"], Level.SENTENCE: metadata["pooling"]}
         return cls(
             level=where,
@@ -71,6 +75,7 @@ class FeatureSpec:
             dim=found.dim,
             pooling=pools[where],
             include_special_tokens=metadata["include_special_tokens"] if where is Level.SENTENCE else None,
+            is_added_up=not is_stored and found.combine in (Combine.SUM, Combine.MEAN),
             **{name: metadata[name] for name in _COPIED},
         )
 
@@ -118,10 +123,50 @@ class FeatureSpec:
             UserError: They differ; the message names each field with both values.
         """
         if found := self.differences(other):
-            fields = "; ".join(f"{name}: {_short(a)} and {_short(b)}" for name, (a, b) in found.items())
+            _refuse(mine, theirs, found)
+
+    def find_in(self, store: Store, *, mine: str) -> FeatureSpec:
+        """Return this feature as a store describes it, refusing a store that has another one.
+
+        Args:
+            store: The store at hand.
+            mine: What this feature belongs to, for the message: `probe ner-probe`.
+
+        Raises:
+            UserError: The store has not the level, cannot make the feature, or made it otherwise; the message names
+                each setting that differs with both values.
+        """
+        theirs = f"store {store.path.name}"
+        if self.level not in store.levels:
             raise UserError(
-                f"{mine} and {theirs} hold different features ({fields}); extract with the settings of {mine}"
+                f"{mine} works at level {self.level}, {theirs} holds {', '.join(store.levels)}; "
+                f"extract with --level {self.level}"
             )
+        try:
+            other = self.of(store, self.level, self.feature)
+        except UserError:
+            columns = store.features(self.level)
+            # A feature that is there in place of the one that is not: its other settings are the store's.
+            other = dataclasses.replace(
+                self.of(store, self.level, columns[0].name),
+                feature=", ".join(column.name for column in columns),
+                layers=tuple(sorted({layer for column in columns for layer in column.layers})),
+                combine=self.combine,
+            )
+            _refuse(mine, theirs, {**self.differences(other), "feature": (self.feature, other.feature)})
+        self.require_same(other, mine=mine, theirs=theirs)
+        return other
+
+    def require_model(self, info: ModelInfo, *, mine: str) -> None:
+        """Refuse another model than the one that made this feature.
+
+        Raises:
+            UserError: Its weights or its tokenizer differ; the message names both digests.
+        """
+        other = dataclasses.replace(
+            self, model=info.name, weights_sha256=info.weights_sha256, tokenizer_sha256=info.tokenizer_sha256
+        )
+        self.require_same(other, mine=mine, theirs=f"model {info.name}")
 
     def extract_config(self, **settings: Any) -> ExtractConfig:
         """Return the settings that extract this feature, and no other column, from new text.
@@ -134,7 +179,8 @@ class FeatureSpec:
             "revision": self.revision,
             "levels": (self.level,),
             "layers": ",".join(map(str, self.layers)),
-            "combine": (Combine(self.combine),),
+            # Rounded layer by layer as before, so that the sum is the same to the last bit.
+            "combine": (Combine.NONE if self.is_added_up else Combine(self.combine),),
             "max_length": self.max_length,
             "stride": self.stride,
             "on_overlong": self.on_overlong,
@@ -163,6 +209,11 @@ _COPIED = (
     "store_dtype",
     "compute_dtype",
 )
+
+
+def _refuse(mine: str, theirs: str, found: Mapping[str, tuple[Any, Any]]) -> NoReturn:
+    fields = "; ".join(f"{name}: {_short(a)} and {_short(b)}" for name, (a, b) in found.items())
+    raise UserError(f"{mine} and {theirs} hold different features ({fields}); extract with the settings of {mine}")
 
 
 def _short(value: object) -> str:

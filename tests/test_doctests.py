@@ -18,7 +18,7 @@ MODULES = sorted(
     if module.name != "bertfeat.__main__"
 )
 # The public entry points, each with an example of its own.
-WITH_EXAMPLE = ["ExtractConfig", "embed", "extract", "open_store"]
+WITH_EXAMPLE = ["ExtractConfig", "embed", "extract", "fit_probe", "load_probe", "open_store", "sweep_probes"]
 
 
 def examples_of(module: str) -> list[doctest.DocTest]:

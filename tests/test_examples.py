@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # Examples with a corpus or settings of their own; all others share the first one's store.
-OWN_STORE = {"02_word_features_conll", "09_long_documents", "10_layers"}
+OWN_STORE = {"02_word_features_conll", "09_long_documents", "10_layers", "11_probe"}
 SAID = {
     "01_extract": ["token: 10122 rows", "(10122, 1536)"],
     "02_word_features_conll": ["B-location", "closest to the mean entity:"],
@@ -26,6 +26,7 @@ SAID = {
     "08_embed": ["-> Heavy rain", "-> Mortgages"],
     "09_long_documents": ["two of them special"],
     "10_layers": ["layer_00 -> layer_01", "(120, 1536)"],
+    "11_probe": ["classes: ", "F1 of entities on train: 0.", "Merkel     "],
 }
 
 

@@ -18,7 +18,8 @@ from bertfeat.encoder.families import families
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
-N_LINES = 24  # of each text under examples/data: enough to show everything, and quick
+# Of each text under examples/data: enough to show everything, and quick.
+N_LINES = {"peps.txt": 24, "wnut17_dev.conll": 300}
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +27,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that looks like the root of the repository, with the heads of its texts."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "examples" / "data").mkdir(parents=True)
-    for name in ("peps.txt", "wnut17_dev.conll"):
+    for name, n_lines in N_LINES.items():
         lines = (ROOT / "examples" / "data" / name).read_text(encoding="utf-8").splitlines(keepends=True)
-        (folder / "examples" / "data" / name).write_text("".join(lines[:N_LINES]), encoding="utf-8")
+        (folder / "examples" / "data" / name).write_text("".join(lines[:n_lines]), encoding="utf-8")
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder)
     return folder
@@ -72,7 +73,7 @@ def test_every_block_runs_from_top_to_bottom(place: Path, monkeypatch: pytest.Mo
             for command in commands(block):
                 run_command(command, place)
     made = sorted(path.parent.name for path in place.glob("*/manifest.json"))
-    assert made == ["entities", "features", "in-context", "piped", "reviews"]
+    assert made == ["entities", "features", "in-context", "piped", "reviews", "train"]
 
 
 def test_the_blocks_are_found() -> None:
@@ -99,7 +100,8 @@ def test_every_file_that_it_links_is_there() -> None:
 
 @pytest.mark.parametrize("flag", sorted(set(re.findall(r"`(--[a-z-]+)", README))))
 def test_every_flag_it_names_is_one(flag: str) -> None:
-    assert any(flag in bertfeat(command, "--help").out for command in ("extract", "inspect", "verify"))
+    commands = ("extract", "inspect", "verify", "probe fit", "probe score", "probe predict", "probe sweep")
+    assert any(flag in bertfeat(*command.split(), "--help").out for command in commands)
 
 
 def test_every_test_that_the_readme_names_is_there() -> None:

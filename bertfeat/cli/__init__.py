@@ -16,6 +16,7 @@ from bertfeat.cli.failures import report_failures
 _COMMANDS = {
     "extract": ("bertfeat.cli.extract", "Run an encoder over a corpus and keep its hidden states."),
     "inspect": ("bertfeat.cli.inspect", "Show what is in a store, from which model, how fast it was made."),
+    "probe": ("bertfeat.cli.probe", "Fit, score and apply classifiers on the features of a store."),
     "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
     "models": ("bertfeat.cli.models", "List the model families that can be run."),
 }

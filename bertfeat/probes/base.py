@@ -92,8 +92,9 @@ def check_labels(y: npt.ArrayLike, *, what: str = "y") -> Labels:
             raise UserError(f"{what} holds values of type {names}; labels are strings or integers, all of one kind")
         labels = np.asarray(labels.tolist())
     if labels.dtype.kind == "f":
-        if not np.array_equal(labels, np.round(labels)):
-            bad = labels[labels != np.round(labels)].tolist()[0]
+        is_odd = ~np.isfinite(labels) | (labels != np.round(labels))
+        if is_odd.any():
+            bad = labels[is_odd].tolist()[0]
             raise UserError(f"{what} holds {bad!r}; labels are classes, not quantities: strings or integers")
         labels = labels.astype(np.int64)
     if labels.dtype.kind not in "Uiub":

@@ -1,0 +1,112 @@
+"""`bertfeat probe fit`: from a labelled store to a saved probe."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertfeat.cli.options import GroupedCommand, option
+from bertfeat.cli.probe_options import RUN, fit_options, head_params, output_options, progress_line, stage_of, warn
+
+if TYPE_CHECKING:
+    from bertfeat.probing.fitted import FittedProbe
+
+_HELP = """Fit a probe to the features of STORE and save it.
+
+Vectors that do not fit into memory are streamed from the store. A list of values for C, alpha or weight_decay is
+chosen from on --dev; so is the best of several seeds.
+
+\b
+Examples:
+  bertfeat probe fit features -o intents --label intent
+  bertfeat probe fit features -o intents --label intent --param C=0.01,0.1,1 --dev dev_features
+  bertfeat probe fit features -o ner --level word --feature concat_last4 --head bilstm --dev dev_features --seeds 5
+  bertfeat probe fit features -o ner --level word --mix 9..12 --head linear --dev dev_features
+"""
+_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1", "entity_f1": "entity F1"}
+
+
+@click.command(name="fit", cls=GroupedCommand, help=_HELP, short_help="Fit a probe to a store and save it.")
+@click.argument("store", metavar="STORE")
+@option(RUN, "-o", "--output", required=True, metavar="DIR", help="Folder of the probe.")
+@option(RUN, "--overwrite", is_flag=True, help="Replace a probe that is already there.")
+@output_options
+@option("Data", "--feature", metavar="NAME", help="Feature.  [default: the only one, or concat_last4]")
+@option("Data", "--mix", metavar="LAYERS", help="Layers that a neural head weighs in a scalar mix: 9..12.")
+@fit_options
+def fit(
+    store: str,
+    output: str,
+    overwrite: bool,
+    as_json: bool,
+    quiet: bool,
+    params: tuple[str, ...],
+    class_weight: str | None,
+    metric: str | None,
+    **settings: Any,
+) -> None:
+    """Fit a probe to the features of STORE and save it."""
+    from bertfeat.probing.fitted import check_probe_folder
+    from bertfeat.probing.fitting import fit_probe
+
+    chosen = head_params(params, class_weight=class_weight, metric=metric)
+    check_probe_folder(output, overwrite=overwrite)
+    label = settings.pop("label")
+    with progress_line(quiet=quiet or as_json) as line:
+        fitted = fit_probe(store, label, **settings, progress=stage_of(line), **chosen)
+    fitted.save(output, overwrite=overwrite)
+    for text in fitted.training["fit_report"].get("warnings", []):
+        warn(text)
+    if as_json:
+        click.echo(json.dumps({"probe": output, **fitted.summary()}))
+    elif not quiet:
+        click.echo("\n".join(_lines(output, fitted)))
+
+
+def _lines(output: str, fitted: FittedProbe) -> list[str]:
+    notes, head = fitted.training, fitted.probe.head
+    where = f"{fitted.spec.feature} at level {fitted.level}"
+    lines = [
+        f"{output}: {head} on {where}, {notes['n_rows']:,} rows of {notes['n_documents']:,} documents, "
+        f"{notes['n_classes']} classes" + (", streamed" if notes["streamed"] else "")
+    ]
+    lines += _left_out(notes, "train")
+    if notes["n_seeds_asked"] > 1 and not notes["seeds"]:
+        lines.append(f"seeds     {head} gives the same result with every seed; fitted once")
+    dev = notes["dev"]
+    if dev is not None:
+        lines += [*_scores(notes), *_left_out(dev, "dev")]
+        if dev["unseen_labels"]:
+            counts = ", ".join(f"{name} ({n:,} rows)" for name, n in dev["unseen_labels"].items())
+            lines.append(f"dev       labels that train has not seen, counted as errors: {counts}")
+    lines += _kept(notes["fit_report"])
+    return lines
+
+
+def _left_out(notes: dict[str, Any], name: str) -> list[str]:
+    reasons = {"n_without_label": "without a label", "n_without_vector": "without a vector"}
+    counts = [f"{notes[key]:,} {why}" for key, why in reasons.items() if notes[key]]
+    return [f"{name:<9} left out: {', '.join(counts)}"] if counts else []
+
+
+def _scores(notes: dict[str, Any]) -> list[str]:
+    shown = []
+    for metric, found in notes["scores"].items():
+        deviation = "" if found["deviation"] is None else f" ± {found['deviation']:.4f}"
+        shown.append(f"{_NAMES[metric]} {found['mean']:.4f}{deviation}")
+    seeds = f" over {len(notes['seeds'])} seeds; seed {notes['seed']} is kept" if len(notes["seeds"]) > 1 else ""
+    return [f"dev       {', '.join(shown)}{seeds}"]
+
+
+def _kept(report: dict[str, Any]) -> list[str]:
+    """Return what was chosen on dev and what was learned of layers."""
+    lines = []
+    if len(report.get("tried", [])) > 1:
+        name = next(key for key in report["tried"][0] if key in ("C", "alpha", "k", "weight_decay"))
+        lines.append(f"chosen    {name} {report[name]:g} of {len(report['tried'])} values, on dev")
+    if "mix" in report:
+        weights = ", ".join(f"{weight:.3f}" for weight in report["mix"]["weights"])
+        lines.append(f"mix       weights {weights}, lowest layer first; gamma {report['mix']['gamma']:.3f}")
+    return lines

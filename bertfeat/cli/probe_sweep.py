@@ -1,0 +1,62 @@
+"""`bertfeat probe sweep`: one head on each layer and each combination of layers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from bertfeat.cli.options import GroupedCommand, option
+from bertfeat.cli.probe_options import RUN, fit_options, head_params, output_options, progress_line, stage_of
+
+_HELP = """Fit and score a head on each layer of STORE and each combination of layers.
+
+One extraction with --layers all serves the whole sweep. Written are table.csv, result.json, plot.png and plot.svg.
+Without --dev, a fifth of the documents is held out.
+
+\b
+Examples:
+  bertfeat probe sweep features -o layers --level word --label upos --dev dev_features
+  bertfeat probe sweep features -o layers --label intent --features layer_00,layer_06,mean_last4
+"""
+
+
+@click.command(name="sweep", cls=GroupedCommand, help=_HELP, short_help="Score a head on each layer of a store.")
+@click.argument("store", metavar="STORE")
+@option(RUN, "-o", "--output", required=True, metavar="DIR", help="Folder of the table and the plots.")
+@option(RUN, "--overwrite", is_flag=True, help="Replace a sweep that is already there.")
+@output_options
+@option("Data", "--features", metavar="A,B", help="Features; mix_last4 is a scalar mix.  [default: all there are]")
+@fit_options
+def sweep(
+    store: str,
+    output: str,
+    overwrite: bool,
+    as_json: bool,
+    quiet: bool,
+    features: str | None,
+    params: tuple[str, ...],
+    class_weight: str | None,
+    metric: str | None,
+    **settings: Any,
+) -> None:
+    """Fit and score a head on each layer of STORE and each combination of layers."""
+    from bertfeat.probing.sweep import check_folder
+    from bertfeat.probing.sweeping import sweep_probes
+
+    chosen = head_params(params, class_weight=class_weight, metric=metric)
+    check_folder(output, overwrite=overwrite)
+    names = None if features is None else [name.strip() for name in features.split(",") if name.strip()]
+    label = settings.pop("label")
+    with progress_line(quiet=quiet or as_json) as line:
+        found = sweep_probes(store, label, features=names, **settings, progress=stage_of(line), **chosen)
+    found.write(output, overwrite=overwrite)
+    if as_json:
+        click.echo(json.dumps({"output": output, **found.to_dict()}))
+    elif not quiet:
+        held = found.settings["held_out"]
+        scored_on = f"{held['share_of_documents']:.0%} of the documents, held out" if held else found.settings["dev"]
+        best = found.best
+        click.echo(found.table())
+        click.echo(f"\n{output}: best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}")

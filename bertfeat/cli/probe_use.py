@@ -1,0 +1,96 @@
+"""`bertfeat probe score` and `bertfeat probe predict`: what a saved probe says of other data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from bertfeat.cli.options import GroupedCommand, corpus_options, option
+from bertfeat.cli.probe_options import RUN, output_options, progress_line
+
+_PREDICT_HELP = """Label a corpus, or a store, and write Parquet.
+
+INPUT is a store's folder, or files as `bertfeat extract` reads them (- for standard input). Text is extracted with the
+probe's own settings: model, layers, pooling, window. The output has doc_id (at word level word_index and word, at token
+level token_index and token), prediction, and probability where the head has any; rows without a vector have neither.
+
+\b
+Examples:
+  bertfeat probe predict intents new.csv -o labelled.parquet --text-column body --id-column key
+  bertfeat probe predict ner features -o tagged.parquet
+"""
+# Labels and further columns of the corpus have no place in predictions.
+_WITHOUT = {"keep_columns", "label_column"}
+
+
+@click.command(name="score", cls=GroupedCommand, short_help="Score a probe on a labelled store.")
+@click.argument("probe", metavar="PROBE")
+@click.argument("store", metavar="STORE")
+@option("Data", "--label", metavar="NAME", help="Column with the labels.  [default: that of the fit]")
+@option("Data", "--labels", metavar="FILE", help="Labels in a .csv, .tsv, .jsonl or .parquet, joined by doc_id.")
+@option(RUN, "--no-intervals", is_flag=True, help="No bootstrap intervals.")
+@option(RUN, "--json", "as_json", is_flag=True, help="Print the scores as one JSON object.")
+def score(probe: str, store: str, label: str | None, labels: str | None, no_intervals: bool, as_json: bool) -> None:
+    """Score PROBE on the labels of STORE.
+
+    Accuracy, macro and micro F1, each class, entities where labels are tags such as B-PER, and bootstrap intervals.
+    Labels that the probe has not seen, and rows without a vector, count as errors.
+    """
+    from bertfeat.probing.fitted import load_probe
+
+    found = load_probe(probe).score(store, label=label, labels=labels, bootstrap=not no_intervals)
+    if as_json:
+        click.echo(json.dumps({"probe": probe, "store": store, **found.to_dict()}))
+    else:
+        click.echo("\n".join(found.lines()))
+
+
+@click.command(
+    name="predict", cls=GroupedCommand, help=_PREDICT_HELP, short_help="Label a corpus or a store with a probe."
+)
+@click.argument("probe", metavar="PROBE")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@option(RUN, "-o", "--output", required=True, metavar="FILE", help="The Parquet file to write.")
+@option(RUN, "--overwrite", is_flag=True, help="Replace a file that is already there.")
+@output_options
+@corpus_options
+@option("Computing", "--device", metavar="DEVICE", default="auto", show_default=True, help="Where text is encoded.")
+def predict(
+    probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
+) -> None:
+    """Label a corpus, or a store, and write Parquet."""
+    from bertfeat.probing.fitted import load_probe
+
+    is_store = len(inputs) == 1 and Path(inputs[0]).is_dir()
+    if is_store:
+        _refuse_text_options(settings)
+    fitted = load_probe(probe)
+    if is_store:
+        written = fitted.predict_to(inputs[0], output, overwrite=overwrite)
+    else:
+        given = {name: value for name, value in settings.items() if value is not None}
+        with progress_line(quiet=quiet or as_json) as line:
+            written = fitted.predict_input(list(inputs), output, overwrite=overwrite, progress=line, **given)
+    if as_json:
+        counts = {str(name): count for name, count in sorted(written.counts.items())}
+        rows = {"n_rows": written.n_rows, "n_without_prediction": written.n_without, "counts": counts}
+        rows["n_bad_rows"] = written.n_set_aside
+        click.echo(json.dumps({"output": output, "probe": probe, "level": str(fitted.level), **rows}))
+    elif not quiet:
+        without = f", {written.n_without:,} of them without a prediction" if written.n_without else ""
+        aside = f"; {written.n_set_aside:,} rows of the input could not be read" if written.n_set_aside else ""
+        click.echo(f"{output}: {written.n_rows:,} {fitted.level} rows{without}{aside}")
+
+
+predict.params = [param for param in predict.params if param.name not in _WITHOUT]
+
+
+def _refuse_text_options(settings: dict[str, Any]) -> None:
+    context = click.get_current_context()
+    for param in context.command.params:
+        if param.name in settings and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{param.opts[0]} says how text is read; INPUT is a store", context)

@@ -1,0 +1,193 @@
+"""Which label each row of a level has: from a column of the store, of its words, or from a table beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import polars as pl
+
+from bertfeat.config import Level
+from bertfeat.errors import UserError
+from bertfeat.records import LevelSchema
+from bertfeat.store.reader import Store
+
+#: What tells the rows of a level apart, beside `doc_id`.
+KEYS = {Level.TOKEN: ("doc_id", "token_index"), Level.WORD: ("doc_id", "word_index"), Level.SENTENCE: ("doc_id",)}
+_WORD_KEYS = list(KEYS[Level.WORD])
+
+# What bertfeat writes itself; other columns came with the corpus, and may be labels.
+_OWN = {"doc_id", "token_index", "token", "token_id", "word_index", "word", "char_start", "char_end", "is_special"}
+_OWN |= {"segment", "n_tokens", "text", "text_pair", "n_windows", "truncated"}
+
+LabelTable = str | Path | pl.DataFrame
+
+_TYPES: dict[str, type[pl.DataType]] = {"int64": pl.Int64, "int32": pl.Int32, "string": pl.String}
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSource:
+    """Where labels come from.
+
+    Attributes:
+        name: The column.
+        level: The level of the store that has it; None where a table has.
+        table: A table of keys and labels, of the store's types; its keys are unique.
+        where: What it is, for messages.
+    """
+
+    name: str
+    level: Level | None
+    table: pl.DataFrame | None
+    where: str
+
+
+def find_labels(store: Store, level: Level, name: str, labels: LabelTable | None) -> LabelSource:
+    """Find the labels of a level.
+
+    Args:
+        store: The store.
+        level: The level whose rows are labelled.
+        name: The column with the labels.
+        labels: A file or frame with `doc_id` (at word and token level `word_index` or `token_index` too) and the
+            column; None for a column of the store.
+
+    Raises:
+        UserError: There is no such column, or the table has a key twice or none of the store's.
+    """
+    if labels is not None:
+        where = "labels" if isinstance(labels, pl.DataFrame) else str(labels)
+        table = _checked(_read_table(labels), store, level, name, where)
+        return LabelSource(name, None, table, f"{where}: column {name!r}")
+    where = f"{store.path}: column {name!r}"
+    if name in _plain_columns(store.schema(level)):
+        return LabelSource(name, level, None, where)
+    if level is Level.TOKEN and Level.WORD in store.levels and name in _plain_columns(store.schema(Level.WORD)):
+        return LabelSource(name, Level.WORD, None, where)
+    raise UserError(_missing(store, level, name))
+
+
+def label_rows(shard: Store, level: Level, source: LabelSource) -> pl.DataFrame:
+    """Return the rows of one shard: `doc_id`, `label` (null where there is none), `is_candidate`.
+
+    At token level, where labels are those of words, the first token of a word is the candidate for its label; other
+    tokens, special ones too, are none. Elsewhere every row is.
+    """
+    keys = list(KEYS[level])
+    label = pl.col(source.name).alias("label")
+    if source.table is not None:
+        # The join would take a file's integers for other keys than the store's.
+        rows = columns_of(shard, level, keys).join(source.table, on=keys, how="left", maintain_order="left")
+        return rows.select("doc_id", label, pl.lit(True).alias("is_candidate"))
+    if source.level is level:
+        rows = columns_of(shard, level, list(dict.fromkeys(["doc_id", source.name])))
+        return rows.select("doc_id", label, pl.lit(True).alias("is_candidate"))
+    words = columns_of(shard, Level.WORD, [*_WORD_KEYS, source.name])
+    tokens = columns_of(shard, level, _WORD_KEYS)
+    is_first = pl.col("word_index").is_not_null() & pl.struct(_WORD_KEYS).is_first_distinct()
+    rows = tokens.with_columns(is_candidate=is_first).join(words, on=_WORD_KEYS, how="left", maintain_order="left")
+    return rows.select("doc_id", label, "is_candidate")
+
+
+def none_matches(store: Store, level: Level, source: LabelSource) -> UserError:
+    """Return the error for a table of labels of which none is for a row of the store."""
+    assert source.table is not None
+    first = columns_of(store.shard(0), level, ["doc_id"])["doc_id"].head(1).to_list()
+    example = f" (which has for example {first[0]!r})" if first else ""
+    return UserError(f"{source.where}: none of its {source.table.height} rows is for a row of {store.path}{example}")
+
+
+def columns_of(store: Store, level: Level, names: Sequence[str]) -> pl.DataFrame:
+    """Return columns of a level as a frame.
+
+    Raises:
+        StoreError: A part is missing or damaged.
+    """
+    return cast("pl.DataFrame", pl.from_arrow(store.arrow(level, names)))
+
+
+def key_types(store: Store, level: Level, names: Sequence[str]) -> dict[str, pl.DataType]:
+    """Return the types of columns that tell rows apart."""
+    kinds = {column.name: column.type for column in store.schema(level).columns}
+    return {name: _TYPES[kinds[name]]() for name in names}
+
+
+def _plain_columns(schema: LevelSchema) -> list[str]:
+    return [column.name for column in schema.columns]
+
+
+def _missing(store: Store, level: Level, name: str) -> str:
+    levels = [level, *([Level.WORD] if level is Level.TOKEN and Level.WORD in store.levels else [])]
+    columns = [column for where in levels for column in _plain_columns(store.schema(where)) if column not in _OWN]
+    if columns:
+        hint = f"columns that could be labels are {', '.join(dict.fromkeys(columns))}"
+    elif level is Level.SENTENCE:
+        hint = "none came with the corpus; extract with --keep-columns, or pass labels with --labels FILE"
+    else:
+        hint = "none came with the corpus; extract with --label-column, or pass labels with --labels FILE"
+    return f"{store.path}: no label column {name!r} at level {level}; {hint}"
+
+
+def _read_table(labels: LabelTable) -> pl.DataFrame:
+    if isinstance(labels, pl.DataFrame):
+        return labels
+    path = Path(labels)
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; pass a .csv, .tsv, .jsonl or .parquet with doc_id and labels")
+    try:
+        return _read_by_ending(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: cannot be read as labels: {reason}") from error
+
+
+def _read_by_ending(path: Path) -> pl.DataFrame:
+    ending = path.suffix.lower()
+    # As in the corpus readers, what stands in a .csv is text: 01 is not 1.
+    if ending == ".csv":
+        return pl.read_csv(path, infer_schema=False)
+    if ending == ".tsv":
+        return pl.read_csv(path, infer_schema=False, separator="\t")
+    if ending in (".jsonl", ".ndjson"):
+        return pl.read_ndjson(path, infer_schema_length=None)
+    if ending == ".parquet":
+        return pl.read_parquet(path, glob=False)
+    raise UserError(f"{path}: ending {ending!r} is none of .csv, .tsv, .jsonl, .parquet")
+
+
+def _checked(table: pl.DataFrame, store: Store, level: Level, name: str, where: str) -> pl.DataFrame:
+    """Return the keys and the label of a table, of the store's types, checked against the store."""
+    keys = KEYS[level]
+    for column in (*keys, name):
+        if column not in table.columns:
+            raise UserError(f"{where}: no column {column!r}; columns are {', '.join(table.columns) or 'none'}")
+    types = key_types(store, level, keys)
+    table = table.select(*keys, name)
+    for key in keys:
+        table = _cast(table, key, types[key], where)
+    twice = table.filter(table.select(keys).is_duplicated())
+    if twice.height:
+        times = _times(table, keys, twice)
+        raise UserError(f"{where}: {_said(keys, twice.row(0))} stands {times} times; label it once")
+    return table
+
+
+def _cast(table: pl.DataFrame, key: str, kind: pl.DataType, where: str) -> pl.DataFrame:
+    if table[key].dtype.is_float() or table[key].dtype.is_nested():
+        raise UserError(f"{where}: {key} is of type {table[key].dtype}; write whole numbers or strings")
+    cast = table[key].cast(kind, strict=False)
+    wrong = table[key].filter(cast.is_null())
+    if len(wrong):
+        raise UserError(f"{where}: {key} {wrong[0]!r} is no {'whole number' if kind.is_integer() else 'id'}")
+    return table.with_columns(cast)
+
+
+def _times(table: pl.DataFrame, keys: Iterable[str], twice: pl.DataFrame) -> int:
+    first = twice.row(0, named=True)
+    return table.filter(*[pl.col(key) == first[key] for key in keys]).height
+
+
+def _said(keys: Iterable[str], row: tuple[Any, ...]) -> str:
+    return ", ".join(f"{key} {value!r}" for key, value in zip(keys, row, strict=False))

@@ -1,0 +1,1 @@
+"""What people look at: tables as text, Markdown and CSV, and plots as PNG and SVG."""

@@ -1,0 +1,91 @@
+"""What all plots share: a style, colours, and how figures are made and written.
+
+Figures are made through matplotlib's objects, never pyplot, and in its default style whatever the user has configured.
+The same figure gives the same SVG, byte for byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertfeat.errors import UserError
+from bertfeat.reports.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which people with any colour vision tell apart; yellow is too pale for lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+GREY = "#555555"
+_STYLE = {
+    "svg.hashsalt": "bertfeat",
+    # A label with two dollar signs is no formula.
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+}
+_DPI = 160
+# matplotlib brings the first one; the others, where they are installed, have the scripts that it has not.
+_FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Arial Unicode MS", "Microsoft YaHei", "Malgun Gothic")
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Draw in matplotlib's default style and ours, and leave the user's settings as they were.
+
+    A character that no installed font has is drawn as a box.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib.font_manager import fontManager
+    except ImportError:
+        raise UserError("plots need matplotlib, which is not installed; pip install 'bertfeat[probes]'") from None
+    installed = set(fontManager.get_font_names())
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        matplotlib.rcParams["font.family"] = [font for font in _FONTS if font in installed]
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
+        yield
+
+
+def new_figure(width_inches: float, height_inches: float) -> Figure:
+    """Return an empty figure that makes room for its labels by itself."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_inches, height_inches), layout="constrained")
+
+
+def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
+    """Write a figure to `out_stem`.png and `out_stem`.svg, each whole or not at all, and return both paths.
+
+    Raises:
+        UserError: There is no such folder.
+        RunError: The system refused a write.
+    """
+    written = []
+    for kind, options in (("png", {"dpi": _DPI}), ("svg", {"metadata": {"Date": None}})):
+        data = io.BytesIO()
+        figure.savefig(data, format=kind, **options)
+        written.append(write_whole(f"{out_stem}.{kind}", data.getvalue()))
+    return written[0], written[1]
+
+
+def one_line(label: object) -> str:
+    """Return a label as text of one line, cut to 60 characters."""
+    text = "".join(char if char.isprintable() else " " for char in str(label))
+    return text if len(text) <= 60 else text[:59] + "…"

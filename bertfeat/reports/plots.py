@@ -1,0 +1,258 @@
+"""Plots as PNG and SVG: scores against layers, confusion matrices, points in the plane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.errors import UserError
+from bertfeat.reports.drawing import COLOURS, GREY, MARKERS, new_figure, one_line, save, style
+from bertfeat.reports.placing import label_points, spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Confusion matrices show numbers up to this many labels, and name at most so many of them along a side.
+_MAX_NUMBERED, _MAX_NAMED = 20, 160
+# The height of a line's name.
+_LABEL_INCHES = 0.22
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBar:
+    """A score, and the ends of its error bar where it has one."""
+
+    score: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, score: float, deviation: float | None) -> ScoreBar:
+        """Return a score with a bar of one deviation to both sides."""
+        return cls(score) if deviation is None else cls(score, score - deviation, score + deviation)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerScores:
+    """Scores of single layers and of combinations of them.
+
+    `metric` names the score ("entity F1"); `bars` says what the error bars are ("standard deviation over 5 seeds").
+    """
+
+    metric: str
+    layers: Mapping[int, ScoreBar]
+    combinations: Mapping[str, ScoreBar] = field(default_factory=dict)
+    bars: str = ""
+    title: str = ""
+
+
+def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, Path]:
+    """Draw scores against layers, with combinations as dashed lines; write `out_stem`.png and .svg and return both.
+
+    Raises:
+        UserError: There are no scores, one is not finite, matplotlib is not installed, or there is no such folder.
+    """
+    _check_scores(series)
+    n_lines = len(series.combinations)
+    with style():
+        height_inches = max(4.2, 1.6 + 1.3 * _LABEL_INCHES * n_lines)
+        figure = new_figure(7.2 if n_lines else 6.2, height_inches)
+        axes = figure.add_subplot()
+        axes.grid(axis="y")
+        numbers = sorted(series.layers)
+        _draw_layers(axes, numbers, series)
+        _draw_combinations(axes, numbers, series, height_inches)
+        axes.set_xlabel("layer (0: embeddings)" if numbers else "")
+        axes.set_ylabel(series.metric)
+        axes.set_title(series.title, loc="left")
+        if series.bars:
+            figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=GREY)
+        return save(figure, out_stem)
+
+
+def plot_confusion(labels: Sequence[object], matrix: npt.ArrayLike, out_stem: str | Path) -> tuple[Path, Path]:
+    """Draw a confusion matrix, shaded by the share of each true label's rows; write `out_stem`.png and .svg.
+
+    Args:
+        labels: The names (n_labels,).
+        matrix: Counts (n_labels, n_labels): true labels in rows, predicted ones in columns.
+        out_stem: Path of the files without their endings.
+
+    Raises:
+        UserError: Labels and matrix do not go together, matplotlib is not installed, or there is no such folder.
+    """
+    counts, n_labels = np.asarray(matrix), len(labels)
+    if not n_labels or counts.shape != (n_labels, n_labels):
+        raise UserError(f"a confusion matrix of shape {counts.shape} does not go with {n_labels} labels")
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = min(20.0, max(3.4, 0.42 * n_labels if n_labels <= _MAX_NUMBERED else 0.16 * n_labels))
+    with style():
+        figure = new_figure(side + 2.2, side + 1.4)
+        axes = figure.add_subplot()
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+        _name_ticks(axes, [one_line(label) for label in labels])
+        if n_labels <= _MAX_NUMBERED:
+            _write_counts(axes, counts, shares)
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("true")
+        bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
+        bar.set_label("share of the true label's rows")
+        bar.outline.set_visible(False)
+        return save(figure, out_stem)
+
+
+def plot_points(
+    points: npt.ArrayLike,
+    groups: Sequence[object],
+    labels: Sequence[str] | None,
+    out_stem: str | Path,
+    *,
+    title: str = "",
+    axis_names: tuple[str, str] = ("", ""),
+) -> tuple[Path, Path]:
+    """Draw points in the plane, each group with a colour and marker of its own; write `out_stem`.png and .svg.
+
+    Args:
+        points: float (n, 2).
+        groups: The group of each point, (n,), such as the sense of a word.
+        labels: A short text beside each point, (n,), "" for none; a text that would cover another one is left out.
+        out_stem: Path of the files without their endings.
+        title: A title.
+        axis_names: What the axes are.
+
+    Raises:
+        UserError: There are no points, the arguments do not go together, there are more groups than can be told apart,
+            matplotlib is not installed, or there is no such folder.
+    """
+    places = np.asarray(points, dtype=np.float64)
+    names = [one_line(group) for group in groups]
+    _check_points(places, names, labels)
+    with style():
+        figure = new_figure(7.2, 5.0)
+        axes = figure.add_subplot()
+        axes.grid()
+        _draw_groups(axes, places, names)
+        axes.set_xlabel(axis_names[0])
+        axes.set_ylabel(axis_names[1])
+        axes.set_title(title, loc="left")
+        axes.margins(0.08)
+        if labels is not None:
+            label_points(figure, axes, places, [one_line(label) for label in labels])
+        return save(figure, out_stem)
+
+
+def _check_scores(series: LayerScores) -> None:
+    scores = [*series.layers.items(), *series.combinations.items()]
+    if not scores:
+        raise UserError("there are no scores to draw")
+    for name, bar in scores:
+        if not all(value is None or math.isfinite(value) for value in (bar.score, bar.low, bar.high)):
+            raise UserError(f"the score of {name} is {bar}, which is not finite; it cannot be drawn")
+
+
+def _draw_layers(axes: Axes, numbers: list[int], series: LayerScores) -> None:
+    bars = [series.layers[number] for number in numbers]
+    axes.plot(numbers, [bar.score for bar in bars], color=COLOURS[0], marker="o", markersize=5, linewidth=1.8, zorder=3)
+    for number, bar in zip(numbers, bars, strict=True):
+        _draw_bar(axes, number, bar, COLOURS[0])
+    axes.set_xticks(numbers)
+    if len(numbers) > 16:
+        axes.set_xticks(numbers[::2])
+
+
+def _draw_bar(axes: Axes, x: float, bar: ScoreBar, colour: str) -> None:
+    if bar.low is not None and bar.high is not None:
+        # Ends of an interval may lie on one side of the score, which is no length that errorbar would take.
+        ends = [bar.low, bar.high]
+        axes.plot([x, x], ends, color=colour, marker="_", markersize=7, linewidth=1.2, solid_capstyle="butt", zorder=2)
+
+
+def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores, height_inches: float) -> None:
+    """Draw a dashed line for each combination over all layers, its bar behind the last layer, its name beside it."""
+    if not series.combinations:
+        return
+    first, last = (numbers[0], numbers[-1]) if numbers else (0, 1)
+    named = sorted(series.combinations.items(), key=lambda item: item[1].score)
+    step = max(0.3, (last - first) / 36)
+    axes.set_xlim(first - 0.5, last + step * (len(named) + 1.5))
+    for i, (_, bar) in enumerate(named):
+        x, colour = last + step * (i + 1.25), _colour(i)
+        axes.axhline(bar.score, color=colour, linestyle=(0, (5, 3)), linewidth=1.2, zorder=1)
+        axes.plot([x], [bar.score], color=colour, marker=_marker(i), markersize=5, zorder=4)
+        _draw_bar(axes, x, bar, colour)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
+    heights = [(bar.score - low) / (high - low) for _, bar in named]
+    label_heights = spread(heights, _LABEL_INCHES / height_inches)
+    for i, ((name, bar), height, place) in enumerate(zip(named, heights, label_heights, strict=True)):
+        line: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "color": _colour(i), "zorder": 4}
+        axes.plot([1.0, 1.035], [height, place], linewidth=0.9, **line)
+        axes.plot([1.045], [place], marker=_marker(i), markersize=5, **line)
+        label = f"{one_line(name)}  {bar.score:.3f}"
+        axes.text(1.065, place, label, transform=axes.transAxes, va="center", fontsize=9)
+
+
+def _colour(i: int) -> str:
+    # The first one is the line of single layers.
+    return COLOURS[1 + i % (len(COLOURS) - 1)]
+
+
+def _marker(i: int) -> str:
+    return MARKERS[1 + i % (len(MARKERS) - 1)]
+
+
+def _name_ticks(axes: Axes, names: list[str]) -> None:
+    step = math.ceil(len(names) / _MAX_NAMED)
+    shown = range(0, len(names), step)
+    is_small = len(names) <= _MAX_NUMBERED
+    size, rotation = 9 if is_small else 7, 0 if is_small and max(map(len, names)) <= 5 else 90
+    axes.set_xticks(shown, [names[i] for i in shown], rotation=rotation, fontsize=size)
+    axes.set_yticks(shown, [names[i] for i in shown], fontsize=size)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _write_counts(axes: Axes, counts: npt.NDArray[Any], shares: npt.NDArray[np.float64]) -> None:
+    for row, column in zip(*np.nonzero(counts), strict=True):
+        colour = "white" if shares[row, column] > 0.55 else "#222222"
+        axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8, color=colour)
+
+
+def _check_points(places: npt.NDArray[np.float64], groups: list[str], labels: Sequence[str] | None) -> None:
+    if places.ndim != 2 or places.shape[1] != 2 or not len(places):
+        raise UserError(f"points have shape {places.shape}; pass one or more as (n, 2)")
+    if not np.isfinite(places).all():
+        raise UserError(f"point {int(np.argmin(np.isfinite(places).all(axis=1)))} is not finite")
+    for name, values in (("groups", groups), ("labels", labels)):
+        if values is not None and len(values) != len(places):
+            raise UserError(f"{len(values)} {name} do not go with {len(places)} points")
+    n_groups, max_groups = len(set(groups)), len(COLOURS) * len(MARKERS)
+    if n_groups > max_groups:
+        raise UserError(f"{n_groups} groups are more than the {max_groups} that colours and markers can tell apart")
+
+
+def _draw_groups(axes: Axes, places: npt.NDArray[np.float64], groups: list[str]) -> None:
+    names = sorted(set(groups))
+    of_point = np.array(groups)
+    for i, name in enumerate(names):
+        chosen = places[of_point == name]
+        axes.scatter(
+            chosen[:, 0],
+            chosen[:, 1],
+            s=34,
+            # 7 colours and 8 markers have no common divisor: 56 pairs come before one comes back.
+            color=COLOURS[i % len(COLOURS)],
+            marker=MARKERS[i % len(MARKERS)],
+            label=f"{name} ({len(chosen)})",
+            edgecolors="white",
+            linewidths=0.6,
+            zorder=2,
+        )
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, ncols=math.ceil(len(names) / 20))

@@ -1,0 +1,86 @@
+"""Where in the network does a property stand? Score against layer, from one extraction of all layers.
+
+    python pipelines/layer_sweep.py --corpus train.conllu --dev dev.conllu --label upos --out pos-sweep
+    python pipelines/layer_sweep.py --corpus reviews.csv --level sentence --label stars --out stars-sweep --limit 2000
+
+Writes result.json, and table.csv, plot.png and plot.svg into the folder sweep. Without --dev, a fifth of the documents
+is held out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+import bertfeat
+
+
+@click.command(context_settings={"max_content_width": 100})
+@click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Labelled texts or words.")
+@click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="The texts to score on.")
+@click.option("--level", type=click.Choice(["word", "sentence"]), default="word", show_default=True)
+@click.option("--format", "format_", help="Format of the files, where their ending does not say it.")
+@click.option("--text-column", default="text", show_default=True, help="Sentence level: the column with the text.")
+@click.option("--label", default="label", show_default=True, help="Column with the class or tag.")
+@click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
+@click.option(
+    "--head", default="logreg", show_default=True, help="logreg, svm, ridge, centroid, knn, mlp, linear, bilstm."
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of everything that is made.")
+@click.option("--limit", type=click.IntRange(min=2), help="Train on the first N documents only.")
+def main(
+    corpus: str,
+    dev: str | None,
+    level: str,
+    format_: str | None,
+    text_column: str,
+    label: str,
+    model: str,
+    head: str,
+    seeds: int,
+    out: str,
+    limit: int | None,
+) -> None:
+    """Train one probe on each layer and each combination of layers, and plot score against layer."""
+    started = time.perf_counter()
+    folder = Path(out)
+    settings: dict[str, Any] = {"model": model, "levels": level, "layers": "all", "combine": "none"}
+    if level == "sentence":
+        settings |= {"text_column": text_column, "keep_columns": [label]}
+    elif label != "label":
+        settings |= {"label_column": label}
+    if format_ is not None:
+        settings["format"] = format_
+    stores = {
+        name: bertfeat.extract(path, folder / "features" / name, **settings)
+        for name, path in {"train": corpus, "dev": dev}.items()
+        if path is not None
+    }
+    column = "label" if level == "word" and "label" in stores["train"].columns("word") else label
+    sweep = bertfeat.sweep_probes(
+        stores["train"], column, level=level, head=head, dev=stores.get("dev"), seeds=seeds, limit=limit
+    )
+    sweep.write(folder / "sweep", overwrite=True)
+    result = {
+        "pipeline": "layer_sweep",
+        "corpus": Path(corpus).name,
+        "dev": None if dev is None else Path(dev).name,
+        "model": stores["train"].metadata["model"],
+        "level": level,
+        "label": label,
+        "head": head,
+        "limit": limit,
+        "sweep": sweep.to_dict(),
+        "seconds": time.perf_counter() - started,
+    }
+    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    click.echo(sweep.table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""From labelled texts to a saved, scored classifier: one extraction, a linear probe, its errors by class.
+
+    python pipelines/sentence_classifier.py --corpus train.csv --test test.csv --label category --out banking
+    python pipelines/sentence_classifier.py --corpus reviews.jsonl --label stars --out reviews --head svm --limit 2000
+
+Without --test, a fifth of the rows is held out. L2 is chosen on a tenth of the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import polars as pl
+
+import bertfeat
+
+L2 = [0.01, 0.1, 1.0, 10.0]
+# head -> the parameter that its L2 strength is chosen by
+CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
+
+
+@click.command(context_settings={"max_content_width": 100})
+@click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="CSV, TSV, JSONL, Parquet.")
+@click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Labelled texts to test on.")
+@click.option("--text-column", default="text", show_default=True)
+@click.option("--label", default="label", show_default=True, help="Column with the class.")
+@click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
+@click.option("--layers", default="-1", show_default=True, help="One layer, or several, which are concatenated.")
+@click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True)
+@click.option("--head", type=click.Choice([*CHOSEN_BY, "centroid", "knn", "mlp"]), default="logreg", show_default=True)
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of everything that is made.")
+@click.option("--limit", type=click.IntRange(min=10), help="N rows of each file, drawn at random.")
+@click.option("--seed", type=int, default=0, show_default=True)
+def main(
+    corpus: str,
+    test: str | None,
+    text_column: str,
+    label: str,
+    model: str,
+    layers: str,
+    pooling: str,
+    head: str,
+    out: str,
+    limit: int | None,
+    seed: int,
+) -> None:
+    """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
+    started = time.perf_counter()
+    folder = Path(out)
+    frames = _split(_read(corpus, limit), None if test is None else _read(test, limit), label, seed)
+    stores = {}
+    for name, frame in frames.items():
+        (folder / "corpus").mkdir(parents=True, exist_ok=True)
+        path = folder / "corpus" / f"{name}.parquet"
+        frame.select(text_column, label).write_parquet(path)
+        stores[name] = bertfeat.extract(
+            path,
+            folder / "features" / name,
+            model=model,
+            levels="sentence",
+            layers=layers,
+            combine="concat",
+            pooling=pooling,
+            text_column=text_column,
+            keep_columns=[label],
+        )
+    params: dict[str, Any] = {CHOSEN_BY[head]: L2} if head in CHOSEN_BY else {}
+    probe = bertfeat.fit_probe(
+        stores["train"], label, level="sentence", head=head, dev=stores["dev"], seed=seed, **params
+    )
+    score = probe.score(stores["test"])
+    probe.save(folder / "probe", overwrite=True)
+    probe.predict(stores["test"]).write_parquet(folder / "predictions.parquet")
+    result = {
+        "pipeline": "sentence_classifier",
+        "corpus": Path(corpus).name,
+        "test": None if test is None else Path(test).name,
+        "model": stores["train"].metadata["model"],
+        "feature": probe.spec.feature,
+        "pooling": pooling,
+        "head": head,
+        "n_rows": {name: store.n_rows("sentence") for name, store in stores.items()},
+        "training": probe.training,
+        "score": score.to_dict(),
+        "seconds": time.perf_counter() - started,
+    }
+    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    click.echo("\n".join(score.lines()))
+
+
+def _read(path: str, limit: int | None) -> pl.DataFrame:
+    """Read a table by its file ending."""
+    suffixes = Path(path).suffixes
+    if ".parquet" in suffixes:
+        frame = pl.read_parquet(path)
+    elif ".jsonl" in suffixes:
+        frame = pl.read_ndjson(path)
+    else:
+        frame = pl.read_csv(path, separator="\t" if ".tsv" in suffixes else ",")
+    return frame if limit is None else frame.sample(min(limit, len(frame)), seed=0, shuffle=True)
+
+
+def _split(frame: pl.DataFrame, test: pl.DataFrame | None, label: str, seed: int) -> dict[str, pl.DataFrame]:
+    """Hold out a fifth for the test, if there is none, and a tenth of the rest to choose L2 on."""
+    if label not in frame.columns:
+        raise click.UsageError(f"no column {label!r}; columns are {', '.join(frame.columns)}; pass --label")
+    frame = frame.sample(fraction=1.0, shuffle=True, seed=seed)
+    if test is None:
+        cut = max(1, len(frame) // 5)
+        test, frame = frame.head(cut), frame.slice(cut)
+    cut = max(1, len(frame) // 10)
+    return {"train": frame.slice(cut), "dev": frame.head(cut), "test": test}
+
+
+if __name__ == "__main__":
+    main()

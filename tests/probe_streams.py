@@ -1,0 +1,37 @@
+"""Vectors as a stream, from an array in memory, with the reads counted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class ArrayStream:
+    """A `VectorStream` over an array (n_rows, dim).
+
+    Args:
+        array: The vectors.
+        borders: The rows at which a chunk ends and the next one starts, ascending; 0 and n_rows may be left out.
+    """
+
+    def __init__(self, array: npt.NDArray[Any], borders: Sequence[int] = ()) -> None:
+        self.shape: tuple[int, int] = (array.shape[0], array.shape[1])
+        ends = [0, *(border for border in borders if 0 < border < len(array)), len(array)]
+        self.chunks = [range(start, stop) for start, stop in itertools.pairwise(ends)]
+        self.n_reads = 0
+        self._array = array
+
+    @property
+    def n_passes(self) -> float:
+        """How often all chunks were read."""
+        return self.n_reads / len(self.chunks)
+
+    def read(self, chunk: int) -> npt.NDArray[np.float32]:
+        """Return a copy of a chunk's vectors."""
+        self.n_reads += 1
+        rows = self.chunks[chunk]
+        return self._array[rows.start : rows.stop].copy()
