@@ -16,7 +16,7 @@ from bertfeat.jobs import Job, open_inputs, open_job
 from bertfeat.planning import row_bytes
 from bertfeat.progress import Silent
 from bertfeat.records import ShardSpec
-from bertfeat.text.packing import pack_windows
+from bertfeat.text.packing import count_distinct_tokens, pack_windows
 from bertfeat.text.windows import Windows
 
 # Up to so many shards are tokenized; of a larger corpus as many, evenly spread, stand for the rest.
@@ -80,7 +80,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
         n_documents += len(prepared.text.documents)
         n_bad += len(prepared.bad_rows)
         n_tokens += counts["n_tokens"]
-        n_encoded += counts["n_encoded_tokens"]
+        n_encoded += count_distinct_tokens(prepared.text.windows)
         for level, units in prepared.text.units.items():
             rows[level] += units.n_rows
         if Level.SENTENCE in rows:

@@ -110,7 +110,8 @@ class ShardTask:
         """Pack the windows, run the encoder, pool every level from the same states, rows in corpus order."""
         job, worker, text, clock = self.job, self.worker, prepared.text, prepared.clock
         buffers = make_buffers(text, job.plan.schemas, job.config)
-        n_packs, n_halvings = 0, worker.encoder.n_halvings
+        n_packs = n_encoded_tokens = n_repeated = 0
+        n_halvings = worker.encoder.n_halvings
         for pack in pack_windows(text.windows, job.max_batch_tokens):
             with clock.time("encode"):
                 states = worker.encoder.encode(pack)
@@ -118,12 +119,15 @@ class ShardTask:
                 for buffer in buffers.values():
                     buffer.add(pack, states)
             n_packs += 1
+            n_encoded_tokens += pack.n_tokens
+            n_repeated += len(pack.copies)
             progress.encoded(pack.n_tokens)
         tables = {
             level: level_table(level, text, buffer, job.plan.schemas[level], worker.tokenizer)
             for level, buffer in buffers.items()
         }
         counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": n_packs}
+        counts |= {"n_encoded_tokens": n_encoded_tokens, "n_repeated_windows": n_repeated}
         notes = {"n_halvings": worker.encoder.n_halvings - n_halvings}
         return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes)
 

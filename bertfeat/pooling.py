@@ -99,11 +99,12 @@ class LevelBuffer:
     def add(self, pack: Pack, states: States) -> None:
         """Pool what `pack` gives to this level and put it into place."""
         units = self._units
-        first, last = units.window_starts[pack.windows], units.window_starts[pack.windows + 1]
+        windows, slots = pack.served
+        first, last = units.window_starts[windows], units.window_starts[windows + 1]
         segments = ragged_arange(first, last - first)
         if not len(segments):
             return
-        shift = np.repeat(starts_of(pack.lengths)[:-1], last - first)
+        shift = np.repeat(starts_of(pack.lengths)[slots], last - first)
         n = units.starts[segments + 1] - units.starts[segments]
         positions = units.positions[ragged_arange(units.starts[segments], n)] + np.repeat(shift, n)
         rows = units.row[segments]
@@ -169,10 +170,11 @@ class PoolerBuffer:
 
     def add(self, pack: Pack, states: States) -> None:
         """Put the pooled output of the first windows in `pack` into place."""
-        has_row = self._units.window_starts[pack.windows + 1] > self._units.window_starts[pack.windows]
-        rows = self._units.row[self._units.window_starts[pack.windows[has_row]]]
+        windows, slots = pack.served
+        has_row = self._units.window_starts[windows + 1] > self._units.window_starts[windows]
+        rows = self._units.row[self._units.window_starts[windows[has_row]]]
         if len(rows):
-            chosen = states.pooler()[torch.from_numpy(np.flatnonzero(has_row))]
+            chosen = states.pooler()[torch.from_numpy(slots[has_row])]
             _placer(rows)(self._target, chosen.to(self._dtype))
 
 

@@ -223,6 +223,8 @@ class Pack:
 
     `input_ids`, `position_ids` (restarting at 0 in each window) and `type_ids` are (n_tokens,); `lengths` is
     (n_windows,), descending, and sums to n_tokens; `windows` (n_windows,) are the windows' numbers in their shard.
+    `copies` (n_copies,) are further windows of the shard with the very same tokens as some of these, and `copy_of`
+    (n_copies,) says which: an index into `windows`. Their states are those of the window that they repeat.
     """
 
     input_ids: IntArray
@@ -230,8 +232,16 @@ class Pack:
     type_ids: IntArray
     lengths: IntArray
     windows: IntArray
+    copies: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    copy_of: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def n_tokens(self) -> int:
         """Tokens in the pack, special tokens included."""
         return len(self.input_ids)
+
+    @property
+    def served(self) -> tuple[IntArray, IntArray]:
+        """The windows whose states the pack gives, copies last, and for each its place in `lengths`."""
+        own = np.arange(len(self.windows), dtype=np.int64)
+        return np.concatenate([self.windows, self.copies]), np.concatenate([own, self.copy_of])

@@ -42,13 +42,12 @@ class ShardText:
     units: Mapping[Level, Units]
 
     def counts(self) -> dict[str, int]:
-        """Return what there is, for the receipt: tokens of the text, and what goes through the encoder."""
+        """Return what there is, for the receipt: tokens of the text, and windows."""
         n_tokens = len(self.tokens.ids)
         return {
             "n_tokens": n_tokens,
             "n_truncated_tokens": n_tokens - int(kept_tokens(self.tokens, self.windows).sum()),
             "n_windows": len(self.windows),
-            "n_encoded_tokens": len(self.windows.input_ids),
         }
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import processors
 
-from bertfeat.text.packing import make_pack, pack_windows
+from bertfeat.text.packing import count_distinct_tokens, make_pack, pack_windows
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
@@ -28,7 +28,7 @@ def windows_of(lengths: list[int]) -> Windows:
 def test_every_window_is_packed_once_under_the_budget(lengths: list[int], budget: int) -> None:
     windows = windows_of(lengths)
     packs = list(pack_windows(windows, budget))
-    packed = [number for pack in packs for number in pack.windows.tolist()]
+    packed = [number for pack in packs for number in pack.served[0].tolist()]
     assert sorted(packed) == list(range(len(windows)))
     for pack in packs:
         assert pack.n_tokens <= budget or len(pack.windows) == 1
@@ -38,6 +38,13 @@ def test_every_window_is_packed_once_under_the_budget(lengths: list[int], budget
         spans = [slice(windows.starts[w], windows.starts[w + 1]) for w in pack.windows]
         assert pack.input_ids.tolist() == [i for span in spans for i in windows.input_ids[span]]
         assert pack.type_ids.tolist() == [i for span in spans for i in windows.type_ids[span]]
+        for copy, original in zip(pack.copies, pack.windows[pack.copy_of], strict=True):
+            assert copy > original
+            both = [windows.input_ids[windows.starts[w] : windows.starts[w + 1]].tolist() for w in (copy, original)]
+            assert both[0] == both[1]
+    # No two windows that are encoded are the same.
+    encoded = [windows.input_ids[windows.starts[w] : windows.starts[w + 1]].tobytes() for p in packs for w in p.windows]
+    assert len(set(encoded)) == len(encoded)
     # No two neighbours would have fitted into one pack: the next window was too long for what was left.
     for pack, following in pairwise(packs):
         assert pack.n_tokens + following.lengths[0] > budget
@@ -45,8 +52,29 @@ def test_every_window_is_packed_once_under_the_budget(lengths: list[int], budget
 
 
 def test_equal_lengths_keep_the_order_of_the_corpus() -> None:
-    packs = list(pack_windows(windows_of([2, 5, 2, 5, 2]), 1000))
+    documents = texts("ab", "abcde", "ba", "edcba", "cc")
+    windows = cut_windows(LETTERS.encode(documents), LETTERS, WindowLimits(20, 4), documents)
+    packs = list(pack_windows(windows, 1000))
     assert [pack.windows.tolist() for pack in packs] == [[1, 3, 0, 2, 4]]
+
+
+def test_windows_that_repeat_others_are_copies_in_their_packs() -> None:
+    packs = list(pack_windows(windows_of([2, 5, 2, 3, 5, 2]), 9))
+    assert [pack.windows.tolist() for pack in packs] == [[1], [3, 0]]
+    assert [pack.copies.tolist() for pack in packs] == [[4], [2, 5]]
+    assert [pack.copy_of.tolist() for pack in packs] == [[0], [1, 1]]
+    assert count_distinct_tokens(windows_of([2, 5, 2, 3, 5, 2])) == 7 + 5 + 4
+
+
+def test_repeated_texts_have_the_rows_of_the_first() -> None:
+    alone = run(texts("a b c", "d e"), LETTERS)
+    repeated = run(texts("a b c", "d e", "a  b c", "d e", "a b c"), LETTERS)
+    assert sum(pack.n_tokens for pack in repeated.packs) == sum(pack.n_tokens for pack in alone.packs)
+    for level, n in (("token", (5, 4)), ("word", (3, 2)), ("sentence", (1, 1))):
+        one = alone.vectors(level)
+        expected = np.concatenate([one, one[: n[0]], one[n[0] :], one[: n[0]]])
+        np.testing.assert_array_equal(repeated.vectors(level), expected)
+    assert repeated.column("word", "char_start") == [0, 2, 4, 0, 2, 0, 3, 5, 0, 2, 0, 2, 4]
 
 
 def test_no_windows_make_no_pack() -> None:

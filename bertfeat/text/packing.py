@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,20 +16,53 @@ def pack_windows(windows: Windows, max_batch_tokens: int) -> Iterator[Pack]:
     """Yield packs of at most `max_batch_tokens` tokens; a longer window is a pack alone, an empty one is in none.
 
     Longest first: equal lengths stand together, so that attention runs over few groups, and a budget too large for
-    the device shows at once, not after hours.
+    the device shows at once, not after hours. A window with the very same tokens as an earlier one is not encoded
+    again: it comes as a copy of that one.
     """
-    order = np.argsort(-windows.lengths, kind="stable")[: np.count_nonzero(windows.lengths)]
+    first = find_repeats(windows)
+    is_first = first == np.arange(len(first))
+    distinct = np.flatnonzero(is_first & (windows.lengths > 0))
+    order = distinct[np.argsort(-windows.lengths[distinct], kind="stable")]
+    repeats = np.flatnonzero(~is_first)
+    # Repeats in the order of what they repeat, so that those of one pack are found by bisection.
+    place = np.empty(len(first), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    repeats = repeats[np.argsort(place[first[repeats]], kind="stable")]
+    places = place[first[repeats]]
     ends = starts_of(windows.lengths[order])
     start = 0
     while start < len(order):
         end = int(np.searchsorted(ends, ends[start] + max_batch_tokens, side="right")) - 1
         end = max(end, start + 1)
-        yield make_pack(windows, order[start:end])
+        low, high = np.searchsorted(places, [start, end]).tolist()
+        yield make_pack(windows, order[start:end], copies=repeats[low:high], copy_of=places[low:high] - start)
         start = end
 
 
-def make_pack(windows: Windows, chosen: IntArray) -> Pack:
-    """Lay the windows `chosen` (n_windows,) end to end."""
+def find_repeats(windows: Windows) -> IntArray:
+    """Return for each window the first one with the same tokens and segments, often itself: (n_windows,)."""
+    bounds = windows.starts.tolist()
+    ids, types = windows.input_ids.tobytes(), windows.type_ids.tobytes()
+    width, type_width = windows.input_ids.itemsize, windows.type_ids.itemsize
+    seen: dict[tuple[bytes, bytes], int] = {}
+    first = np.arange(len(windows), dtype=np.int64)
+    for number, (start, end) in enumerate(itertools.pairwise(bounds)):
+        if end > start:
+            key = ids[start * width : end * width], types[start * type_width : end * type_width]
+            first[number] = seen.setdefault(key, number)
+    return first
+
+
+def count_distinct_tokens(windows: Windows) -> int:
+    """Return the tokens that go through the encoder: those of windows that repeat no other."""
+    return int(windows.lengths[find_repeats(windows) == np.arange(len(windows))].sum())
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def make_pack(windows: Windows, chosen: IntArray, *, copies: IntArray = _NONE, copy_of: IntArray = _NONE) -> Pack:
+    """Lay the windows `chosen` (n_windows,) end to end; `copies` (n_copies,) repeat those at `copy_of` among them."""
     lengths = windows.lengths[chosen]
     flat = ragged_arange(windows.starts[:-1][chosen], lengths)
     return Pack(
@@ -37,4 +71,6 @@ def make_pack(windows: Windows, chosen: IntArray) -> Pack:
         type_ids=windows.type_ids[flat],
         lengths=lengths,
         windows=chosen,
+        copies=copies,
+        copy_of=copy_of,
     )
