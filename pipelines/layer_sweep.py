@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 import bertfeat
+from bertfeat.cli.failures import report_failures
 
 
 @click.command(context_settings={"max_content_width": 100})
@@ -83,4 +84,5 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    with report_failures():
+        main(standalone_mode=False)

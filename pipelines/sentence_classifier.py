@@ -17,6 +17,7 @@ import click
 import polars as pl
 
 import bertfeat
+from bertfeat.cli.failures import report_failures
 
 L2 = [0.01, 0.1, 1.0, 10.0]
 # head -> the parameter that its L2 strength is chosen by
@@ -51,7 +52,7 @@ def main(
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
     started = time.perf_counter()
     folder = Path(out)
-    frames = _split(_read(corpus, limit), None if test is None else _read(test, limit), label, seed)
+    frames = _split(_read(corpus, limit), None if test is None else _read(test, limit), text_column, label, seed)
     stores = {}
     for name, frame in frames.items():
         (folder / "corpus").mkdir(parents=True, exist_ok=True)
@@ -95,19 +96,29 @@ def main(
 def _read(path: str, limit: int | None) -> pl.DataFrame:
     """Read a table by its file ending."""
     suffixes = Path(path).suffixes
-    if ".parquet" in suffixes:
-        frame = pl.read_parquet(path)
-    elif ".jsonl" in suffixes:
-        frame = pl.read_ndjson(path)
-    else:
-        frame = pl.read_csv(path, separator="\t" if ".tsv" in suffixes else ",")
+    try:
+        if ".parquet" in suffixes:
+            frame = pl.read_parquet(path)
+        elif ".jsonl" in suffixes:
+            frame = pl.read_ndjson(path, infer_schema_length=None)
+        else:
+            # As in the corpus readers, what stands in a .csv is text.
+            separator = "\t" if ".tsv" in suffixes else ","
+            frame = pl.read_csv(path, separator=separator, infer_schema=False).fill_null("")
+    except pl.exceptions.PolarsError as error:
+        raise click.UsageError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from error
     return frame if limit is None else frame.sample(min(limit, len(frame)), seed=0, shuffle=True)
 
 
-def _split(frame: pl.DataFrame, test: pl.DataFrame | None, label: str, seed: int) -> dict[str, pl.DataFrame]:
+def _split(
+    frame: pl.DataFrame, test: pl.DataFrame | None, text_column: str, label: str, seed: int
+) -> dict[str, pl.DataFrame]:
     """Hold out a fifth for the test, if there is none, and a tenth of the rest to choose L2 on."""
-    if label not in frame.columns:
-        raise click.UsageError(f"no column {label!r}; columns are {', '.join(frame.columns)}; pass --label")
+    for name, part in {"--corpus": frame, "--test": test}.items():
+        for option, column in {"--label": label, "--text-column": text_column}.items():
+            if part is not None and column not in part.columns:
+                columns = ", ".join(part.columns)
+                raise click.UsageError(f"{name}: no column {column!r}; columns are {columns}; pass {option}")
     frame = frame.sample(fraction=1.0, shuffle=True, seed=seed)
     if test is None:
         cut = max(1, len(frame) // 5)
@@ -117,4 +128,5 @@ def _split(frame: pl.DataFrame, test: pl.DataFrame | None, label: str, seed: int
 
 
 if __name__ == "__main__":
-    main()
+    with report_failures():
+        main(standalone_mode=False)

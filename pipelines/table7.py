@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 import bertfeat
+from bertfeat.cli.failures import report_failures
 
 # feature set -> the paper's F1 on the development set of CoNLL-2003
 PAPER = {
@@ -29,8 +30,9 @@ PAPER = {
     "Concatenated last four": 96.1,
     "Weighted sum of all layers": 95.5,
 }
-SPLITS = {"train": ("train",), "dev": ("dev", "valid", "testa"), "test": ("test", "testb")}
-ENDINGS = (".conll", ".conllu", ".tsv", ".iob2", ".bio", ".txt", ".annotated")
+# The first words that a file's name has decide: testa is the dev set of CoNLL-2003 (eng.train, eng.testa, eng.testb).
+SPLITS = {"dev": ("dev", "valid", "testa"), "train": ("train",), "test": ("test",)}
+ENDINGS = (".conll", ".conllu", ".tsv", ".iob2", ".bio", ".txt", ".annotated", ".train", ".testa", ".testb")
 
 
 @click.command(context_settings={"max_content_width": 100})
@@ -113,15 +115,21 @@ def _find_files(corpus: str | None, train: str | None, dev: str | None, test: st
         if any(named.values()):
             raise click.UsageError("--corpus names the folder of all files; drop --train, --dev and --test")
         names = sorted(path for path in Path(corpus).iterdir() if path.suffix in ENDINGS)
-        for split, words in SPLITS.items():
-            found = [path for path in names if any(word in path.name.lower() for word in words)]
+        splits = [_split_of(path.name) for path in names]
+        for split in SPLITS:
+            found = [path for path, its in zip(names, splits, strict=True) if its == split]
             if len(found) > 1:
-                raise click.UsageError(f"{corpus}: {', '.join(p.name for p in found)} may be {split}; pass --{split}")
+                several = ", ".join(path.name for path in found)
+                raise click.UsageError(f"{corpus}: {several} may be {split}; pass --train, --dev and --test instead")
             named[split] = str(found[0]) if found else None
     missing = [split for split in ("train", "dev") if named[split] is None]
     if missing:
         raise click.UsageError(f"no {' and no '.join(missing)} file; pass --corpus, or --train and --dev")
     return {split: Path(path) for split, path in named.items() if path is not None}
+
+
+def _split_of(name: str) -> str | None:
+    return next((split for split, words in SPLITS.items() if any(word in name.lower() for word in words)), None)
 
 
 def _marks_documents(path: Path) -> bool:
@@ -249,4 +257,5 @@ def _table(rows: list[dict[str, Any]], *, tests: bool) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    with report_failures():
+        main(standalone_mode=False)

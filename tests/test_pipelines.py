@@ -29,10 +29,12 @@ def run(name: str, *arguments: str | Path) -> tuple[int, str]:
         mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
-        pytest.raises(SystemExit) as ended,
     ):
-        runpy.run_path(str(path), run_name="__main__")
-    return int(ended.value.code or 0), out.getvalue()
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as ended:
+            return int(ended.code or 0), out.getvalue()
+    return 0, out.getvalue()
 
 
 def result(folder: Path) -> Any:

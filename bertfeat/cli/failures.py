@@ -24,6 +24,10 @@ def report_failures() -> Iterator[None]:
         _fail(str(error), error.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        # Its message is the whole help, whose lines stay as they are.
+        error.show()
+        sys.exit(error.exit_code)
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         _fail(error.format_message() + hint, error.exit_code)

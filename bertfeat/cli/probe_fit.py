@@ -77,9 +77,11 @@ def _lines(output: str, fitted: FittedProbe) -> list[str]:
         lines.append(f"seeds     {head} gives the same result with every seed; fitted once")
     dev = notes["dev"]
     if dev is not None:
+        from bertfeat.probes.metrics import printable
+
         lines += [*_scores(notes), *_left_out(dev, "dev")]
         if dev["unseen_labels"]:
-            counts = ", ".join(f"{name} ({n:,} rows)" for name, n in dev["unseen_labels"].items())
+            counts = ", ".join(f"{printable(name)} ({n:,} rows)" for name, n in dev["unseen_labels"].items())
             lines.append(f"dev       labels that train has not seen, counted as errors: {counts}")
     lines += _kept(notes["fit_report"])
     return lines

@@ -47,10 +47,9 @@ def sweep(
 
     chosen = head_params(params, class_weight=class_weight, metric=metric)
     check_folder(output, overwrite=overwrite)
-    names = None if features is None else [name.strip() for name in features.split(",") if name.strip()]
     label = settings.pop("label")
     with progress_line(quiet=quiet or as_json) as line:
-        found = sweep_probes(store, label, features=names, **settings, progress=stage_of(line), **chosen)
+        found = sweep_probes(store, label, features=features, **settings, progress=stage_of(line), **chosen)
     found.write(output, overwrite=overwrite)
     if as_json:
         click.echo(json.dumps({"output": output, **found.to_dict()}))

@@ -83,7 +83,11 @@ def check_labels(y: npt.ArrayLike, *, what: str = "y") -> Labels:
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise UserError(f"{what} has shape {labels.shape}; pass one label a row")
+    if labels.dtype.kind == "U" and not isinstance(y, np.ndarray):
+        # NumPy makes text of all that stands in a list with text.
+        labels = np.asarray(list(y), dtype=object)  # type: ignore[arg-type]
     if labels.dtype.kind == "O":
+        labels = np.array([v.item() if isinstance(v, np.generic) else v for v in labels.tolist()], dtype=object)
         kinds = {bool if isinstance(v, bool) else int if isinstance(v, int) else type(v) for v in labels.tolist()}
         if type(None) in kinds:
             raise UserError(f"{what}[{labels.tolist().index(None)}] is null; leave out rows without a label")

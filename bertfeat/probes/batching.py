@@ -30,8 +30,8 @@ _SORTED_BATCHES = 50
 # Limits of a batch when nothing is learned: rows, and values (32 MB of float32).
 _MAX_EVAL_ROWS = 4096
 _MAX_EVAL_VALUES = 8 << 20
-# Values of vectors that are held out of training at most, as they stand in memory: 128 MB of float32.
-_MAX_HELD_OUT_VALUES = 32 << 20
+# Values of vectors that are held out of training at most, as they stand in memory: 32 MB of float32.
+_MAX_HELD_OUT_VALUES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def hold_out(
 
     Args:
         data: The sequences.
-        share: The share that is held out, up to 128 MB of float32; one sequence at least.
+        share: The share that is held out, up to 32 MB of float32; one sequence at least.
         rng: Draws them.
         classes: Where sequences have one row each, their classes, (n_sequences,), which are then drawn in proportion.
 

@@ -131,7 +131,7 @@ class Scores:
             lines += ["", *_label_lines("entity", found.per_type)]
         lines += ["", *_label_lines("label", self.per_class)]
         if self.unseen_labels:
-            counts = ", ".join(f"{_printable(label)} ({count} rows)" for label, count in self.unseen_labels.items())
+            counts = ", ".join(f"{printable(label)} ({count} rows)" for label, count in self.unseen_labels.items())
             lines += ["", f"labels that training has not seen, counted as errors: {counts}"]
         return lines
 
@@ -227,8 +227,9 @@ def _scores(pairs: Pairs, classes: Labels, entities: EntityScores | None) -> Sco
         accuracy = metrics.accuracy_score(pairs.true, guesses)
         # The last column is of rows without a prediction.
         matrix = metrics.confusion_matrix(pairs.true, guesses, labels=np.append(places, len(places)))[:-1]
-    rows = zip(labels, *(values.tolist() for values in per_label), strict=True)
+    # Where no row is right, scikit-learn counts in floats.
     support = per_label[3].astype(np.int64)
+    rows = zip(labels, *(values.tolist() for values in (*per_label[:3], support)), strict=True)
     is_unseen = codes_of(pairs.labels, classes) < 0
     return Scores(
         n_rows=len(pairs.true),
@@ -283,7 +284,7 @@ def _require_same_kind(mine: Labels, my_name: str, theirs: Labels, their_name: s
 
 
 def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:
-    names = [_printable(label) for label in scores]
+    names = [printable(label) for label in scores]
     width = max([len(heading), *map(len, names)])
     lines = [f"{heading:<{width}}  precision  recall      f1  support"]
     lines += [
@@ -293,6 +294,6 @@ def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:
     return lines
 
 
-def _printable(label: object) -> str:
+def printable(label: object) -> str:
     """Return a label as text that keeps to its line."""
     return "".join(char if char.isprintable() else "\ufffd" for char in str(label))

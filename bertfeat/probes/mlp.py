@@ -96,7 +96,8 @@ class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-le
         Raises:
             UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
         """
-        return np.asarray(self.classes_[self._scores(self._sequences(X)).argmax(axis=1)])
+        codes = self._scores(self._sequences(X)).argmax(axis=1)
+        return np.asarray(self.classes_[codes])
 
     def predict_proba(self, X: object) -> npt.NDArray[np.float32]:  # noqa: N803
         """Return the probabilities of the classes, float32 (n_rows, n_classes).

@@ -20,7 +20,17 @@ from bertfeat.probes.parameters import choice, flag, is_list, positive, positive
 from bertfeat.probes.rows import TrainingRows, check_dev, check_training, check_width, take_arrays, take_scaling
 from bertfeat.probes.scaling import Scaling, fit_scaling
 from bertfeat.probes.sources import Sequences, flatten_labels
-from bertfeat.probes.training import Examples, Progress, Settings, Training, own_randomness, pick_device, train
+from bertfeat.probes.training import (
+    Examples,
+    Progress,
+    Settings,
+    Training,
+    device_to_load_on,
+    memory_errors_explained,
+    own_randomness,
+    pick_device,
+    train,
+)
 
 
 class NeuralProbe(Probe):
@@ -79,10 +89,10 @@ class NeuralProbe(Probe):
 
         Raises:
             UserError: A parameter, the data or dev cannot be used; the message says why.
-            RunError: The loss is not finite; the message names the epoch.
+            RunError: The loss is not finite (the message names the epoch), or memory does not suffice.
         """
         decays = self._weight_decays(dev is not None)
-        settings = self._settings()
+        settings = self._settings(pick_device(self.device))
         data = self._sequences(X)
         rows = check_training(data.vectors, self._flat_labels(y, data))
         metric = self._metric(rows.classes)
@@ -91,7 +101,7 @@ class NeuralProbe(Probe):
         best: tuple[Training, Network] | None = None
         tried = []
         for decay in decays:
-            with own_randomness(settings.seed, settings.device):
+            with memory_errors_explained(settings.device), own_randomness(settings.seed, settings.device):
                 network = self._build(scaling, len(rows.classes))
                 network.start_at(_shares(examples))
                 training = train(network, examples, split, settings, weight_decay=decay, progress=progress)
@@ -120,10 +130,12 @@ class NeuralProbe(Probe):
     def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
         """Take over a fitted state as `get_state` returns it; `classes_` must stand.
 
+        The network goes to the device that it was trained on, or to the CPU where this machine has not that.
+
         Raises:
             UserError: Something is missing, has the wrong shape, or holds NaN or infinity.
         """
-        device = self._settings().device
+        device = self._settings(device_to_load_on(self.device)).device
         dim = len(arrays["mean"]) if "mean" in arrays and arrays["mean"].ndim == 1 else 0
         if dim == 0:
             raise UserError("the saved probe has no array mean, (dim,), by which its width is known")
@@ -206,7 +218,7 @@ class NeuralProbe(Probe):
         _, labels = check_dev((data.vectors, self._flat_labels(dev[1], data)), dim, classes)
         return data, labels
 
-    def _settings(self) -> Settings:
+    def _settings(self, device: torch.device) -> Settings:
         """Return how to train, with the shared parameters checked."""
         choice("metric", self.metric, self.metrics)
         flag("standardize", self.standardize)
@@ -219,7 +231,7 @@ class NeuralProbe(Probe):
             patience=patience if flag("early_stopping", self.early_stopping) else None,
             size=self._batch_size(),
             seed=_whole("seed", self.seed),
-            device=pick_device(self.device),
+            device=device,
         )
 
     def _weight_decays(self, has_dev: bool) -> list[float]:
@@ -252,6 +264,6 @@ def _shares(examples: Examples) -> npt.NDArray[np.float64]:
 
 
 def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or int(value) < 0:
-        raise UserError(f"{name} {value!r} is no whole number of 0 or more")
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or not 0 <= int(value) < 1 << 63:
+        raise UserError(f"{name} {value!r} is no whole number of 0 or more, and below 2**63")
     return int(value)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
 
 from bertfeat.errors import UserError
 from bertfeat.probes.base import class_weights
@@ -94,6 +95,7 @@ class LinearProbe(RowProbe):
 
     def fit_report(self) -> dict[str, Any]:
         """Return the penalty that was kept, whether the fit converged, and what every value tried scored on dev."""
+        check_is_fitted(self, "coef_")
         return dict(self._report)
 
     def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:

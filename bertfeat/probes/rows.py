@@ -42,6 +42,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
 
     def fit_report(self) -> dict[str, Any]:
         """Return what fitting found out: the score on dev, if there was one."""
+        check_is_fitted(self, "scaling_")
         return dict(self._report)
 
     def predict(self, X: object) -> Labels:  # noqa: N803

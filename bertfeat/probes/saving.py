@@ -63,7 +63,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: dict[str, Any], *, overw
     """
     check_is_fitted(probe, "classes_")
     target = Path(os.path.abspath(folder))  # noqa: PTH100  # resolve() would follow a symbolic link
-    _check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite)
     arrays, state = probe.get_state()
     document = {
         "format_version": FORMAT_VERSION,
@@ -115,8 +115,12 @@ def load_probe(folder: str | Path) -> tuple[Probe, dict[str, Any]]:
     return probe, document["extra"]
 
 
-def _check_target(target: Path, *, overwrite: bool) -> None:
-    """Check that a probe may be saved at a path."""
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Check that a probe may be saved at a path.
+
+    Raises:
+        UserError: Something else stands there, or a probe and it is not to be replaced.
+    """
     if target.is_symlink():
         raise UserError(f"{target}: a symbolic link; remove it or save the probe elsewhere")
     if not os.path.lexists(target):

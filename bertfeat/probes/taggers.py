@@ -67,7 +67,8 @@ class Tagger(NeuralProbe):
         return float(np.mean(truth == predicted))
 
     def _labels(self, data: Sequences) -> Labels:
-        return np.asarray(self.classes_[self._scores(data).argmax(axis=1)])
+        codes = self._scores(data).argmax(axis=1)
+        return np.asarray(self.classes_[codes])
 
     def _sequences(self, X: object) -> Sequences:  # noqa: N803
         return Sequences.of(X)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from bertfeat.encoder.devices import resolve_device
-from bertfeat.errors import RunError, UserError
+from bertfeat.errors import ConfigError, RunError, UserError
 from bertfeat.probes.batching import BatchSize, shuffled_batches
 from bertfeat.probes.judging import DevSplit, Measure
 from bertfeat.probes.sources import Sequences
@@ -27,6 +28,7 @@ Progress: TypeAlias = Callable[[dict[str, Any]], None]
 
 # Gradients longer than this are cut to it; recurrent networks have rare ones that would undo what was learned.
 _MAX_GRADIENT_NORM = 5.0
+_CUDA = re.compile(r"cuda(:\d{1,4})?", re.ASCII)
 # The few weights of a scalar mix have far to go: from equal shares to one layer alone.
 _MIX_LR_FACTOR = 10.0
 
@@ -142,6 +144,40 @@ def pick_device(spec: object) -> torch.device:
     if not isinstance(spec, str) or not spec.startswith(("cpu", "cuda")) or "," in spec:
         raise UserError(f"device {spec!r} is none of auto, cpu, cuda, cuda:0, cuda:1, ...")
     return resolve_device(spec)[0]
+
+
+def device_to_load_on(spec: object) -> torch.device:
+    """Return the device of a saved probe: the one that it was trained on, or the CPU where this machine has not that.
+
+    Raises:
+        UserError: It is malformed.
+    """
+    try:
+        return pick_device(spec)
+    except ConfigError:
+        if not isinstance(spec, str) or _CUDA.fullmatch(spec) is None:
+            raise
+        return torch.device("cpu")
+
+
+@contextmanager
+def memory_errors_explained(device: torch.device) -> Iterator[None]:
+    """Turn what torch raises where memory does not suffice into one line.
+
+    Raises:
+        RunError: Memory does not suffice.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # Imported where it is needed: fitting a probe loads no encoder.
+        from bertfeat.encoder.encoder import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(
+            f"the memory of device {device.type} does not suffice to train; use a smaller hidden_size or batch_size"
+        ) from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertfeat.config import Combine, Level
@@ -27,14 +28,14 @@ class Choice:
         return self.feature if self.mix is None else _MIX + self.feature.removeprefix(_CONCAT)
 
 
-def choose_feature(store: Store, level: Level, feature: str | None, mix: str | None) -> Choice:
+def choose_feature(store: Store, level: Level, feature: str | None, mix: str | Sequence[int] | None) -> Choice:
     """Find the feature that is asked for.
 
     Args:
         store: The store.
         level: Its level.
         feature: Its name; None for the only one that is stored, or `concat_last4`.
-        mix: Layers to mix (`9..12`), in place of a feature.
+        mix: Layers to mix (`9..12`, or a list of numbers), in place of a feature.
 
     Raises:
         UserError: There is no such feature, or it does not follow which one is meant.
@@ -53,7 +54,7 @@ def choose_feature(store: Store, level: Level, feature: str | None, mix: str | N
     return Choice(_DEFAULT)
 
 
-def mix_of(store: Store, level: Level, layers: str) -> Choice:
+def mix_of(store: Store, level: Level, layers: str | Sequence[int]) -> Choice:
     """Return the concatenation of the layers of a scalar mix, lowest first, and their number.
 
     Raises:
@@ -63,6 +64,10 @@ def mix_of(store: Store, level: Level, layers: str) -> Choice:
         >>> mix_of(store, Level.WORD, "-2..-1")  # doctest: +SKIP
         Choice(feature='concat_05_06', mix=2)
     """
+    if not isinstance(layers, str):
+        if not len(layers):
+            raise UserError(f"mix {layers!r} is no layers; write them as '9..12' or [9, 10, 11, 12]")
+        layers = ",".join(map(str, layers))
     try:
         numbers = parse_layers(layers, store.metadata["n_layers"], model=store.metadata["model"])
     except ConfigError as error:

@@ -13,10 +13,11 @@ import polars as pl
 from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.probes.base import Probe
-from bertfeat.probes.saving import DOCUMENT
+from bertfeat.probes.saving import check_target
 from bertfeat.probes.saving import load_probe as load_head
 from bertfeat.probes.saving import save_probe as save_head
-from bertfeat.probing.labelling import LabelTable
+from bertfeat.probing.labelling import LabelTable, label_source
+from bertfeat.probing.outputs import check_parents
 from bertfeat.probing.predicting import Written, check_output, predict_table, predicted_frames, schema_of, write_frames
 from bertfeat.probing.reading import select_rows
 from bertfeat.probing.scoring import ProbeScore, score_labelled
@@ -80,6 +81,11 @@ class FittedProbe:
         found = select_rows(opened, self.level, self.spec.feature, label or self.label, labels=labels)
         if not len(found.rows):
             raise UserError(f"{opened.path}: no row at level {self.level} has a label; there is nothing to score")
+        theirs, mine = found.labels, self.probe.classes_
+        if theirs is not None and (theirs.dtype.kind == "U") != (mine.dtype.kind == "U"):
+            source = label_source(opened, label or self.label, labels)
+            examples = f"{theirs.tolist()[0]!r}, those of {self._mine} such as {mine.tolist()[0]!r}"
+            raise UserError(f"{source} holds labels such as {examples}; use one kind")
         chosen = found.has_vector
         documents = None if self.level is Level.SENTENCE else found.documents[chosen]
         stream = StoreStream(opened, self.level, self.spec.feature, rows=found.rows[chosen], documents=documents)
@@ -257,16 +263,15 @@ def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:
     """Check, before a fit, that a probe can be saved to a folder afterwards.
 
     Raises:
-        UserError: Something stands there.
+        UserError: Something stands there, or no folder can be made there.
     """
     target = Path(folder)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise UserError(f"{target}: not a folder; choose another --output")
-    if not target.is_dir() or not any(target.iterdir()):
-        return
-    if not (target / DOCUMENT).is_file():
-        raise UserError(f"{target}: not empty and no probe; choose another --output")
-    if not overwrite:
+    check_parents(target)
+    # What else stands there must be a probe and nothing but it; saving would refuse anything else.
+    check_target(target, overwrite=True)
+    if not overwrite and target.is_dir() and any(target.iterdir()):
         raise UserError(f"{target}: a probe stands there; choose another --output, or pass --overwrite")
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import polars as pl
 
 from bertfeat._version import __version__
 from bertfeat.config import Level
@@ -18,8 +16,9 @@ from bertfeat.probes.base import Labels, encode_labels
 from bertfeat.probes.heads import head_class, make_head
 from bertfeat.probing.features import choose_feature
 from bertfeat.probing.fitted import FittedProbe, as_store
-from bertfeat.probing.labelling import LabelTable
-from bertfeat.probing.reading import Dataset, LabelledRows, free_memory, read_dataset
+from bertfeat.probing.labelling import LabelTable, label_source, table_name
+from bertfeat.probing.memory import free_memory
+from bertfeat.probing.reading import Dataset, LabelledRows, read_dataset
 from bertfeat.probing.trials import Progress, count_rows, fit_seeds, outcome_of, silent, unseen_labels, versions_of
 from bertfeat.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -33,7 +32,7 @@ def fit_probe(
     feature: str | None = None,
     head: str = "logreg",
     dev: str | Path | Store | None = None,
-    mix: str | None = None,
+    mix: str | Sequence[int] | None = None,
     seeds: int = 1,
     seed: int = 0,
     labels: LabelTable | None = None,
@@ -47,18 +46,20 @@ def fit_probe(
 
     Args:
         store: The store, or its folder.
-        label: The column with the labels. At token level, a column of words labels the first token of each word.
+        label: The column with the labels; rows where it is null or empty are left out. At token level, a column of
+            words labels the first token of each word.
         level: token, word or sentence.
         feature: The feature; None for the only one that is stored, or `concat_last4`.
         head: logreg, svm, ridge, centroid, knn, mlp; at word and token level also the taggers linear and bilstm.
         dev: A store to choose settings and seeds by, extracted like the first one.
-        mix: Layers that a neural head weighs in a scalar mix (`9..12`), in place of a feature.
-        seeds: How many seeds a random head is fitted with; the one that is best on dev is kept.
+        mix: Layers that a neural head weighs in a scalar mix (`9..12`, or a list), in place of a feature.
+        seeds: How many seeds a random head is fitted with; the one that is best on dev is kept, so that more than one
+            need a dev split.
         seed: The first of them.
         labels: A file (.csv, .tsv, .jsonl, .parquet) or frame with the labels, in place of a column of the store: its
             columns are `doc_id`, at word and token level `word_index` or `token_index`, and the label's.
         dev_labels: The same for dev.
-        max_memory: Bytes that may be used; vectors that do not fit are streamed. None for half of what is free.
+        max_memory: Bytes that vectors may take; those that do not fit are streamed. None for half of what is free.
         limit: Learn from the first documents of the store alone.
         progress: Told what is being done.
         **params: The head's parameters.
@@ -83,6 +84,8 @@ def fit_probe(
     where = opened.schema(level).level
     check_head(head, where, mix=mix, seeds=seeds, params=params)
     check_dev_labels(opened_dev, dev_labels)
+    if seeds > 1 and opened_dev is None and head_class(head).is_random:
+        raise UserError(f"seeds {seeds} and there is no dev split to choose the best of them on; pass dev, or one seed")
     choice = choose_feature(opened, where, feature, mix)
     spec = FeatureSpec.of(opened, where, choice.feature)
     if opened_dev is not None:
@@ -103,7 +106,7 @@ def fit_probe(
     training = {
         "store": opened.path.name,
         "plan_hash": opened.manifest["plan_hash"],
-        "labels": None if labels is None else _table_name(labels),
+        "labels": None if labels is None else table_name(labels),
         "limit": limit,
         **count_rows(train),
         "dev": None if opened_dev is None or held is None else _dev(opened_dev, held, classes, dev_labels),
@@ -116,7 +119,9 @@ def fit_probe(
     return FittedProbe(best, spec, label, train.labelled.first_tokens, training, head)
 
 
-def check_head(head: str, level: Level, *, mix: str | None, seeds: int, params: Mapping[str, Any]) -> None:
+def check_head(
+    head: str, level: Level, *, mix: str | Sequence[int] | None, seeds: int, params: Mapping[str, Any]
+) -> None:
     """Check that a head is there, works at a level, and has the parameters; before anything is read.
 
     Raises:
@@ -168,21 +173,11 @@ def check_kinds(held: LabelledRows, store: Store, classes: Labels) -> None:
         raise UserError(f"{store.path}: labels on dev are such as {theirs!r}, on train such as {mine!r}; use one kind")
 
 
-def label_source(store: Store, label: str, labels: LabelTable | None) -> str:
-    """Name where labels come from, for messages."""
-    where = str(store.path) if labels is None else _table_name(labels)
-    return f"{where}: column {label!r}"
-
-
-def _table_name(labels: LabelTable) -> str:
-    return "a frame" if isinstance(labels, pl.DataFrame) else Path(labels).name
-
-
 def _dev(store: Store, data: Dataset, classes: Labels, labels: LabelTable | None) -> dict[str, Any]:
     return {
         "store": store.path.name,
         "plan_hash": store.manifest["plan_hash"],
-        "labels": None if labels is None else _table_name(labels),
+        "labels": None if labels is None else table_name(labels),
         **count_rows(data),
         "unseen_labels": unseen_labels(data, classes),
     }

@@ -91,6 +91,17 @@ def label_rows(shard: Store, level: Level, source: LabelSource) -> pl.DataFrame:
     return rows.select("doc_id", label, "is_candidate")
 
 
+def label_source(store: Store, label: str, labels: LabelTable | None) -> str:
+    """Name where labels come from, for messages."""
+    where = str(store.path) if labels is None else table_name(labels)
+    return f"{where}: column {label!r}"
+
+
+def table_name(labels: LabelTable) -> str:
+    """Name a table of labels, for messages."""
+    return "a frame" if isinstance(labels, pl.DataFrame) else Path(labels).name
+
+
 def none_matches(store: Store, level: Level, source: LabelSource) -> UserError:
     """Return the error for a table of labels of which none is for a row of the store."""
     assert source.table is not None
@@ -133,6 +144,8 @@ def _missing(store: Store, level: Level, name: str) -> str:
 def _read_table(labels: LabelTable) -> pl.DataFrame:
     if isinstance(labels, pl.DataFrame):
         return labels
+    if not isinstance(labels, str | Path):
+        raise UserError(f"labels are a {type(labels).__name__}; pass a file or a polars DataFrame")
     path = Path(labels)
     if not path.is_file():
         raise UserError(f"{path}: no such file; pass a .csv, .tsv, .jsonl or .parquet with doc_id and labels")

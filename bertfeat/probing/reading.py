@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from bertfeat.errors import UserError
 from bertfeat.probes.base import Labels, check_labels
 from bertfeat.probes.sources import Matrix, Sequences
 from bertfeat.probing.labelling import LabelSource, LabelTable, columns_of, find_labels, label_rows, none_matches
+from bertfeat.probing.memory import free_memory
 from bertfeat.probing.streams import FLOAT32_BYTES, StoreStream, lengths_of
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.store.reader import Store
@@ -109,7 +108,7 @@ class Dataset:
 
     @property
     def n_without_label(self) -> int:
-        """Rows that are left out because their label is null."""
+        """Rows that are left out because their label is null or empty."""
         return self.labelled.n_without_label
 
     @property
@@ -206,7 +205,7 @@ def select_rows(
     labels: LabelTable | None = None,
     limit: int | None = None,
 ) -> LabelledRows:
-    """Find the rows of a level that have a label, or all rows; see `read_dataset`.
+    """Find the rows of a level that have a label (neither null nor empty), or all rows; see `read_dataset`.
 
     The store's columns are read shard by shard, since documents never span shards.
 
@@ -225,11 +224,18 @@ def select_rows(
     values = None
     if source is not None:
         series = pl.concat([piece.labels for piece in pieces if piece.labels is not None])
-        if source.table is not None and not len(series) and n_total:
+        has_labels = source.table is not None and _is_given(source.table[source.name]).any()
+        if has_labels and not len(series) and n_total:
             raise none_matches(store, level, source)
         values = as_labels(series, source.where)
     first_tokens = level is Level.TOKEN and source is not None and source.level is Level.WORD
     return LabelledRows(rows, documents, values, has_vector[rows], n_total, first_tokens)
+
+
+def _is_given(labels: pl.Series) -> pl.Series:
+    """Return which rows have a label; an empty cell of a .csv or .tsv comes as an empty text, and is none."""
+    given = labels.is_not_null()
+    return given & (labels != "").fill_null(value=False) if labels.dtype == pl.String else given
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,7 +262,7 @@ def _shards(store: Store, level: Level, source: LabelSource | None, limit: int |
             keep &= documents < limit
         n_candidates = int(keep.sum())
         if source is not None:
-            keep &= frame["label"].is_not_null().to_numpy()
+            keep &= _is_given(frame["label"]).to_numpy()
         chosen = np.flatnonzero(keep)
         values = None if source is None else frame["label"].gather(chosen)
         yield _Piece(chosen + n_rows, documents[chosen], values, n_candidates)
@@ -284,14 +290,3 @@ def as_labels(values: pl.Series, where: str) -> Labels:
 
 def _n_bytes(n_rows: int, dim: int) -> int:
     return n_rows * dim * FLOAT32_BYTES * _COPIES
-
-
-def free_memory() -> int:
-    """Return the bytes of memory that are free now, as the system says."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

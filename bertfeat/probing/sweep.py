@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertfeat.errors import UserError
+from bertfeat.errors import RunError, UserError
+from bertfeat.probing.outputs import check_parents
 from bertfeat.reports.files import write_whole
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
@@ -82,7 +83,10 @@ class Sweep:
             RunError: The system refused a write.
         """
         out = check_folder(folder, overwrite=overwrite)
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{out}: cannot be made a folder: {(error.strerror or str(error)).lower()}") from error
         write_csv(out / "table.csv", _HEADERS, [row.cells() for row in self.rows])
         plot_layer_scores(self._series(), out / "plot")
         write_whole(out / "result.json", (json.dumps(self.to_dict(), indent=1) + "\n").encode())
@@ -112,11 +116,13 @@ def check_folder(folder: str | Path, *, overwrite: bool) -> Path:
     """Return a folder for a sweep's files, which need not be there yet.
 
     Raises:
-        UserError: Something stands there that is no sweep, or a sweep and it is not to be replaced.
+        UserError: Something stands there that is no sweep, or a sweep and it is not to be replaced, or no folder can be
+            made there.
     """
     out = Path(folder)
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UserError(f"{out}: not a folder; choose another --output")
+    check_parents(out)
     entries = {entry.name for entry in out.iterdir()} if out.is_dir() else set()
     if foreign := sorted(entries - _FILES):
         raise UserError(f"{out}: not empty and no sweep (it has {foreign[0]}); choose another --output")

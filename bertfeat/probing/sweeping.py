@@ -17,9 +17,10 @@ from bertfeat.probes.heads import head_class
 from bertfeat.probing.extras import require
 from bertfeat.probing.features import Choice, features_to_sweep, named_choice
 from bertfeat.probing.fitted import as_store
-from bertfeat.probing.fitting import check_dev_labels, check_head, check_kinds, check_not_empty, label_source
-from bertfeat.probing.labelling import LabelTable
-from bertfeat.probing.reading import LabelledRows, free_memory, read_vectors, select_rows
+from bertfeat.probing.fitting import check_dev_labels, check_head, check_kinds, check_not_empty
+from bertfeat.probing.labelling import LabelTable, label_source
+from bertfeat.probing.memory import free_memory
+from bertfeat.probing.reading import LabelledRows, read_vectors, select_rows
 from bertfeat.probing.sweep import Sweep, SweepRow
 from bertfeat.probing.trials import Progress, Trial, chosen_metric, fit_seeds, silent
 from bertfeat.provenance import FeatureSpec
@@ -36,7 +37,7 @@ def sweep_probes(
     level: str = "sentence",
     head: str = "logreg",
     dev: str | Path | Store | None = None,
-    features: Sequence[str] | None = None,
+    features: str | Sequence[str] | None = None,
     seeds: int = 1,
     seed: int = 0,
     labels: LabelTable | None = None,
@@ -54,9 +55,9 @@ def sweep_probes(
         level: token, word or sentence.
         head: See `fit_probe`.
         dev: A store to score on; None holds out a fifth of the documents.
-        features: Features, and mixes such as `mix_last4`; None for each layer that is stored, the concatenation and
-            mean of the last four and of all, what else is stored, and for neural heads a scalar mix of the last four
-            and of all layers but the embeddings.
+        features: Features, and mixes such as `mix_last4`, as a list or with commas. None for each layer that is stored,
+            the concatenation and mean of the last four and of all, what else is stored, and for neural heads a scalar
+            mix of the last four and of all layers but the embeddings.
         seeds: How many seeds a random head is fitted with.
         seed: The first of them, and the seed of the documents that are held out.
         labels: See `fit_probe`.
@@ -146,9 +147,11 @@ class _Data:
         return classes
 
 
-def _choices(store: Store, level: Level, head: str, features: Sequence[str] | None) -> list[Choice]:
+def _choices(store: Store, level: Level, head: str, features: str | Sequence[str] | None) -> list[Choice]:
     if features is None:
         return features_to_sweep(store, level, with_mixes=head_class(head).is_random)
+    if isinstance(features, str):
+        features = [name.strip() for name in features.split(",") if name.strip()]
     if not features:
         raise UserError("features is empty; name one or more, or leave it out for all")
     choices = list(dict.fromkeys(named_choice(store, level, name) for name in features))
