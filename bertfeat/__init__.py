@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from bertfeat.embedding import embed
     from bertfeat.errors import BertfeatError
     from bertfeat.extraction import extract
+    from bertfeat.indexing.building import build_index
+    from bertfeat.indexing.index import Index, open_index
+    from bertfeat.indexing.updating import update_index
     from bertfeat.probing.fitted import FittedProbe, load_probe
     from bertfeat.probing.fitting import fit_probe
     from bertfeat.probing.sweeping import sweep_probes
@@ -25,14 +28,18 @@ __all__ = [
     "BertfeatError",
     "ExtractConfig",
     "FittedProbe",
+    "Index",
     "Store",
     "__version__",
+    "build_index",
     "embed",
     "extract",
     "fit_probe",
     "load_probe",
+    "open_index",
     "open_store",
     "sweep_probes",
+    "update_index",
     "verify",
 ]
 
@@ -40,13 +47,17 @@ _HOMES = {
     "BertfeatError": "bertfeat.errors",
     "ExtractConfig": "bertfeat.config",
     "FittedProbe": "bertfeat.probing.fitted",
+    "Index": "bertfeat.indexing.index",
     "Store": "bertfeat.store.reader",
+    "build_index": "bertfeat.indexing.building",
     "embed": "bertfeat.embedding",
     "extract": "bertfeat.extraction",
     "fit_probe": "bertfeat.probing.fitting",
     "load_probe": "bertfeat.probing.fitted",
+    "open_index": "bertfeat.indexing.index",
     "open_store": "bertfeat.store.reader",
     "sweep_probes": "bertfeat.probing.sweeping",
+    "update_index": "bertfeat.indexing.updating",
     "verify": "bertfeat.store.verification",
 }
 

@@ -101,6 +101,7 @@ def test_every_file_that_it_links_is_there() -> None:
 @pytest.mark.parametrize("flag", sorted(set(re.findall(r"`(--[a-z-]+)", README))))
 def test_every_flag_it_names_is_one(flag: str) -> None:
     commands = ("extract", "inspect", "verify", "probe fit", "probe score", "probe predict", "probe sweep")
+    commands += ("index build", "index eval", "search")
     assert any(flag in bertfeat(*command.split(), "--help").out for command in commands)
 
 

@@ -17,6 +17,8 @@ _COMMANDS = {
     "extract": ("bertfeat.cli.extract", "Run an encoder over a corpus and keep its hidden states."),
     "inspect": ("bertfeat.cli.inspect", "Show what is in a store, from which model, how fast it was made."),
     "probe": ("bertfeat.cli.probe", "Fit, score and apply classifiers on the features of a store."),
+    "index": ("bertfeat.cli.index", "Build, update, describe and measure indexes of a store's vectors."),
+    "search": ("bertfeat.cli.search", "Find the most similar texts, or words in context."),
     "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
     "models": ("bertfeat.cli.models", "List the model families that can be run."),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -50,7 +51,7 @@ class ArrayParts:
         self.vectors = vectors
         self.n_vectors, self.dim = vectors.shape
         borders = np.linspace(0, self.n_vectors, n_parts + 1).astype(int).tolist()
-        self.parts = [range(a, b) for a, b in zip(borders, borders[1:], strict=False)]
+        self.parts: Sequence[range] = [range(a, b) for a, b in itertools.pairwise(borders)]
         self._batch_size = batch_size
 
     def batches(self, part: int) -> Iterator[VectorBatch]:
@@ -79,6 +80,21 @@ def checked(batch: VectorBatch) -> npt.NDArray[np.float32]:
         if len(bad):
             where = batch.positions.start + int(bad[0])
             raise UserError(f"vector {where} holds NaN or infinity, which no index can order; extract the store again")
+    return vectors
+
+
+def checked_queries(queries: npt.NDArray[Any], dim: int) -> npt.NDArray[np.float32]:
+    """Return queries as contiguous float32 (n_queries, dim).
+
+    Raises:
+        UserError: They are not `dim` numbers each, or one holds NaN or infinity; the message names it.
+    """
+    if queries.ndim != 2 or queries.shape[1] != dim:
+        raise UserError(f"queries of shape {queries.shape}: the index takes (n_queries, {dim})")
+    vectors = np.ascontiguousarray(queries, dtype=np.float32)
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise UserError(f"query {int(bad[0])} holds NaN or infinity, which nothing compares with; encode it again")
     return vectors
 
 

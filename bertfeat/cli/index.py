@@ -1,0 +1,207 @@
+"""`bertfeat index`: build an index of a store's vectors, add to it, describe it, measure it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from bertfeat.cli.options import ByteSize, GroupedCommand, option
+
+_WHAT, _HOW, _RUN = "What", "How", "Run"
+_REDRAW_S = 0.2
+_HELP = """Indexes find the most similar rows of a store.
+
+\b
+Examples:
+  bertfeat index build features -o sentences.index --level sentence --transform center
+  bertfeat index build features -o words.index --level word --feature layer_11 --max-memory 8GB
+  bertfeat index update sentences.index grown-features
+  bertfeat index info sentences.index
+  bertfeat index eval sentences.index --queries queries.jsonl --qrels qrels.tsv
+  bertfeat search sentences.index "how do I wash a woollen jumper?"
+"""
+_BUILD_HELP = """Index the vectors of a store, so that `bertfeat search` finds the nearest ones.
+
+Run again, the same command goes on where it broke off, and does nothing on a finished index. The memory is estimated
+before anything is read: what does not fit is refused, with the best index that does.
+
+--index auto compares all of a few thousand vectors, and sorts more into lists that a search looks at some of; how many
+is measured, until searches find --recall of the ten nearest. Or name any index of faiss: Flat, HNSW32, IVF1024,SQ8, ...
+"""
+
+
+@click.group(name="index", help=_HELP)
+def command() -> None:
+    """Build, update, describe and measure indexes."""
+
+
+@command.command(
+    name="build", cls=GroupedCommand, help=_BUILD_HELP, short_help="Index the vectors of a store for searching."
+)
+@click.argument("store", metavar="STORE")
+@option(_RUN, "-o", "--output", required=True, metavar="INDEX", help="Folder of the index.")
+@option(_WHAT, "--level", metavar="LEVEL", help="sentence, word or token.  [default: the only one stored]")
+@option(_WHAT, "--feature", metavar="NAME", help="Such as layer_11.  [default: the only one, or concat_last4]")
+@option(_HOW, "--index", default="auto", show_default=True, metavar="FACTORY", help="auto, or as faiss calls it.")
+@option(
+    _HOW,
+    "--metric",
+    type=click.Choice(["cosine", "ip", "l2"]),
+    default="cosine",
+    show_default=True,
+    help="Cosine, inner product, or Euclidean distance.",
+)
+@option(
+    _HOW,
+    "--transform",
+    default="none",
+    show_default=True,
+    metavar="NAME",
+    help="none, center, whiten, whiten:DIM, pca:DIM. BERT's vectors have much in common; centring takes it away.",
+)
+@option(_HOW, "--recall", type=float, default=0.95, show_default=True, help="Part of the ten nearest to be found.")
+@option(_HOW, "--max-memory", type=ByteSize(), default="4GB", show_default=True, help="To build it, and to hold it.")
+@option(_HOW, "--seed", type=int, default=0, show_default=True, help="Seed of what is drawn by lot.")
+@option(_RUN, "--threads", type=click.IntRange(min=1), help="Threads to compute on.  [default: all]")
+@option(_RUN, "--overwrite", is_flag=True, help="Replace an index that is already there.")
+@option(_RUN, "--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@option(_RUN, "--quiet", is_flag=True, help="No progress and no summary.")
+def build(
+    store: str,
+    output: str,
+    level: str | None,
+    feature: str | None,
+    overwrite: bool,
+    as_json: bool,
+    quiet: bool,
+    **values: Any,
+) -> None:
+    """Index the vectors of a store."""
+    from bertfeat.cli.search_summary import index_summary, result_line
+    from bertfeat.indexing.building import build_or_find
+    from bertfeat.search.metrics import Metric
+    from bertfeat.search.settings import BuildSettings
+    from bertfeat.search.transforms import TransformSpec
+
+    settings = BuildSettings(
+        index=values["index"],
+        metric=Metric(values["metric"]),
+        transform=TransformSpec.parse(values["transform"]),
+        max_memory_bytes=values["max_memory"],
+        recall=values["recall"],
+        seed=values["seed"],
+        n_threads=values["threads"],
+    )
+    with _progress(silent=quiet or as_json) as tell:
+        index, was_there = build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=tell)
+    with index:
+        if as_json:
+            click.echo(json.dumps({**index_summary(index), "was_complete": was_there}))
+        elif not quiet:
+            click.echo(result_line(index, "already built; nothing to do: " if was_there else ""))
+
+
+@command.command(name="update")
+@click.argument("index", metavar="INDEX")
+@click.argument("store", metavar="STORE")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
+    """Add the rows that a store has grown by.
+
+    STORE was extracted with the same settings from the same texts, and further ones behind. Recall is measured again.
+    The index is replaced at once when the new one is whole.
+    """
+    from bertfeat.cli.search_summary import index_summary, result_line
+    from bertfeat.indexing.updating import update_or_find
+
+    with _progress(silent=quiet or as_json) as tell:
+        updated, n_added = update_or_find(index, store, progress=tell)
+    with updated:
+        if as_json:
+            click.echo(json.dumps({**index_summary(updated), "n_added": n_added}))
+        elif not quiet:
+            click.echo(result_line(updated, f"{n_added:,} added: " if n_added else "no new rows; nothing to do: "))
+
+
+@command.command(name="info")
+@click.argument("index", metavar="INDEX")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(index: str, as_json: bool) -> None:
+    """Show what an index holds, where it comes from, and what was measured of it."""
+    from bertfeat.cli.search_summary import description_summary, info_lines
+
+    summary = description_summary(index)
+    click.echo(json.dumps(summary) if as_json else "\n".join(info_lines(summary)))
+
+
+@command.command(name="eval")
+@click.argument("index", metavar="INDEX")
+@click.option("--n-queries", type=click.IntRange(min=1), default=1000, show_default=True, help="Vectors to search for.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which ones.")
+@click.option("--queries", metavar="FILE", help="Queries with ids: .jsonl, .csv, .tsv, ... Needs --qrels.")
+@click.option("--qrels", metavar="FILE", help="Relevant documents of the queries: TREC, BEIR's .tsv, or .jsonl.")
+@click.option("--store", metavar="STORE", help="Where the store lies now.")
+@click.option("--untrusted", is_flag=True, help="INDEX is from somebody else: read it in a process that is limited.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(
+    index: str,
+    n_queries: int,
+    seed: int,
+    queries: str | None,
+    qrels: str | None,
+    store: str | None,
+    untrusted: bool,
+    as_json: bool,
+) -> None:
+    """Measure recall@1, @10 and @100 against exact search, and speed; with --qrels also nDCG@10, MRR@10 and recall@100.
+
+    Vectors of the index, drawn by lot, are the queries; each is left out of its own hits.
+    """
+    if (queries is None) != (qrels is None):
+        raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())
+    from bertfeat.cli.search_summary import eval_lines, index_summary
+    from bertfeat.indexing.evaluating import evaluate_index, evaluate_retrieval
+    from bertfeat.indexing.index import open_index
+
+    with open_index(index, untrusted=untrusted, store=store) as opened:
+        retrieval = None if qrels is None or queries is None else evaluate_retrieval(opened, qrels, queries)
+        measured = evaluate_index(opened, n_queries=n_queries, seed=seed)
+        summary = index_summary(opened)
+    result = {
+        "index": index,
+        **measured,
+        "bytes_per_vector": summary["bytes_per_vector"],
+        "build_s": summary["build_s"],
+        **({} if retrieval is None else {"retrieval": retrieval}),
+    }
+    click.echo(json.dumps(result) if as_json else "\n".join(eval_lines(result)))
+
+
+@contextmanager
+def _progress(*, silent: bool) -> Iterator[Callable[[str], None] | None]:
+    """Redraw one line on a terminal."""
+    if silent or not sys.stderr.isatty():
+        yield None
+        return
+    from bertfeat.cli.progress import ProgressLine
+
+    line = ProgressLine()
+    drawn_at = 0.0
+
+    def tell(text: str) -> None:
+        nonlocal drawn_at
+        if time.monotonic() - drawn_at >= _REDRAW_S:
+            line.stage(text)
+            drawn_at = time.monotonic()
+
+    try:
+        yield tell
+    finally:
+        line.clear()

@@ -1,0 +1,103 @@
+"""`bertfeat search`: the most similar documents, or the most similar words in context."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertfeat.cli.options import GroupedCommand, option
+
+if TYPE_CHECKING:
+    from bertfeat.indexing.index import Index
+
+_QUERY, _FILTER, _OUTPUT = "Query", "Which rows may be found", "Output"
+_HELP = """Find what is most similar to a text, or to a word as it is used in a text.
+
+TEXT is encoded exactly as the store was that INDEX was built from. In an index of words or tokens, brackets mark the
+one that is meant, and its nearest are occurrences that are used alike; write \\[ for a bracket of the text.
+
+\b
+Examples:
+  bertfeat search sentences.index "how do I wash a woollen jumper?" -k 5
+  bertfeat search words.index --level word "He sat on the [bank] of the river" --exclude-same-word
+  bertfeat search sentences.index "late delivery" --where "label = 'complaint'" --json
+  bertfeat search sentences.index --queries questions.jsonl --out hits.parquet -k 100
+"""
+
+
+@click.command(
+    name="search", cls=GroupedCommand, help=_HELP, short_help="Find the most similar texts, or words in context."
+)
+@click.argument("index", metavar="INDEX")
+@click.argument("text", metavar="[TEXT]", required=False)
+@option(_QUERY, "-k", "k", type=int, default=10, show_default=True, metavar="N", help="How many to find.")
+@option(_QUERY, "--level", type=click.Choice(["token", "word", "sentence"]), help="What INDEX has to hold.")
+@option(_QUERY, "--span", is_flag=True, help="INDEX has to hold words or tokens, one of which TEXT has in brackets.")
+@option(_QUERY, "--queries", metavar="FILE", help="Search for every text of a .txt, .jsonl, .csv, ...; needs --out.")
+@option(_QUERY, "--text-column", metavar="NAME", default="text", show_default=True, help="Its column with the text.")
+@option(_QUERY, "--id-column", metavar="NAME", help="Its column with the id.  [default: id, _id or query_id, if there]")
+@option(_FILTER, "--where", metavar="SQL", help="Condition on columns of the store: \"label = 'x' AND n_tokens > 3\".")
+@option(_FILTER, "--same-word", is_flag=True, help="Only the marked word itself, in upper or lower case.")
+@option(_FILTER, "--exclude-same-word", is_flag=True, help="Only other words.")
+@option(_OUTPUT, "--out", metavar="HITS.parquet", help="File for the hits of --queries.")
+@option(_OUTPUT, "--overwrite", is_flag=True, help="Replace the file of --out.")
+@option(_OUTPUT, "--columns", metavar="A,B", help="Further columns of the store to give with each hit.")
+@option(
+    _OUTPUT, "--context", type=click.IntRange(0), default=40, show_default=True, help="Text beside a word, in columns."
+)
+@option(_OUTPUT, "--json", "as_json", is_flag=True, help="Print one JSON object a hit, each on a line of its own.")
+@option(_OUTPUT, "--quiet", is_flag=True, help="With --queries, no summary.")
+@click.option("--store", metavar="STORE", help="Where the store lies now.")
+@click.option("--untrusted", is_flag=True, help="INDEX is from somebody else: read it in a process that is limited.")
+def command(
+    index: str,
+    text: str | None,
+    queries: str | None,
+    level: str | None,
+    span: bool,
+    store: str | None,
+    untrusted: bool,
+    **settings: Any,
+) -> None:
+    """Find the most similar texts, or words in context."""
+    _check_flags(text, queries, settings)
+    from bertfeat.indexing.index import open_index
+
+    with open_index(index, untrusted=untrusted, store=store) as opened:
+        _check_level(opened, level, span=span)
+        if queries is not None:
+            from bertfeat.cli.search_batches import search_file
+
+            search_file(opened, queries, settings)
+        else:
+            from bertfeat.cli.search_output import hit_lines
+
+            assert text is not None
+            for line in hit_lines(opened, text, settings):
+                click.echo(line)
+
+
+def _check_flags(text: str | None, queries: str | None, settings: dict[str, Any]) -> None:
+    context = click.get_current_context()
+    if (text is None) == (queries is None):
+        what = "no TEXT to search for; write one, or pass --queries FILE" if text is None else "both TEXT and --queries"
+        raise click.UsageError(what if text is None else f"{what} are given; pass one of them", context)
+    if (queries is None) != (settings["out"] is None):
+        raise click.UsageError(
+            "--queries needs a file for the hits: --out HITS.parquet" if queries else "--out is for --queries FILE",
+            context,
+        )
+    if settings["as_json"] and queries is not None:
+        raise click.UsageError("--json is for a single TEXT; the hits of --queries go to --out", context)
+    if settings["same_word"] and settings["exclude_same_word"]:
+        raise click.UsageError("--same-word and --exclude-same-word leave nothing to find; pass one of them", context)
+
+
+def _check_level(index: Index, level: str | None, *, span: bool) -> None:
+    from bertfeat.errors import UserError
+
+    if level is not None and level != index.level:
+        raise UserError(f"{index.path}: holds level {index.level}, not {level}; drop --level, or use another index")
+    if span and index.level == "sentence":
+        raise UserError(f"{index.path}: holds whole texts, not words; drop --span, or build an index with --level word")

@@ -1,0 +1,127 @@
+"""The hits of many queries, streamed to Parquet batch by batch."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertfeat.cli.progress import counted, human_time
+from bertfeat.cli.search_output import split_names
+from bertfeat.errors import RunError, UserError
+from bertfeat.indexing.hits import DEFAULT_COLUMNS
+from bertfeat.indexing.queryfiles import Query, QueryFile
+
+if TYPE_CHECKING:
+    from bertfeat.indexing.index import Index
+
+_QUERIES_AT_ONCE = 1024
+
+
+def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
+    """Search for every query of a file and write the hits; the file appears when it is whole.
+
+    Raises:
+        UserError: The queries, a flag or the place of the hits cannot be used; nothing is written.
+        RunError: The hits cannot be written.
+    """
+    started = time.monotonic()
+    out = Path(settings["out"])
+    check_output(out, overwrite=settings["overwrite"])
+    file = QueryFile(
+        queries,
+        text_column=settings["text_column"],
+        id_column=settings["id_column"],
+        batch_size=_QUERIES_AT_ONCE,
+    )
+    n_hits = 0
+    with HitWriter(out) as writer:
+        for batch in file.batches():
+            frame = _search(index, batch, settings)
+            writer.write(frame)
+            n_hits += len(frame)
+    if not settings["quiet"]:
+        seconds = time.monotonic() - started
+        rate = file.n_queries / max(seconds, 1e-9)
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        done = f"{counted(n_hits, 'hit')} of {file.n_queries:,} queries in {human_time(seconds)}"
+        click.echo(f"{out}: {done}, {speed} queries/s")
+
+
+def _search(index: Index, batch: list[Query], settings: dict[str, Any]) -> pl.DataFrame:
+    encoded = index.encode([query.text for query in batch], [query.name for query in batch])
+    frame = index.search(
+        encoded,
+        settings["k"],
+        where=settings["where"],
+        same_word=settings["same_word"],
+        exclude_same_word=settings["exclude_same_word"],
+        columns=list(dict.fromkeys([*DEFAULT_COLUMNS[index.level], *split_names(settings["columns"])])),
+    )
+    ids = pl.Series("query_id", [query.query_id for query in batch])
+    return frame.select(ids.gather(frame["query"]).alias("query_id"), pl.exclude("query"))
+
+
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Refuse a place where no file can or may be written.
+
+    Raises:
+        UserError: Something stands there, or its folder does not.
+    """
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; name a file for the hits")
+    if os.path.lexists(path) and not overwrite:
+        raise UserError(f"{path}: is there already; name another file, or pass --overwrite")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{path}: no folder {path.absolute().parent}; make it first")
+
+
+class HitWriter:
+    """Writes frames of equal columns to one Parquet file, which has its name once it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._writer: pq.ParquetWriter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """Write the rows of a frame.
+
+        Raises:
+            RunError: The system refused.
+        """
+        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+        try:
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self._tmp, table.schema, compression="zstd")
+            self._writer.write_table(table)
+        except (OSError, pa.ArrowException) as error:
+            raise self._refused(error) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+            if kind is None:
+                self._tmp.replace(self._path)
+        except (OSError, pa.ArrowException) as refused:
+            if kind is None:
+                raise self._refused(refused) from refused
+        finally:
+            self._tmp.unlink(missing_ok=True)
+
+    def _refused(self, error: Exception) -> RunError:
+        reason = " ".join(str(error).split())
+        return RunError(f"{self._path}: cannot be written: {reason}; see to it and run the same command again")

@@ -1,0 +1,111 @@
+"""The hits of one query as lines: aligned columns, words in context, or JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertfeat.indexing.hits import DEFAULT_COLUMNS
+from bertfeat.indexing.kwic import Context, display_width, printable
+
+if TYPE_CHECKING:
+    from bertfeat.indexing.index import Index
+
+_MAX_CELL = 40
+
+
+def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str]:
+    """Search for a text and yield what is printed.
+
+    Args:
+        index: The index.
+        text: The query.
+        settings: The values of the flags.
+
+    Raises:
+        UserError: The query or a flag cannot be used.
+    """
+    further = split_names(settings["columns"])
+    names = list(dict.fromkeys([*DEFAULT_COLUMNS[index.level], *further]))
+    frame = index.search(
+        text,
+        settings["k"],
+        where=settings["where"],
+        same_word=settings["same_word"],
+        exclude_same_word=settings["exclude_same_word"],
+        columns=["row", *names],
+    )
+    contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
+    hits = list(frame.select("rank", "score", *names).iter_rows(named=True))
+    if settings["as_json"]:
+        for number, hit in enumerate(hits):
+            yield hit_json(hit, None if contexts is None else contexts[number])
+    elif not hits:
+        click.echo(f"bertfeat: {index.path}: nothing fits the filters", err=True)
+    else:
+        yield from _table(hits, contexts, further, settings["context"])
+
+
+def split_names(text: str | None) -> list[str]:
+    """Return the names in a list with commas."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def hit_json(hit: dict[str, Any], context: Context | None) -> str:
+    """Return a hit as one line of JSON; a word has its surroundings as `context`."""
+    beside = {} if context is None else {"context": context.marked()}
+    # JSON has no NaN, which a column of the store may hold.
+    known = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in hit.items()
+    }
+    # Floats of 32 bits have no more digits than these to show.
+    score = float(f"{hit['score']:.7g}")
+    return json.dumps({**known, "score": score, **beside}, default=str)
+
+
+def _table(hits: list[dict[str, Any]], contexts: list[Context] | None, further: list[str], width: int) -> Iterator[str]:
+    """Yield a header and a line for each hit; the last column, the text, is as wide as it is."""
+    columns = {
+        "rank": [str(hit["rank"]) for hit in hits],
+        "score": [f"{hit['score']:.4f}" for hit in hits],
+        **{name: [_cell(hit[name]) for hit in hits] for name in dict.fromkeys(["doc_id", *further])},
+    }
+    if contexts is None:
+        columns.pop("text", None)
+        last, texts = "text", [printable(hit["text"]) for hit in hits]
+    else:
+        reach = max(display_width(context.left) for context in contexts)
+        last, texts = "context", [context.aligned(min(reach, width)) for context in contexts]
+    widths = {name: max(map(display_width, [name, *cells])) for name, cells in columns.items()}
+    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    rows = [list(columns), *map(list, zip(*columns.values(), strict=True))]
+    for cells, text in zip(rows, [last, *texts], strict=True):
+        padded = [
+            _padded(cell, widths[name], right=name in ("rank", "score"))
+            for name, cell in zip(columns, cells, strict=True)
+        ]
+        yield _cut("  ".join([*padded, text]), limit).rstrip()
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else printable(str(value))
+    return _cut(text, _MAX_CELL)
+
+
+def _cut(text: str, limit: int | None) -> str:
+    if limit is None or display_width(text) <= limit:
+        return text
+    while display_width(text) >= limit:
+        text = text[: -max(1, (display_width(text) - limit) // 2)]
+    return text + "…"
+
+
+def _padded(text: str, width: int, *, right: bool) -> str:
+    blanks = " " * (width - display_width(text))
+    return blanks + text if right else text + blanks

@@ -1,0 +1,133 @@
+"""What the command line says of an index, as text and as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertfeat.cli.progress import counted, human_bytes, human_time
+from bertfeat.indexing.origin import Origin
+from bertfeat.search.description import INDEX, IndexDescription
+from bertfeat.search.files import read_description
+
+if TYPE_CHECKING:
+    from bertfeat.indexing.index import Index
+
+
+def description_summary(path: str | Path) -> dict[str, Any]:
+    """Return what an index says of itself as plain JSON values; its other files are not read.
+
+    Raises:
+        UserError: There is no index, or its description is damaged.
+    """
+    folder = Path(path)
+    description = read_description(folder)
+    return _summary(folder, description, Origin.from_json(description.source, folder))
+
+
+def index_summary(index: Index) -> dict[str, Any]:
+    """Return what an open index says of itself as plain JSON values."""
+    return _summary(index.path, index.description, index.origin)
+
+
+def _summary(path: Path, description: IndexDescription, origin: Origin) -> dict[str, Any]:
+    spec = origin.spec
+    n_bytes = description.files[INDEX].n_bytes
+    return {
+        "index": str(path),
+        "n_vectors": description.n_vectors,
+        "dim": description.dim,
+        "index_dim": description.index_dim,
+        "level": str(spec.level),
+        "feature": spec.feature,
+        "metric": str(description.metric),
+        "transform": str(description.transform),
+        "factory": description.factory,
+        "parameters": dict(description.parameters),
+        "recall_at_10": description.measured.get("recall_at_10"),
+        "n_bytes": n_bytes,
+        "bytes_per_vector": round(n_bytes / max(description.n_vectors, 1), 2),
+        "build_s": round(sum(description.seconds.values()), 3),
+        "store": origin.store,
+        "model": spec.model,
+        "settings": dict(description.settings),
+        "measured": dict(description.measured),
+        "seconds": dict(description.seconds),
+        "spec": spec.to_dict(),
+        "plan_hash": origin.plan_hash,
+        "rows_digest": origin.rows_digest,
+        "files": {name: found.digest for name, found in description.files.items()},
+    }
+
+
+def result_line(index: Index, before: str) -> str:
+    """Return one line on an index."""
+    summary = index_summary(index)
+    return f"{index.path}: {before}{_what(summary)}, {human_bytes(summary['n_bytes'])}{_recall(summary)}"
+
+
+def info_lines(summary: dict[str, Any]) -> list[str]:
+    """Return what `bertfeat index info` prints."""
+    spec, settings = summary["spec"], summary["settings"]
+    parameters = ", ".join(f"{name} {value:g}" for name, value in summary["parameters"].items())
+    shrunk = "" if summary["index_dim"] == summary["dim"] else f" to {summary['index_dim']} dimensions"
+    revision = f" at {spec['revision']}" if spec["revision"] else ""
+    pooled = f", pooled by {spec['pooling']}" if spec["pooling"] else ""
+    layers = f"layers {', '.join(map(str, spec['layers']))}"
+    return [
+        f"{summary['index']}: {_what(summary)}",
+        "",
+        f"rows       level {summary['level']}, {summary['feature']} of {summary['store']}",
+        f"model      {spec['model']}{revision} ({spec['family']}), {layers}{pooled}",
+        f"compared   by {summary['metric']}, transform {summary['transform']}{shrunk}",
+        f"index      {summary['factory']}" + (f", searched with {parameters}" if parameters else ""),
+        f"size       {human_bytes(summary['n_bytes'])}, {summary['bytes_per_vector']:g} bytes a vector",
+        f"asked for  {_asked(settings)}",
+        f"measured   {_recall(summary).removeprefix(', ') or 'nothing: too few vectors'}{_speed(summary)}",
+        f"built in   {human_time(summary['build_s'])}",
+    ]
+
+
+def eval_lines(result: dict[str, Any]) -> list[str]:
+    """Return what `bertfeat index eval` prints."""
+    lines = [
+        f"{result['index']}: {counted(result['n_queries'], 'query').replace('querys', 'queries')}, each without itself"
+    ]
+    for name in ("recall@1", "recall@10", "recall@100"):
+        value = result[name]
+        lines.append(f"{name:<17}{'too few vectors' if value is None else f'{value:.4f}'}")
+    lines += [
+        f"{'queries/s':<17}{result['queries_per_s']:,.0f} at once, {result['ms_per_query']:.3g} ms for one alone",
+        f"{'bytes a vector':<17}{result['bytes_per_vector']:g}",
+        f"{'build time':<17}{human_time(result['build_s'])}",
+    ]
+    if found := result.get("retrieval"):
+        missing = f", {found['n_missing']:,} judged ones are not in the file" if found["n_missing"] else ""
+        lines += ["", f"retrieval set: {found['n_queries']:,} queries{missing}"]
+        lines += [f"{name:<17}{found[name]:.4f}" for name in ("ndcg@10", "mrr@10", "recall@100")]
+    return lines
+
+
+def _what(summary: dict[str, Any]) -> str:
+    vectors = f"{counted(summary['n_vectors'], 'vector')} of {summary['dim']} dimensions"
+    return f"{vectors}, {summary['factory']}, {summary['metric']}, transform {summary['transform']}"
+
+
+def _recall(summary: dict[str, Any]) -> str:
+    recall = summary["recall_at_10"]
+    if recall is None:
+        return ""
+    missed = "" if summary["measured"].get("target_met") else f", short of {summary['settings']['recall']:g}"
+    return f", recall@10 {recall:.4f}{missed}"
+
+
+def _speed(summary: dict[str, Any]) -> str:
+    measured = summary["measured"]
+    if "queries_per_s" not in measured:
+        return ""
+    return f" on {measured['n_queries']:,} queries that it was not tuned on, {measured['queries_per_s']:,.0f} queries/s"
+
+
+def _asked(settings: dict[str, Any]) -> str:
+    memory = human_bytes(settings["max_memory_bytes"])
+    return f"index {settings['index']}, recall {settings['recall']:g}, memory {memory}, seed {settings['seed']}"

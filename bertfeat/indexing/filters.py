@@ -1,0 +1,133 @@
+"""Which rows may be found: an SQL condition over a store's columns, or the same word as the query's."""
+
+from __future__ import annotations
+
+import functools
+
+import polars as pl
+
+from bertfeat.config import Level
+from bertfeat.errors import UserError
+from bertfeat.records import BoolArray, Int32Array, IntArray
+from bertfeat.store.reader import Store
+
+# The column that holds what a row looks like, by level.
+SURFACES = {Level.TOKEN: "token", Level.WORD: "word"}
+
+
+class PositionFilters:
+    """Which positions of an index may be found: bool (n_vectors,) arrays, kept for the many batches of a file.
+
+    Args:
+        store: The store.
+        level: The level.
+        rows: int64 (n_vectors,), the row of the level that each vector comes from.
+    """
+
+    def __init__(self, store: Store, level: Level, rows: IntArray) -> None:
+        self._store = store
+        self._level = level
+        self._rows = rows
+        self._where: tuple[str, BoolArray] | None = None
+
+    def condition(self, where: str) -> BoolArray:
+        """Return the positions that an SQL condition holds for; see `condition_mask`."""
+        if self._where is None or self._where[0] != where:
+            self._where = where, condition_mask(self._store, self._level, where)[self._rows]
+        return self._where[1]
+
+    def words_like(self, word: str) -> BoolArray:
+        """Return the positions of a word or token, in upper or lower case."""
+        codes, numbers = self._words
+        alike: BoolArray = codes == numbers.get(word.casefold(), -2)
+        return alike
+
+    @functools.cached_property
+    def _words(self) -> tuple[Int32Array, dict[str, int]]:
+        codes, numbers = surface_codes(self._store, self._level)
+        return codes[self._rows], numbers
+
+
+def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
+    """Evaluate an SQL condition on the rows of a level.
+
+    Args:
+        store: The store.
+        level: The level.
+        where: Such as `label = 'x' AND n_tokens > 3`, over the level's columns and, where the sentence level is stored
+            too, those of each row's document, which join by doc_id. The vectors cannot be asked for.
+
+    Returns:
+        bool (rows of the level,); a condition that is null counts as false.
+
+    Raises:
+        UserError: It is no SQL condition, names a column that is not there, or compares what cannot be compared.
+    """
+    try:
+        condition = pl.sql_expr(where)
+    except pl.exceptions.PolarsError as error:
+        raise _wrong(where, f"is no SQL condition: {_line(error)}") from error
+    named = list(dict.fromkeys(condition.meta.root_names()))
+    own, others = filter_columns(store, level)
+    for name in named:
+        if name.startswith("_POLARS_TMP"):
+            raise _wrong(where, "holds a SELECT; compare columns with values only")
+        if name not in own and name not in others:
+            there = ", ".join([*own, *others])
+            raise _wrong(
+                where, f"no column {name!r}; columns are {there}; texts take single quotes, as in doc_id = 'a'"
+            )
+    if not named:
+        raise _wrong(where, f"names no column; columns are {', '.join([*own, *others])}")
+    frame = _frame(store, level, [n for n in named if n in own], [n for n in named if n not in own])
+    try:
+        # As a new column it has to have a value for each row, or one for all.
+        mask = frame.with_columns(condition.alias("_condition")).select("_condition").collect()["_condition"]
+    except pl.exceptions.PolarsError as error:
+        raise _wrong(where, f"cannot be evaluated: {_line(error)}") from error
+    if mask.dtype != pl.Boolean:
+        raise _wrong(where, f"gives {mask.dtype}, where a condition is true or false")
+    flags: BoolArray = mask.fill_null(False).to_numpy()
+    return flags
+
+
+def filter_columns(store: Store, level: Level) -> tuple[list[str], list[str]]:
+    """Return the columns of a level that a condition or a result may name, and those of its documents."""
+    own = [column.name for column in store.schema(level).columns]
+    if level is Level.SENTENCE or Level.SENTENCE not in store.levels:
+        return own, []
+    return own, [column.name for column in store.schema(Level.SENTENCE).columns if column.name not in own]
+
+
+def surface_codes(store: Store, level: Level) -> tuple[Int32Array, dict[str, int]]:
+    """Number the words or tokens of a level so that those alike but for the case of letters have one number.
+
+    Returns:
+        int32 (rows of the level,), and the number of each casefolded word.
+    """
+    column = SURFACES[level]
+    words = store.polars(level, [column])[column]
+    distinct = [word for word in words.unique().to_list() if word is not None]
+    numbers: dict[str, int] = {}
+    codes = [numbers.setdefault(word.casefold(), len(numbers)) for word in distinct]
+    found: Int32Array = words.replace_strict(distinct, codes, default=-1, return_dtype=pl.Int32).to_numpy()
+    return found, numbers
+
+
+def _frame(store: Store, level: Level, own: list[str], others: list[str]) -> pl.LazyFrame:
+    """Return some columns of a level's rows, in order, with those of their documents."""
+    frame = store.scan(level).select({*own, "doc_id"} if others else own)
+    if not others:
+        return frame
+    documents = store.scan(Level.SENTENCE).select("doc_id", *others)
+    return frame.join(documents, on="doc_id", how="left", maintain_order="left")
+
+
+def _wrong(where: str, reason: str) -> UserError:
+    return UserError(f"--where {where!r:.120}: {reason}")
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of a message of polars."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,298 @@
+"""An index open for searching: texts, words in context or vectors in, rows of the store out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from bertfeat.config import Level
+from bertfeat.errors import UserError
+from bertfeat.indexing.encoding import EncodedQueries, QueryEncoder
+from bertfeat.indexing.filters import PositionFilters
+from bertfeat.indexing.hits import DEFAULT_COLUMNS, HitRows
+from bertfeat.indexing.kwic import Context
+from bertfeat.indexing.origin import Origin
+from bertfeat.provenance import FeatureSpec
+from bertfeat.records import BoolArray, IntArray
+from bertfeat.search.description import ROWS, IndexDescription
+from bertfeat.search.files import read_description
+from bertfeat.search.hits import SearchesVectors
+from bertfeat.search.loading import load_index
+from bertfeat.search.metrics import Metric
+from bertfeat.search.transforms import Transform
+from bertfeat.store.reader import Store
+from bertfeat.store.rowmap import RowMap
+
+Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
+
+# What a hit's row number in the level is called where columns are asked for.
+ROW = "row"
+_RANKED = ("query", "rank", "score")
+
+
+class Index:
+    """An index with its store; made by `open_index` and `build_index`. Its vectors have positions, numbered from 0.
+
+    Attributes:
+        path: Its folder.
+        description: What it says of itself: settings, measured recall, seconds, ...
+        origin: Where its vectors come from.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        description: IndexDescription,
+        vectors: SearchesVectors,
+        *,
+        store: str | Path | Store | None = None,
+    ) -> None:
+        self.path = path
+        self.description = description
+        self.origin = Origin.from_json(description.source, path)
+        self._vectors = vectors
+        self._given_store = store
+        self._rows = RowMap(path / ROWS)
+        if (len(self._rows), self._rows.level) != (self.n_vectors, self.level):
+            has = f"has {len(self._rows)} rows of level {self._rows.level}"
+            self._rows.close()
+            raise UserError(f"{path / ROWS}: {has}, not {self.n_vectors} of level {self.level}; build the index again")
+        self._encoder = QueryEncoder(self.spec, given_words=self.origin.given_words, name=f"index {path}")
+
+    def __repr__(self) -> str:
+        return f"Index({str(self.path)!r}, {self.n_vectors} vectors, level {self.level}, {self.description.factory})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files, and end the process of an index that is not trusted."""
+        self._rows.close()
+        self._vectors.close()
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """The feature that it holds."""
+        return self.origin.spec
+
+    @property
+    def level(self) -> Level:
+        """The level whose rows it finds."""
+        return self.spec.level
+
+    @property
+    def metric(self) -> Metric:
+        """How vectors are compared."""
+        return self.description.metric
+
+    @property
+    def transform(self) -> Transform | None:
+        """What is done to vectors before they are compared."""
+        return self._vectors.transform
+
+    @property
+    def n_vectors(self) -> int:
+        """How many vectors it holds."""
+        return self.description.n_vectors
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """The store that it was built from.
+
+        Raises:
+            UserError: It is not there any more, or is another one.
+        """
+        return self.origin.find_store(self.path, self._given_store)
+
+    @functools.cached_property
+    def rows(self) -> IntArray:
+        """The row of the level that each vector comes from, int64 (n_vectors,)."""
+        return self._rows.all_rows()
+
+    def vectors(self, positions: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return vectors as the store holds them, (n, dim), before any transform.
+
+        Raises:
+            UserError: There is no such position.
+        """
+        return self.store.take(self.level, self.spec.feature, self._rows.rows(positions))
+
+    def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> EncodedQueries:
+        """Encode queries exactly as the store's rows were; see `QueryEncoder.encode`.
+
+        Raises:
+            UserError: A query cannot be encoded, or the store or the model is not the one of the index.
+        """
+        # What the index says of its model counts only once the store agrees.
+        self.store  # noqa: B018
+        return self._encoder.encode(texts, names)
+
+    def search(
+        self,
+        queries: Queries,
+        k: int = 10,
+        *,
+        where: str | None = None,
+        same_word: bool = False,
+        exclude_same_word: bool = False,
+        columns: Sequence[str] | None = None,
+        allowed: BoolArray | None = None,
+    ) -> pl.DataFrame:
+        """Find the k most similar rows for each query.
+
+        Args:
+            queries: Texts, at word and token level with a word in brackets: `on the [bank] of the river`; or float
+                vectors (n_queries, dim) as they are in a store; or what `encode` made.
+            k: How many to find for each.
+            where: An SQL condition on columns of the store: `label = 'x' AND n_tokens > 3`.
+            same_word: Find only occurrences of the word that a query marks, in upper or lower case.
+            exclude_same_word: Find only others.
+            columns: Columns of the store, or of the documents where the sentence level is stored too; `row` is the
+                row's number in the level. By default what identifies a row, and its text.
+            allowed: bool (n_vectors,), the positions that may be found; all by default.
+
+        Returns:
+            A row for each hit: `query`, `rank` from 1 on, `score` (the cosine, inner product or distance), and the
+            columns. A query has fewer than k hits only where fewer are allowed or an approximate index finds fewer.
+
+        Raises:
+            UserError: A query, k, a filter or a column cannot be used, or the store is not there.
+
+        Example:
+            >>> index.search("a text", k=3, where="label = 'x'")  # doctest: +SKIP
+        """
+        names = list(dict.fromkeys(DEFAULT_COLUMNS[self.level] if columns is None else columns))
+        self._hits.check_columns([name for name in names if name != ROW])
+        if taken := [name for name in names if name in _RANKED]:
+            raise UserError(
+                f"column {taken[0]!r} of the store cannot stand beside the {taken[0]} of a hit; leave it out"
+            )
+        self._check_k(k)
+        if same_word and exclude_same_word:
+            raise UserError("same_word and exclude_same_word leave nothing to find; pass one of them")
+        mask = self._mask(where, allowed)
+        encoded = self._encoded(queries)
+        if same_word or exclude_same_word:
+            scores, positions = self._by_word(encoded, k, mask, same=same_word)
+        else:
+            scores, positions = self.nearest(encoded.vectors, k, allowed=mask)
+        return self._frame(scores, positions, names)
+
+    def nearest(
+        self, vectors: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None
+    ) -> tuple[npt.NDArray[np.float32], IntArray]:
+        """Find the k most similar vectors for each of some vectors.
+
+        Returns:
+            The scores, float32 (n, k), NaN where there are fewer hits; and the positions, int64 (n, k), -1 there.
+
+        Raises:
+            UserError: The vectors or k cannot be used.
+        """
+        self._check_k(k)
+        hits = self._vectors.search(vectors, k, allowed=allowed)
+        return hits.scores, hits.positions
+
+    def contexts(self, rows: npt.ArrayLike, width: int = 40) -> list[Context]:
+        """Return rows of the level, words or tokens, with `width` columns of their text on either side.
+
+        Raises:
+            UserError: The index holds whole texts.
+        """
+        if self.level is Level.SENTENCE:
+            raise UserError(f"{self.path}: holds whole texts, which have no context")
+        return self._hits.contexts(np.asarray(rows, np.int64), width)
+
+    @functools.cached_property
+    def _hits(self) -> HitRows:
+        return HitRows(self.store, self.level)
+
+    @functools.cached_property
+    def _filters(self) -> PositionFilters:
+        return PositionFilters(self.store, self.level, self.rows)
+
+    def _check_k(self, k: int) -> None:
+        if k < 1:
+            raise UserError(f"k {k} is below 1; ask for 1 hit or more")
+        if k > self.n_vectors:
+            raise UserError(f"k {k} is more than the {self.n_vectors} vectors of {self.path}; ask for fewer")
+
+    def _mask(self, where: str | None, allowed: BoolArray | None) -> BoolArray | None:
+        """Return the positions that may be found; None for all."""
+        if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (self.n_vectors,)):
+            shape = f"({self.n_vectors},)"
+            raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}; give bool of shape {shape}")
+        if where is None:
+            return allowed
+        mask = self._filters.condition(where)
+        return mask if allowed is None else mask & allowed
+
+    def _encoded(self, queries: Queries) -> EncodedQueries:
+        if isinstance(queries, EncodedQueries):
+            return queries
+        if isinstance(queries, np.ndarray):
+            vectors = queries[None] if queries.ndim == 1 else queries
+            return EncodedQueries(vectors, (None,) * len(vectors))
+        return self.encode([queries] if isinstance(queries, str) else queries)
+
+    def _by_word(
+        self, encoded: EncodedQueries, k: int, mask: BoolArray | None, *, same: bool
+    ) -> tuple[npt.NDArray[np.float32], IntArray]:
+        """Search for each word that is asked for among its own occurrences, or among all others."""
+        scores = np.full((len(encoded.vectors), k), np.nan, np.float32)
+        positions = np.full((len(encoded.vectors), k), -1, np.int64)
+        queries_of: dict[str, list[int]] = {}
+        for number, surface in enumerate(encoded.surfaces):
+            if surface is None:
+                raise UserError("same-word and exclude-same-word need a query with a [word] in an index of words")
+            queries_of.setdefault(surface.casefold(), []).append(number)
+        for surface, numbers in queries_of.items():
+            words = self._filters.words_like(surface)
+            allowed = words if same else ~words
+            found = self.nearest(encoded.vectors[numbers], k, allowed=allowed if mask is None else allowed & mask)
+            scores[numbers], positions[numbers] = found
+        return scores, positions
+
+    def _frame(self, scores: npt.NDArray[np.float32], positions: IntArray, names: list[str]) -> pl.DataFrame:
+        query, place = np.nonzero(positions >= 0)
+        rows = self._rows.rows(positions[query, place])
+        frame = pl.DataFrame({"query": query, "rank": place + 1, "score": scores[query, place], ROW: rows})
+        if others := [name for name in names if name != ROW]:
+            frame = frame.hstack(self._hits.columns(rows, others))
+        return frame.select(*_RANKED, *names)
+
+
+def open_index(path: str | Path, *, untrusted: bool = False, store: str | Path | Store | None = None) -> Index:
+    """Open an index for searching.
+
+    Args:
+        path: Its folder.
+        untrusted: The index is from somebody else, or damaged: read it in a process of its own, with limits.
+        store: The store that it was built from, where it lies now; by default where it lay.
+
+    Raises:
+        UserError: There is no index, it is damaged, or of a newer format.
+
+    Example:
+        >>> index = open_index("sentences.index")  # doctest: +SKIP
+        >>> index.search(["late delivery", "broken on arrival"], k=5)  # doctest: +SKIP
+    """
+    folder = Path(path)
+    vectors = load_index(folder, untrusted=untrusted)
+    try:
+        return Index(folder, read_description(folder), vectors, store=store)
+    except BaseException:
+        vectors.close()
+        raise

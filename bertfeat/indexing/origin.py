@@ -1,0 +1,132 @@
+"""Where an index comes from: the store and the feature that `index.json` names, and the way back to that store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from bertfeat.errors import UserError
+from bertfeat.indexing.encoding import gives_words
+from bertfeat.provenance import FeatureSpec
+from bertfeat.store.reader import Store, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The store that an index was built from.
+
+    Attributes:
+        spec: The feature.
+        store: The store's absolute path when the index was built.
+        relative: The same as seen from the index's folder, so that both can be moved together.
+        plan_hash: The store's plan.
+        n_rows: The rows of the level, those without a vector included.
+        rows_digest: The digest of the rows that the index holds.
+        given_words: Whether the corpus came as words.
+    """
+
+    spec: FeatureSpec
+    store: str
+    relative: str
+    plan_hash: str
+    n_rows: int
+    rows_digest: str
+    given_words: bool
+
+    @classmethod
+    def of(cls, store: Store, spec: FeatureSpec, index: Path, rows_digest: str) -> Self:
+        """Describe a store as the origin of an index at `index`.
+
+        Raises:
+            StoreError: The store was copied without its plan.
+        """
+        path = store.path.resolve()
+        return cls(
+            spec=spec,
+            store=str(path),
+            relative=os.path.relpath(path, index.resolve()),
+            plan_hash=store.manifest["plan_hash"],
+            n_rows=store.n_rows(spec.level),
+            rows_digest=rows_digest,
+            given_words=gives_words(store),
+        )
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], index: Path) -> Self:
+        """Read what `to_json` wrote.
+
+        Args:
+            values: The values.
+            index: The index's folder, for messages.
+
+        Raises:
+            UserError: A field is missing, unknown, or of another type.
+        """
+        wanted = {name: kind for name, kind in _FIELDS.items() if not isinstance(values.get(name), kind)}
+        odd = sorted(wanted.keys() | (values.keys() - _FIELDS.keys()))
+        if odd:
+            raise UserError(f"{index}: its index.json has no good {', '.join(odd)} of the store; build the index again")
+        try:
+            spec = FeatureSpec.from_dict(values["spec"])
+        except (UserError, ValueError, TypeError) as error:
+            raise UserError(f"{index}: index.json: {error}; build the index again") from error
+        return cls(**{**values, "spec": spec})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {name: getattr(self, name) for name in _FIELDS} | {"spec": self.spec.to_dict()}
+
+    def find_store(self, index: Path, override: str | Path | Store | None = None) -> Store:
+        """Open the store that an index was built from.
+
+        Args:
+            index: The index's folder.
+            override: Where the store lies now; by default where it was, seen from the index or from the root.
+
+        Raises:
+            UserError: It is not there, or is another one.
+        """
+        if override is not None:
+            return self.check_store(override if isinstance(override, Store) else open_store(override), index)
+        places = list(dict.fromkeys([index.resolve() / self.relative, Path(self.store)]))
+        errors: list[UserError] = []
+        for place in places:
+            if place.exists():
+                try:
+                    return self.check_store(open_store(place), index)
+                except UserError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+        raise UserError(
+            f"{index}: its store is not at {self.store} any more; pass --store with the place where it lies now"
+        )
+
+    def check_store(self, store: Store, index: Path) -> Store:
+        """Refuse a store that is not the one that an index was built from.
+
+        Raises:
+            UserError: It holds another feature, or other rows.
+        """
+        here = store.manifest["plan_hash"]
+        spec = self.spec.find_in(store, mine=f"index {index}")
+        if (here, spec, store.n_rows(spec.level)) != (self.plan_hash, self.spec, self.n_rows):
+            raise UserError(
+                f"{store.path}: is not the store that {index} was built from, or has changed since (plan {here[:12]}…, "
+                f"not {self.plan_hash[:12]}…); run bertfeat index update if rows were added, else build the index again"
+            )
+        return store
+
+
+_FIELDS: dict[str, type] = {
+    "spec": dict,
+    "store": str,
+    "relative": str,
+    "plan_hash": str,
+    "n_rows": int,
+    "rows_digest": str,
+    "given_words": bool,
+}

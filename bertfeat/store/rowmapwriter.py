@@ -1,0 +1,167 @@
+"""Writes the row map of an index: rows of a level with a vector, streamed from the store's parts to one file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertfeat.config import Level
+from bertfeat.records import BoolArray
+from bertfeat.store import files, layout
+from bertfeat.store.reader import Store
+from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, RowMap, is_ascending
+from bertfeat.store.vectors import opened_part
+
+# A single hit costs one row group; a batch of them, every group once.
+_ROW_GROUP_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that was written: its rows, size, and xxh3-128 (hex)."""
+
+    n_rows: int
+    n_bytes: int
+    digest: str
+
+
+def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
+    """Return the columns of a level that its row map holds, besides `part` and `row`.
+
+    A row of the sentence level stands for a whole text, and has no place in one.
+    """
+    schema = store.schema(level)
+    if schema.level is Level.SENTENCE:
+        return ("doc_id",)
+    there = {column.name: column.type for column in schema.columns}
+    return ("doc_id", *(name for name in PLACES if there.get(name, "").startswith("int")))
+
+
+def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[pl.DataFrame]:
+    """Yield the row map of a level, some thousand rows at a time; vectors are not read.
+
+    Args:
+        store: The store.
+        level: The level.
+        rows_mask: bool (n_rows,), which rows of the level have a vector in the index.
+
+    Yields:
+        `part` int32, the shard's number; `row` int64, of the level; and `row_map_columns`.
+
+    Raises:
+        StoreError: A part is missing or damaged.
+        ValueError: The mask is not of the level's length.
+    """
+    if rows_mask.shape != (store.n_rows(level),):
+        raise ValueError(f"a mask of shape {rows_mask.shape} for {store.n_rows(level)} rows")
+    names = list(row_map_columns(store, level))
+    start = 0
+    for shard, part in zip(store.manifest["shards"], store.parts(level), strict=True):
+        with opened_part(store.path / part.path) as file:
+            for group in range(file.num_row_groups):
+                stop = start + file.metadata.row_group(group).num_rows
+                chosen = np.flatnonzero(rows_mask[start:stop])
+                if len(chosen):
+                    table = file.read_row_group(group, columns=names).select(names).take(pa.array(chosen))
+                    frame = cast("pl.DataFrame", pl.from_arrow(table))
+                    number = pl.lit(shard["shard"], pl.Int32).alias("part")
+                    yield frame.select(number, pl.Series("row", chosen + start, pl.Int64), *names)
+                start = stop
+
+
+def write_row_map(
+    path: Path, store: Store, level: str, batches: Iterable[pl.DataFrame], *, first: RowMap | None = None
+) -> WrittenFile:
+    """Write a row map as Parquet; the same rows give the same bytes, however they are cut into batches.
+
+    Args:
+        path: The file; none may be there.
+        store: The store that the rows are of.
+        level: Their level.
+        batches: Frames as `row_map_batches` gives them.
+        first: A row map whose rows come before these, for an index that grows.
+
+    Raises:
+        RunError: The system refused a write; nothing of the file is left.
+        ValueError: The batches hold other columns than these, or rows that do not ascend.
+    """
+    schema = _schema(store, level)
+    pieces = _ascending(_tables(batches, schema, first))
+    with (
+        contextlib.closing(_sink(path)) as sink,
+        files.removed_on_error(path),
+        files.write_errors(path.parent, path.name, sink),
+    ):
+        n_rows = _write(sink, schema, pieces)
+        sink.sync()
+    return WrittenFile(n_rows, sink.n_bytes, sink.digest)
+
+
+def _sink(path: Path) -> files.Sink:
+    with files.write_errors(path.parent, path.name):
+        return files.Sink(path)
+
+
+def _schema(store: Store, level: str) -> pa.Schema:
+    """Return the Arrow schema of a level's row map, as its parts have the columns."""
+    names = list(row_map_columns(store, level))
+    empty = store.scan(level).select(names).head(0).collect().to_arrow(compat_level=pl.CompatLevel.oldest())
+    fields = [pa.field(name, kind, nullable=False) for name, kind in FIXED.items()]
+    fields += [pa.field(name, empty.schema.field(name).type, nullable=name != "doc_id") for name in names]
+    about = {"kind": KIND, "format_version": FORMAT_VERSION, "level": str(store.schema(level).level)}
+    return pa.schema(fields, metadata={layout.METADATA_KEY: json.dumps(about, sort_keys=True)})
+
+
+def _tables(batches: Iterable[pl.DataFrame], schema: pa.Schema, first: RowMap | None) -> Iterator[pa.Table]:
+    if first is not None:
+        yield from (table.cast(schema) for table in first.tables())
+    for frame in batches:
+        if frame.columns != schema.names:
+            raise ValueError(f"a row map of {', '.join(schema.names)} was given {', '.join(frame.columns)}")
+        yield frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
+
+
+def _ascending(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Hand on tables whose rows ascend, from each to the next as well."""
+    last = -1
+    for table in tables:
+        rows = table["row"].to_numpy()
+        if len(rows):
+            if not is_ascending(rows, last):
+                raise ValueError("the rows of a row map do not ascend")
+            last = int(rows[-1])
+            yield table
+
+
+def _write(sink: files.Sink, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
+    """Write tables in row groups of equal size, and return the number of rows."""
+    n_rows = 0
+    waiting = schema.empty_table()
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        use_dictionary=["part"],
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in ("row", "char_start") if name in schema.names},
+        write_statistics=["row"],
+        write_page_checksum=True,
+    ) as writer:
+        for table in tables:
+            waiting = pa.concat_tables([waiting, table])
+            n_rows += table.num_rows
+            while waiting.num_rows >= _ROW_GROUP_ROWS:
+                # Where chunks end would tell in the bytes.
+                writer.write_table(waiting.slice(0, _ROW_GROUP_ROWS).combine_chunks())
+                waiting = waiting.slice(_ROW_GROUP_ROWS)
+        if waiting.num_rows:
+            writer.write_table(waiting.combine_chunks())
+    return n_rows

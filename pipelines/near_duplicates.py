@@ -1,0 +1,243 @@
+"""Near-identical documents: clusters of texts whose pooled features have a cosine above a threshold.
+
+    python pipelines/near_duplicates.py --corpus reviews.jsonl --out duplicates --threshold 0.95
+    python pipelines/near_duplicates.py --corpus docs.csv --model bert-base-uncased --transform center --out duplicates
+
+Texts that are the same are one document from the start, encoded once. The neighbours of each text come from an index,
+more of them until the furthest is below the threshold; pairs above it are scored exactly and joined. A cluster is all
+that hangs together, so its ends may be further apart; scores are to its representative, the text with most neighbours
+in it. Raw BERT vectors are alike in all texts: centre them. Writes clusters.jsonl, clusters.parquet and result.json.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+import bertfeat
+from bertfeat.cli.failures import report_failures
+from bertfeat.config import Level
+from bertfeat.indexing.queryfiles import QueryFile
+from bertfeat.indexing.sources import StoreParts
+from bertfeat.reports.tables import text_table
+from bertfeat.search.metrics import Metric
+from bertfeat.search.transforms import Float32Array, TransformSpec, fit_transform, prepare
+
+Pairs = npt.NDArray[np.int64]
+# Up to so many texts, comparing all is as quick as anything.
+MAX_FLAT = 20_000
+# Neighbours asked for at first; how many times more if all of them are above the threshold.
+FIRST_K, GROWTH = 16, 4
+# How far the scores of an index that stores vectors in fewer bits may be off.
+SLACK = 0.02
+BATCH_SIZE = 1024
+N_SHOWN = 20
+
+
+@click.command(context_settings={"max_content_width": 100})
+@click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help=".txt, .jsonl, .csv, ...")
+@click.option("--text-column", default="text", show_default=True)
+@click.option("--id-column", help="By default id or _id, if there is one, else the row's number.")
+@click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
+@click.option("--layers", default="-1", show_default=True, help="One layer, or several, which are concatenated.")
+@click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True)
+@click.option("--transform", default="none", show_default=True, help="none, center, whiten[:DIM] or pca:DIM.")
+@click.option("--threshold", type=click.FloatRange(-1, 1), default=0.95, show_default=True, help="The least cosine.")
+@click.option("--index", help="A faiss factory string, or auto; by default Flat for up to 20,000 texts, else auto.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of everything that is made.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
+def main(
+    corpus: str,
+    text_column: str,
+    id_column: str | None,
+    model: str,
+    layers: str,
+    pooling: str,
+    transform: str,
+    threshold: float,
+    index: str | None,
+    out: str,
+    limit: int | None,
+) -> None:
+    """Find clusters of documents that say nearly the same."""
+    started = time.perf_counter()
+    folder = Path(out)
+    spec = TransformSpec.parse(transform)
+    documents = _read(corpus, text_column, id_column, limit)
+    texts = documents["text"].unique(maintain_order=True)
+    store = _extract(texts, folder, model=model, layers=layers, pooling=pooling)
+    feature = store.features("sentence")[0].name
+    index = index or ("Flat" if len(texts) <= MAX_FLAT else "auto")
+    # Another index or transform stands beside those that are there.
+    path = folder / "indexes" / re.sub(r"\W+", "-", f"{index}-{spec}")
+    path.parent.mkdir(exist_ok=True)
+    candidates = _neighbours(store, feature, path, index, spec, threshold)
+    scored = _Scores(store, feature, spec, candidates)
+    pairs = candidates[scored.of(candidates) >= threshold]
+    clusters = _table(documents, texts, pairs, scored)
+    clusters.write_parquet(folder / "clusters.parquet")
+    clusters.write_ndjson(folder / "clusters.jsonl")
+    n_clusters = clusters["cluster"].n_unique()
+    result = {
+        "pipeline": "near_duplicates",
+        "corpus": Path(corpus).name,
+        "limit": limit,
+        "model": store.metadata["model"],
+        "feature": feature,
+        "pooling": pooling,
+        "transform": str(spec),
+        "threshold": threshold,
+        "index": index,
+        "n_documents": len(documents),
+        "n_texts": len(texts),
+        "n_without_tokens": int((~store.valid("sentence", feature)).sum()),
+        "n_pairs": len(pairs),
+        "n_clusters": n_clusters,
+        "n_in_clusters": len(clusters),
+        "n_superfluous": len(clusters) - n_clusters,
+        "seconds": time.perf_counter() - started,
+    }
+    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    _show(result, clusters)
+
+
+def _read(corpus: str, text_column: str, id_column: str | None, limit: int | None) -> pl.DataFrame:
+    """Return a frame of doc_id and text, in corpus order."""
+    file = QueryFile(corpus, text_column=text_column, id_column=id_column)
+    rows = [(row.query_id, row.text) for batch in file.batches() for row in batch]
+    return pl.DataFrame(rows[:limit], schema=["doc_id", "text"], orient="row", infer_schema_length=None)
+
+
+def _extract(texts: pl.Series, folder: Path, **settings: Any) -> bertfeat.Store:
+    """Encode each different text once; its row in the store is its place in `texts`."""
+    path = folder / "corpus" / "texts.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8", newline="\n")
+    return bertfeat.extract(path, folder / "features", levels="sentence", combine="concat", **settings)
+
+
+def _neighbours(
+    store: bertfeat.Store, feature: str, path: Path, index: str, spec: TransformSpec, threshold: float
+) -> Pairs:
+    """Return pairs (n, 2) of rows, lower first, that may reach the threshold; all that do if the index is exact."""
+    built = bertfeat.build_index(
+        store, path, level="sentence", feature=feature, index=index, metric="cosine", transform=str(spec)
+    )
+    # Flat scores are rounded once too often for a comparison, no more.
+    least = threshold - (1e-5 if index == "Flat" else SLACK)
+    known = store.valid("sentence", feature)
+    found = [np.empty((0, 2), np.int64)]
+    with built:
+        for batch in store.batches("sentence", feature, batch_size=BATCH_SIZE):
+            pending = np.flatnonzero(known[batch.rows.start : batch.rows.stop])
+            k = min(FIRST_K, built.n_vectors)
+            while len(pending):
+                scores, positions = built.nearest(batch.vectors[pending], k)
+                near = scores >= least
+                # All k are near, and there may be more.
+                more = near.sum(axis=1) == (k if k < built.n_vectors else -1)
+                query, rank = np.nonzero(near & ~more[:, None])
+                rows = built.rows[positions[query, rank]]
+                found.append(np.stack([pending[query] + batch.start, rows], axis=1))
+                pending, k = pending[more], min(k * GROWTH, built.n_vectors)
+    pairs = np.sort(np.concatenate(found), axis=1)
+    different: Pairs = np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0)
+    return different
+
+
+class _Scores:
+    """Exact cosines of rows that occur in some pairs, after the transform."""
+
+    def __init__(self, store: bertfeat.Store, feature: str, spec: TransformSpec, pairs: Pairs) -> None:
+        self._rows = np.unique(pairs)
+        transform = fit_transform(StoreParts(store, Level.SENTENCE, feature), spec)
+        vectors = store.take("sentence", feature, self._rows)
+        self._vectors: Float32Array = prepare(vectors, transform, Metric.COSINE)
+
+    def of(self, pairs: Pairs) -> npt.NDArray[np.float64]:
+        """Return the cosine of each pair (n, 2)."""
+        scores = np.empty(len(pairs))
+        for start in range(0, len(pairs), BATCH_SIZE):
+            one, other = self._vectors[np.searchsorted(self._rows, pairs[start : start + BATCH_SIZE].T)]
+            scores[start : start + BATCH_SIZE] = np.einsum("ij,ij->i", one, other, dtype=np.float64)
+        return scores.clip(-1, 1)
+
+
+def _table(documents: pl.DataFrame, texts: pl.Series, pairs: Pairs, scored: _Scores) -> pl.DataFrame:
+    """Return a row for each document in a cluster: largest cluster first, its representative first, then by score."""
+    numbered = pl.DataFrame(
+        {
+            "text": texts,
+            "number": np.arange(len(texts)),
+            "root": _roots(len(texts), pairs),
+            "n_near": np.bincount(pairs.ravel(), minlength=len(texts)),
+        }
+    )
+    best = pl.col("number").sort_by(["n_near", "number"], descending=[True, False]).first().over("root")
+    frame = (
+        documents.with_row_index("row")
+        .join(numbered.with_columns(best.alias("best")), on="text", how="left", maintain_order="left")
+        .with_columns(pl.len().over("root").alias("size"), pl.col("row").min().over("root").alias("first"))
+        .filter(pl.col("size") > 1)
+    )
+    ends = frame.select("number", "best").to_numpy()
+    differs = ends[:, 0] != ends[:, 1]
+    # The same text is the same text, whatever rounding did to its vector.
+    scores = np.ones(len(frame))
+    scores[differs] = scored.of(ends[differs])
+    return (
+        frame.with_columns(pl.Series("score", scores), pl.Series("differs", differs))
+        .sort("size", "first", "differs", "score", "row", descending=[True, False, False, True, False])
+        .with_columns(
+            (pl.col("root").rle_id() + 1).alias("cluster"),
+            (pl.int_range(pl.len()).over("root") == 0).alias("is_representative"),
+        )
+        .select("cluster", "doc_id", "score", "is_representative", "text")
+    )
+
+
+def _roots(n_texts: int, pairs: Pairs) -> list[int]:
+    """Return a number for each text, the same for all that pairs join, directly or through others (union-find)."""
+    parents = list(range(n_texts))
+
+    def root(text: int) -> int:
+        while parents[text] != text:
+            parents[text] = parents[parents[text]]
+            text = parents[text]
+        return text
+
+    for one, other in pairs.tolist():
+        low, high = sorted((root(one), root(other)))
+        parents[high] = low
+    return [root(text) for text in range(n_texts)]
+
+
+def _show(result: dict[str, Any], clusters: pl.DataFrame) -> None:
+    """Print the largest clusters, each text once."""
+    click.echo(
+        f"{result['n_clusters']} clusters with {result['n_in_clusters']} of {result['n_documents']} documents; "
+        f"{result['n_superfluous']} could go"
+    )
+    texts = clusters.group_by("cluster", "text", maintain_order=True).agg(pl.len(), pl.col("score", "doc_id").first())
+    rows = [
+        (row["cluster"], row["score"], row["len"], row["doc_id"], row["text"][:80])
+        for row in texts.filter(pl.col("cluster") <= N_SHOWN)
+        .group_by("cluster", maintain_order=True)
+        .head(5)
+        .to_dicts()
+    ]
+    if rows:
+        click.echo(text_table(["cluster", "score", "documents", "first", "text"], rows))
+
+
+if __name__ == "__main__":
+    with report_failures():
+        main(standalone_mode=False)

@@ -1,0 +1,376 @@
+"""The folder of an index: published whole or not at all, read back exactly, and damage noticed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from index_files import DIM, vectors, write_index, write_parts
+
+from bertfeat.errors import RunError, UserError
+from bertfeat.search import files
+from bertfeat.search.description import INDEX, ROWS, TRANSFORM, FileDigest, IndexDescription
+from bertfeat.search.files import DESCRIPTION
+from bertfeat.search.metrics import Metric
+from bertfeat.search.sources import ArrayParts
+from bertfeat.search.transforms import TransformSpec, fit_transform
+from bertfeat.store import codec
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
+
+WHOLE = IndexDescription(
+    n_vectors=3,
+    dim=8,
+    metric=Metric.L2,
+    transform=TransformSpec.parse("whiten:4"),
+    factory="OPQ4,IVF16,PQ4",
+    parameters={"nprobe": 4, "k_factor_rf": 1.5},
+    settings={"index": "auto", "seed": 0, "threads": None},
+    source={"plan_hash": "00", "spec": {"layers": [1, 2]}},
+    measured={"recall@10": 0.97},
+    seconds={"train": 1.25, "add": 2},
+    files={INDEX: FileDigest(10, "0" * 32), TRANSFORM: FileDigest(0, "f" * 32)},
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_a_description_reads_back_as_it_was_written(tmp_path):
+    for description in (WHOLE, dataclasses.replace(WHOLE, files={**WHOLE.files, ROWS: FileDigest(1, "a" * 32)})):
+        files.write_description(tmp_path, description)
+        assert files.read_description(tmp_path) == description
+        assert names(tmp_path) == [DESCRIPTION]
+    content = json.loads((tmp_path / DESCRIPTION).read_text())
+    assert content["format_version"] == 1
+    assert content["transform"] == "whiten:4"
+    assert content["files"][INDEX] == {"n_bytes": 10, "digest": "0" * 32}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("format_version", None),
+        ("format_version", "1"),
+        ("n_vectors", -1),
+        ("n_vectors", True),
+        ("n_vectors", 2**60),
+        ("dim", 0),
+        ("dim", 8.0),
+        ("dim", 3),  # fewer than the transform leaves
+        ("metric", "manhattan"),
+        ("metric", None),
+        ("transform", "whiten:0"),
+        ("transform", "none"),  # and yet a file of it
+        ("transform", ["whiten"]),
+        ("factory", ""),
+        ("factory", "Flat\x1b[31m"),
+        ("factory", "F" * 5000),
+        ("parameters", [4]),
+        ("parameters", {"nprobe": "4"}),
+        ("parameters", {"nprobe": -4}),
+        ("parameters", {"n\nprobe": 4}),
+        ("settings", None),
+        ("source", []),
+        ("measured", 0.9),
+        ("seconds", {"train": True}),
+        ("seconds", {"train": 1e300}),
+        ("files", {}),
+        ("files", {INDEX: {"n_bytes": 1, "digest": "0" * 32}}),  # and no transform
+        ("files", {**{name: {"n_bytes": 1, "digest": "0" * 32} for name in (INDEX, TRANSFORM, "../x")}}),
+        ("files", {name: {"n_bytes": 1} for name in (INDEX, TRANSFORM)}),
+        ("files", {name: {"n_bytes": 1, "digest": "0" * 31 + "G"} for name in (INDEX, TRANSFORM)}),
+        ("files", {name: {"n_bytes": -1, "digest": "0" * 32} for name in (INDEX, TRANSFORM)}),
+        ("files", {INDEX: 1, TRANSFORM: 2}),
+        ("more", 1),
+    ],
+)
+def test_a_field_with_another_value_than_it_can_have_is_named(tmp_path, field, value):
+    (tmp_path / DESCRIPTION).write_bytes(codec.seal({**WHOLE.to_json(), field: value}))
+    with pytest.raises(UserError, match=r"index.json: cannot be read: .*; build the index again$") as caught:
+        files.read_description(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_field_and_a_newer_format_are_named(tmp_path):
+    content = WHOLE.to_json()
+    (tmp_path / DESCRIPTION).write_bytes(codec.seal({**content, "format_version": 2, "novel": 1}))
+    with pytest.raises(UserError, match=r"index.json: format_version 2, this bertfeat reads up to 1; upgrade bertfeat"):
+        files.read_description(tmp_path)
+    del content["factory"]
+    (tmp_path / DESCRIPTION).write_bytes(codec.seal(content))
+    with pytest.raises(UserError, match="missing or unknown fields: factory"):
+        files.read_description(tmp_path)
+
+
+def test_what_is_no_index_is_refused(tmp_path):
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        files.read_description(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"not an index: it has no index\.json; give the folder that"):
+        files.read_description(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="not an index"):
+        files.read_description(tmp_path / "file")
+    for data, reason in (
+        (b"", "Expecting value"),
+        (b"[1]", "not a JSON object"),
+        (b'{"a": 1}', "damaged or edited"),
+        (b"\xff\xfe\x00", "decode|Expecting|JSON"),
+        (b"[" * 10**6, "nested too deep"),
+        (b" " * (20 << 20), "it has 20971520 bytes"),
+    ):
+        (tmp_path / DESCRIPTION).write_bytes(data)
+        with pytest.raises(UserError, match=f"index.json: cannot be read: .*({reason})"):
+            files.read_description(tmp_path)
+    (tmp_path / DESCRIPTION).unlink()
+    (tmp_path / DESCRIPTION).mkdir()
+    with pytest.raises(UserError, match="cannot be read"):
+        files.read_description(tmp_path)
+    (tmp_path / DESCRIPTION).rmdir()
+    os.mkfifo(tmp_path / DESCRIPTION)
+    with pytest.raises(UserError, match="cannot be read: not a regular file"):
+        files.read_description(tmp_path)
+
+
+def test_every_flipped_bit_of_a_description_is_noticed(tmp_path):
+    files.write_description(tmp_path, WHOLE)
+    data = (tmp_path / DESCRIPTION).read_bytes()
+    chance = random.Random(1)
+    for _ in range(300):
+        damaged = bytearray(data)
+        damaged[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        (tmp_path / DESCRIPTION).write_bytes(damaged)
+        # Blanks between values mean nothing.
+        try:
+            found = files.read_description(tmp_path)
+        except UserError:
+            continue
+        assert found == WHOLE
+
+
+@pytest.mark.parametrize("transform", ["center", "whiten", "pca:3"])
+def test_a_transform_reads_back_to_the_bit(tmp_path, transform):
+    description = write_index(tmp_path / "x", transform=transform)
+    fitted = fit_transform(ArrayParts(vectors()), TransformSpec.parse(transform))
+    found = files.read_transform(tmp_path / "x", description)
+    np.testing.assert_array_equal(found.mean, fitted.mean)
+    assert (found.matrix is None) == (fitted.matrix is None)
+    if fitted.matrix is not None:
+        np.testing.assert_array_equal(found.matrix, fitted.matrix)
+
+
+def test_no_transform_has_no_file(tmp_path):
+    description = write_index(tmp_path / "x")
+    assert files.read_transform(tmp_path / "x", description) is None
+    assert names(tmp_path / "x") == [INDEX, DESCRIPTION, ROWS]
+
+
+def test_a_damaged_or_foreign_transform_is_refused(tmp_path):
+    description = write_index(tmp_path / "x", transform="pca:3")
+    path = tmp_path / "x" / TRANSFORM
+    good = path.read_bytes()
+    chance = random.Random(2)
+    for _ in range(200):
+        path.write_bytes(good[: chance.randrange(len(good))])
+        with pytest.raises(UserError, match=r"transform.safetensors: cannot be read: .*build the index again"):
+            files.read_transform(tmp_path / "x", description)
+    path.write_bytes(b"\0" * (2 << 20))
+    with pytest.raises(UserError, match="it has 2097152 bytes"):
+        files.read_transform(tmp_path / "x", description)
+    write_index(tmp_path / "other", transform="pca:4")
+    path.write_bytes((tmp_path / "other" / TRANSFORM).read_bytes())
+    with pytest.raises(UserError, match=r"turns 16 dimensions into 4, not 16 into 3 as index\.json says"):
+        files.read_transform(tmp_path / "x", description)
+    path.unlink()
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        files.read_transform(tmp_path / "x", description)
+
+
+def test_publishing_gives_the_index_its_place_and_its_digests(tmp_path):
+    final = tmp_path / "x"
+    description = write_index(final, transform="center")
+    assert files.read_description(final) == description
+    assert description.files == {name: files.digest_file(final / name) for name in (INDEX, ROWS, TRANSFORM)}
+    assert files.find_mismatches(final, description) == {}
+    assert names(tmp_path) == ["x"]
+    assert description.dim == DIM
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_an_index_is_replaced_only_when_asked(tmp_path, monkeypatch, can_exchange):
+    if not can_exchange:
+        monkeypatch.setattr(files, "_renameat2", lambda: None)
+    final = tmp_path / "x"
+    old = write_index(final)
+    building = files.building_folder(final)
+    new = write_parts(building, factory="SQ8")
+    with pytest.raises(UserError, match="there is an index already; use --overwrite to replace it"):
+        files.publish(building, final, new)
+    assert files.read_description(final) == old
+    written = files.publish(building, final, new, overwrite=True)
+    assert files.read_description(final) == written != old
+    assert files.find_mismatches(final, written) == {}
+    assert names(tmp_path) == ["x"]
+
+
+def test_the_system_can_exchange_folders_at_once(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    assert files._exchange(tmp_path / "a", tmp_path / "b")
+    assert names(tmp_path / "a") == ["b"]
+    with pytest.raises(OSError, match="No such file"):
+        files._exchange(tmp_path / "a", tmp_path / "c")
+
+
+@pytest.mark.parametrize("damage", ["description", "index", "empty", "tmp"])
+def test_a_damaged_index_can_be_replaced(tmp_path, damage):
+    final = tmp_path / "x"
+    write_index(final)
+    if damage == "description":
+        (final / DESCRIPTION).write_text("{")
+    elif damage == "index":
+        (final / INDEX).unlink()
+    elif damage == "tmp":
+        (final / files._TMP).write_text("{")
+    else:
+        for entry in final.iterdir():
+            entry.unlink()
+    building = files.building_folder(final)
+    new = files.publish(building, final, write_parts(building), overwrite=damage != "empty")
+    assert files.read_description(final) == new
+    assert names(final) == [INDEX, DESCRIPTION, ROWS]
+
+
+def test_nothing_else_is_replaced(tmp_path):
+    write_index(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("x")
+    write_index(tmp_path / "more")
+    (tmp_path / "more" / "notes.txt").write_text("mine")
+    write_index(tmp_path / "inner")
+    (tmp_path / "inner" / ROWS).unlink()
+    (tmp_path / "inner" / ROWS).symlink_to(tmp_path / "file")
+    before = {path: path.lstat() for path in sorted(tmp_path.rglob("*"))}
+    for name, reason in {
+        "link": "not a folder (a symbolic link)",
+        "dangling": "not a folder (a symbolic link)",
+        "file": "not a folder (a file)",
+        "more": "no index, or not one alone (holds notes.txt)",
+        "inner": "no index, or not one alone (holds rows.parquet)",
+    }.items():
+        building = files.building_folder(tmp_path / name)
+        description = write_parts(building)
+        with pytest.raises(UserError) as caught:
+            files.publish(building, tmp_path / name, description, overwrite=True)
+        assert f"{tmp_path / name}: {reason}; choose another place for the index" in str(caught.value)
+        assert names(building) == [INDEX, ROWS]
+    after = {path: path.lstat() for path in before}
+    assert {path: (found.st_ino, found.st_mtime_ns) for path, found in before.items() if path != tmp_path} == {
+        path: (found.st_ino, found.st_mtime_ns) for path, found in after.items() if path != tmp_path
+    }
+
+
+def test_only_a_whole_building_folder_is_published(tmp_path):
+    building = files.building_folder(tmp_path / "x")
+    description = write_parts(building, transform="center")
+    (building / "state.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"state\.json"):
+        files.publish(building, tmp_path / "x", description)
+    (building / "state.json").unlink()
+    (building / INDEX).rename(tmp_path / "aside")
+    with pytest.raises(ValueError, match="files are"):
+        files.publish(building, tmp_path / "x", description)
+    (building / INDEX).symlink_to(tmp_path / "aside")
+    with pytest.raises(RunError):
+        files.publish(building, tmp_path / "x", description)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_failure_while_publishing_leaves_the_old_index(tmp_path, monkeypatch):
+    final = tmp_path / "x"
+    old = write_index(final)
+    building = files.building_folder(final)
+    new = write_parts(building, factory="SQ8")
+    plain = Path.rename
+
+    def failing(self, target):
+        if self == building:
+            raise OSError(5, "Input/output error")
+        return plain(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        patch.setattr(files, "_exchange", lambda *_: False)
+        with pytest.raises(RunError, match="x: input/output error; see to it"):
+            files.publish(building, final, new, overwrite=True)
+    assert files.read_description(final) == old
+    assert files.find_mismatches(final, old) == {}
+    # The same call goes on where it failed.
+    written = files.publish(building, final, new, overwrite=True)
+    assert files.read_description(final) == written
+    assert names(tmp_path) == ["x"]
+
+
+def test_what_a_killed_run_left_of_the_old_index_is_cleared_away(tmp_path, monkeypatch):
+    final = tmp_path / "x"
+    write_index(final)
+    building = files.building_folder(final)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        files.publish(building, final, write_parts(building, factory="SQ8"), overwrite=True)
+    assert names(tmp_path) == [".x.replaced", "x"]
+    written = files.publish(building, final, write_parts(building, factory="SQfp16"), overwrite=True)
+    assert files.read_description(final) == written
+    assert names(tmp_path) == ["x"]
+
+
+def test_a_full_disk_leaves_no_half_description(tmp_path, monkeypatch):
+    files.write_description(tmp_path, WHOLE)
+    before = (tmp_path / DESCRIPTION).read_bytes()
+
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertfeat.store.files.os.write", full)
+        with pytest.raises(RunError, match=r"index.json: no space left on device"):
+            files.write_description(tmp_path, dataclasses.replace(WHOLE, n_vectors=4))
+    assert (tmp_path / DESCRIPTION).read_bytes() == before
+    assert names(tmp_path) == [DESCRIPTION]
+
+
+def test_other_files_than_those_written_are_named(tmp_path):
+    final = tmp_path / "x"
+    description = write_index(final, transform="center")
+    (final / ROWS).write_bytes(b"r")
+    (final / TRANSFORM).unlink()
+    data = bytearray((final / INDEX).read_bytes())
+    data[-1] ^= 1
+    (final / INDEX).write_bytes(data)
+    assert files.find_mismatches(final, description) == {
+        INDEX: "its content does not match the digest in index.json",
+        ROWS: f"has 1 bytes, not {description.files[ROWS].n_bytes}",
+        TRANSFORM: "is missing",
+    }
+    (final / INDEX).unlink()
+    (final / INDEX).mkdir()
+    assert "bytes, not" in files.find_mismatches(final, description)[INDEX]
+
+
+def test_an_index_reads_through_links_as_in_a_download_cache(tmp_path):
+    description = write_index(tmp_path / "x", transform="center")
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for entry in (tmp_path / "x").iterdir():
+        (snapshot / entry.name).symlink_to(entry)
+    assert files.read_description(snapshot) == description
+    assert files.find_mismatches(snapshot, description) == {}
+    assert files.read_transform(snapshot, description) is not None
