@@ -18,7 +18,17 @@ MODULES = sorted(
     if module.name != "bertfeat.__main__"
 )
 # The public entry points, each with an example of its own.
-WITH_EXAMPLE = ["ExtractConfig", "embed", "extract", "fit_probe", "load_probe", "open_store", "sweep_probes"]
+WITH_EXAMPLE = [
+    "ExtractConfig",
+    "build_index",
+    "embed",
+    "extract",
+    "fit_probe",
+    "load_probe",
+    "open_index",
+    "open_store",
+    "sweep_probes",
+]
 
 
 def examples_of(module: str) -> list[doctest.DocTest]:
