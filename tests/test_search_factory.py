@@ -55,7 +55,7 @@ def test_an_estimate_is_the_size_of_the_file(text):
 
 def test_a_description_says_what_a_string_makes():
     info = describe("OPQ8_16,IVF64_HNSW16,PQ8,RFlat", DIM, Metric.L2)
-    assert (info.dim, info.index_dim, info.storage, info.refine) == (32, 16, "PQ8", "Flat")
+    assert (info.dim, info.index_dim, info.prefix, info.storage, info.refine) == (32, 16, "OPQ8_16,", "PQ8", "Flat")
     assert (info.n_lists, info.n_links, info.n_quantizer_links) == (64, None, 16)
     assert info.code_bytes == 8 + 4 * 32
     assert (info.n_training_min, info.n_training_wanted) == (256, 65536)

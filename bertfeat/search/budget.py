@@ -20,8 +20,9 @@ _BATCH_BYTES = 48 << 20
 _MAX_CHUNK_ROWS = 8192
 _MAX_PIECE_BYTES = 64 << 20
 _LIST_BYTES = 160  # of an empty inverted list
-# Training on fewer vectors a list than these makes lists that fit the sample and not the rest.
+# Trained on fewer vectors a list than these, lists fit the sample and not the rest; what little memory may bring it to.
 _LEAST_EACH = 39
+_SCARCE_EACH = 16
 _MAX_LISTS_COMPARED = 8192
 
 
@@ -65,7 +66,7 @@ class MemoryPlan:
             return 0
         wanted = min(self.settings.n_training or self.info.n_training_wanted, self.shape.n_vectors)
         left = self.settings.max_memory_bytes - self._training_bytes(0)
-        least = max(self.info.n_training_min, _LEAST_EACH * (self.info.n_lists or 0))
+        least = max(self.info.n_training_min, _SCARCE_EACH * (self.info.n_lists or 0))
         holds = max(left // self._training_bytes_each, min(least, wanted))
         return int(min(wanted, holds))
 
@@ -95,7 +96,7 @@ class MemoryPlan:
         return {
             "transform": batch + 64 * dim * dim,
             "truth": batch + queries + self.exact_bytes,
-            "training": self._training_bytes(self.n_training) + _BATCH_BYTES,
+            "training": self._training_bytes(self.n_training),
             "adding": batch + self._adding_bytes(),
             "tuning": batch + self.index_bytes + queries + self.exact_bytes,
         }
@@ -112,11 +113,14 @@ class MemoryPlan:
 
     @property
     def _training_bytes_each(self) -> int:
-        # The vector, what transforms in front leave of it, and what is left of that beside its centroid.
-        return 4 * (self.shape.dim + self.info.dim + 2 * self.info.index_dim) + 16
+        info = self.info
+        # What transforms in front leave of a vector, and what is left of that beside its centroid; OPQ learns by a
+        # handful of copies.
+        n_numbers = info.dim + info.index_dim * (bool(info.prefix) + (info.storage != "Flat"))
+        return 4 * (n_numbers + 5 * info.dim * ("OPQ" in info.prefix)) + 16
 
     def _training_bytes(self, n_training: int) -> int:
-        return n_training * self._training_bytes_each + 2 * self.info.fixed_bytes + _TILE_BYTES
+        return n_training * self._training_bytes_each + 2 * self.info.fixed_bytes + _TILE_BYTES + _BATCH_BYTES
 
     def _adding_bytes(self) -> int:
         n_bytes = _TILE_BYTES + self.n_chunk_rows * 16 * self.shape.dim

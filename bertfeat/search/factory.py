@@ -54,6 +54,7 @@ class FactoryInfo:
         dim: The width of the vectors that it takes.
         index_dim: Their width behind PCA, OPQ and the like.
         storage: How vectors are kept: `Flat`, `SQ8`, ...
+        prefix: The transforms in front, as they were written.
         refine: How they are kept a second time, to order what was found; None if they are not.
         n_lists: The inverted lists; None if there are none.
         n_links: The links of a vector in the graph; None if there is none.
@@ -70,6 +71,7 @@ class FactoryInfo:
     dim: int
     index_dim: int
     storage: str
+    prefix: str = ""
     refine: str | None = None
     n_lists: int | None = None
     n_links: int | None = None
@@ -198,7 +200,7 @@ def _read_prefixes(info: FactoryInfo, parts: list[str]) -> FactoryInfo:
         info = replace(info, refine=kind)
         info = _train(info, *_training_of_scalars(kind), fixed_bytes=8 * info.dim)
     while len(parts) > 1 and (found := _PREFIX.fullmatch(parts[0])):
-        info, parts = _read_transform(info, found), parts[1:]
+        info, parts = _read_transform(replace(info, prefix=f"{info.prefix}{found[0]},"), found), parts[1:]
     return replace(info, storage=",".join(parts))
 
 
