@@ -18,6 +18,7 @@ import polars as pl
 
 import bertfeat
 from bertfeat.cli.failures import report_failures
+from bertfeat.reports.plots import plot_confusion
 
 L2 = [0.01, 0.1, 1.0, 10.0]
 # head -> the parameter that its L2 strength is chosen by
@@ -75,6 +76,8 @@ def main(
     )
     score = probe.score(stores["test"])
     probe.save(folder / "probe", overwrite=True)
+    confusion = score.scores.confusion
+    plot_confusion(confusion.labels, confusion.matrix, folder / "confusion")
     probe.predict(stores["test"]).write_parquet(folder / "predictions.parquet")
     result = {
         "pipeline": "sentence_classifier",

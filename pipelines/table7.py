@@ -20,6 +20,7 @@ import click
 
 import bertfeat
 from bertfeat.cli.failures import report_failures
+from bertfeat.reports.tables import markdown_table
 
 # feature set -> the paper's F1 on the development set of CoNLL-2003
 PAPER = {
@@ -249,11 +250,11 @@ def _line(row: dict[str, Any]) -> str:
 
 def _table(rows: list[dict[str, Any]], *, tests: bool) -> str:
     heads = ["features", "dev", *(["test"] if tests else []), "paper (CoNLL-2003 dev)"]
-    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
-    for row in rows:
-        cells = [_cell(row["dev"]), *([_cell(row["test"])] if tests else [])]
-        lines.append([row["features"], *cells, f"{row['paper']:.1f}"])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    lines = [
+        [row["features"], _cell(row["dev"]), *([_cell(row["test"])] if tests else []), f"{row['paper']:.1f}"]
+        for row in rows
+    ]
+    return markdown_table(heads, lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -140,6 +140,7 @@ def test_sentence_classifier(tmp_path: Path) -> None:
     assert found["training"]["fit_report"]["C"] in [0.01, 0.1, 1.0, 10.0]
     # Medical abstracts, tweets and Python proposals are not hard to tell apart.
     assert found["score"]["accuracy"] > 0.9
+    assert {path.name for path in (tmp_path / "out").glob("confusion.*")} == {"confusion.png", "confusion.svg"}
     predictions = pl.read_parquet(tmp_path / "out" / "predictions.parquet")
     test = bertfeat.open_store(tmp_path / "out" / "features" / "test")
     truth = test.polars("sentence", ["domain"])["domain"]

@@ -3,13 +3,12 @@
 How thoroughly it must be searched is measured (`tuning.py`); how it keeps vectors is decided here beforehand:
 
 - Few vectors are compared one by one: `Flat` needs no training, answers exactly, and takes a few milliseconds.
-- More vectors lie in inverted lists. SQ8 keeps them in a quarter of the bytes and answers twice as fast as Flat, for
-  what is read from memory is what takes the time; on token vectors of MiniLM it finds 99 % of the ten closest. A
-  higher recall takes SQfp16, or Flat; a smaller memory SQ6 or RaBitQ.
-- A graph (HNSW) is not chosen, except to find lists among very many. It answers single queries fast, but its links
-  take memory beside the vectors, it grows vector by vector for many times as long as lists are filled, a build that was
-  broken off goes on from further back, and a filter makes it lose its way. Where the speed of single queries is all
-  that counts, ask for `HNSW32`.
+- More vectors lie in inverted lists. SQ8 keeps them in a quarter of the bytes, can find 99 % of the ten closest of
+  token vectors of MiniLM, and answers no slower. A higher recall takes SQfp16, or Flat; a smaller memory SQ6 or RaBitQ.
+- A graph (HNSW) is not chosen, except to find lists among very many. Of 120,000 token vectors of MiniLM (384
+  dimensions, 2 cores), HNSW32 took 1,800 bytes a vector and 22 s to fill, and answered 6,800 queries a second at recall
+  0.98; IVF1024,SQ8 took 400 bytes and 2 s, and answered 16,000 at 0.965. A graph also goes on from further back when a
+  build was broken off, and a filter makes it lose its way.
 """
 
 from __future__ import annotations
