@@ -88,7 +88,8 @@ class HitWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        # Absolute, for a path that starts with `a:` would be taken for an address.
+        self._tmp = path.absolute().with_name(f".{path.name}.{os.getpid()}.tmp")
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> Self:
