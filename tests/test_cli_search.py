@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -199,6 +200,19 @@ class TestManyQueries:
         assert pl.read_parquet(out).shape == (0, 5)
         assert "is a folder" in refused(*search, "--out", tmp_path)
         assert "no folder" in refused(*search, "--out", tmp_path / "none" / "h.parquet")
+
+    def test_a_full_disk_leaves_no_file(self, sentences: Path, tmp_path: Path) -> None:
+        (tmp_path / "q.txt").write_text("fishing\n" * 40)
+        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--out", tmp_path / "hits.parquet")
+        there = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, there[1]))
+        try:
+            done = bertfeat_cli(*search)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, there)
+        assert done.code == 3
+        assert f"{tmp_path / 'hits.parquet'}: file too large after 300 bytes; raise the file size limit" in done.err
+        assert [path.name for path in tmp_path.iterdir()] == ["q.txt"]
 
     def test_bad_rows_leave_no_file(self, sentences: Path, words: Path, tmp_path: Path) -> None:
         for name, content, said in [
