@@ -13,6 +13,7 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.devices import resolve_compute_dtype, resolve_device
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
+from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import ConfigError
 from bertfeat.planning import resolve
 from bertfeat.records import Column, Document, FeatureColumn, LevelSchema, LevelTable
@@ -121,15 +122,18 @@ class TextEncoder:
             level: LevelSchema(level, tuple(Column(name, "") for name in _COLUMNS[level]), columns)
             for level, columns in self._resolved.columns.items()
         }
-        buffers = make_buffers(text, schemas, self._config)
+        buffers = make_buffers(text, schemas, self._config, self._encoder.device)
         budget = pack_budget(int(windows.lengths.sum()), self._resolved.max_batch_tokens, self._encoder.device)
         for pack, states in encode_packs(self._encoder, pack_windows(windows, budget)):
             for buffer in buffers.values():
                 buffer.add(pack, states)
-        return {
-            level: level_table(level, text, buffer, schemas[level], self._tokenizer)
+        fetches = Fetches()
+        tables = {
+            level: level_table(level, text, buffer, schemas[level], self._tokenizer, fetches)
             for level, buffer in buffers.items()
         }
+        fetches.wait()
+        return tables
 
 
 _COLUMNS = {

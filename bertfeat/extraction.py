@@ -13,6 +13,7 @@ from typing import Any
 
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.transfers import Fetches
 from bertfeat.jobs import Job, load_worker, open_inputs, open_job
 from bertfeat.progress import Progress, Silent, Stopwatch
 from bertfeat.records import BadRow, Document, Receipt, ShardResult, ShardSpec
@@ -23,6 +24,8 @@ from bertfeat.store.writer import open_for_writing
 from bertfeat.tables import ShardText, align, level_table, make_buffers
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.windows import cut_windows
+
+_GPU_WRITERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class ShardTask:
         """Load the tokenizer and the encoder, on the device and with the share of threads of worker `worker`."""
         self.job = job
         self.worker = load_worker(job, worker, n_workers)
+        # A GPU is done with a shard sooner than one thread has written it.
+        self.n_writers = _GPU_WRITERS if self.worker.encoder.device.type == "cuda" else 1
 
     def prepare(self, shard: ShardSpec) -> PreparedShard:
         """Read a shard's documents, tokenize them, cut windows, and find the rows of every level."""
@@ -110,7 +115,7 @@ class ShardTask:
     def encode(self, prepared: PreparedShard, progress: Progress) -> ShardResult:
         """Pack the windows, run the encoder, pool every level from the same states, rows in corpus order."""
         job, worker, text, clock = self.job, self.worker, prepared.text, prepared.clock
-        buffers = make_buffers(text, job.plan.schemas, job.config)
+        buffers = make_buffers(text, job.plan.schemas, job.config, worker.encoder.device)
         n_packs = n_encoded_tokens = n_repeated = 0
         n_halvings = worker.encoder.n_halvings
         budget = pack_budget(int(text.windows.lengths.sum()), job.max_batch_tokens, worker.encoder.device)
@@ -123,15 +128,17 @@ class ShardTask:
             n_encoded_tokens += pack.n_tokens
             n_repeated += len(pack.copies)
             progress.encoded(pack.n_tokens)
+        fetches = Fetches()
         tables = {
-            level: level_table(level, text, buffer, job.plan.schemas[level], worker.tokenizer)
+            level: level_table(level, text, buffer, job.plan.schemas[level], worker.tokenizer, fetches)
             for level, buffer in buffers.items()
         }
         counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": n_packs}
         counts |= {"n_encoded_tokens": n_encoded_tokens, "n_repeated_windows": n_repeated}
         notes = {"n_halvings": worker.encoder.n_halvings - n_halvings}
-        return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes)
+        return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write the parts and, when they are safely on disk, the receipt."""
+        result.wait()
         return commit_shard(self.job.root, self.job.plan, shard, result)

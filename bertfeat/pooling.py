@@ -11,12 +11,14 @@ import torch
 from torch.nn.functional import embedding_bag
 
 from bertfeat.config import Combine, StoreDtype
+from bertfeat.encoder.transfers import to_device
 from bertfeat.records import BoolArray, FeatureColumn, IntArray, Pack
 from bertfeat.text.alignment import Reduce, Units
 from bertfeat.text.ragged import ragged_arange, starts_of
 
 TORCH_DTYPES = {StoreDtype.FLOAT16: torch.float16, StoreDtype.FLOAT32: torch.float32}
 POOLER_COLUMN = "pooler"
+_CPU = torch.device("cpu")
 
 
 class States(Protocol):
@@ -63,33 +65,39 @@ def combine_layers(layers: Sequence[torch.Tensor], combine: Combine) -> torch.Te
 class LevelBuffer:
     """The vectors of one level of one shard: rows arrive pack by pack, in any order, and stand in corpus order.
 
-    All pooling, combining and casting is done on the encoder's device; the host receives what is stored and no more.
+    All pooling, combining and casting is done on the encoder's device, and so is the gathering where there is room; the
+    host receives what is stored and no more.
     Only rows that several windows share wait as float32 parts until the last of them has come.
 
     Attributes:
-        vectors: The stored arrays by column, (n_rows, dim).
+        vectors: The stored vectors by column, (n_rows, dim), on the device where they are gathered.
     """
 
-    def __init__(self, units: Units, columns: Sequence[FeatureColumn], dtype: StoreDtype) -> None:
+    def __init__(
+        self,
+        units: Units,
+        columns: Sequence[FeatureColumn],
+        dtype: StoreDtype,
+        device: torch.device = _CPU,
+    ) -> None:
         """Allocate the arrays.
 
         Args:
             units: The rows, and where they come from.
             columns: The vector columns.
             dtype: The stored type.
+            device: Where the vectors are gathered: the encoder's device, or the CPU.
         """
         self._units = units
         self._columns = columns
         self._dtype = TORCH_DTYPES[dtype]
+        self._device = device
         self._layers = sorted({layer for column in columns for layer in column.layers})
         self._n_segments = units.n_segments
         self._n_positions = np.bincount(units.row, weights=np.diff(units.starts), minlength=units.n_rows)
         self._parts: dict[int, dict[int, torch.Tensor]] = {}
         self._n_seen: dict[int, int] = {}
-        self.vectors: dict[str, npt.NDArray[np.floating]] = {
-            column.name: np.zeros((units.n_rows, column.dim), dtype=str(dtype)) for column in columns
-        }
-        self._targets = {name: torch.from_numpy(array) for name, array in self.vectors.items()}
+        self.vectors = _allocate(units, columns, dtype, device)
 
     @property
     def valid(self) -> BoolArray:
@@ -118,19 +126,19 @@ class LevelBuffer:
 
     def _pool(self, states: States, positions: IntArray, starts: IntArray) -> dict[int, torch.Tensor]:
         device = states.layer(self._layers[0]).device
-        at, first = torch.from_numpy(positions).to(device), torch.from_numpy(starts).to(device)
+        at, first = to_device(positions, device), to_device(starts, device)
         return {i: reduce_segments(states.layer(i), at, first, self._units.reduce) for i in self._layers}
 
     def _store(self, rows: IntArray, pooled: Mapping[int, torch.Tensor], n_positions: npt.NDArray[Any]) -> None:
         if not len(rows):
             return
         if self._units.reduce is Reduce.MEAN:
-            count = torch.from_numpy(n_positions.astype(np.float32)).to(pooled[self._layers[0]].device)[:, None]
+            count = to_device(n_positions.astype(np.float32), pooled[self._layers[0]].device)[:, None]
             pooled = {i: total / count for i, total in pooled.items()}
         cast = {i: vectors.to(self._dtype) for i, vectors in pooled.items()}
-        place = _placer(rows)
+        place = _placer(rows, self._device)
         for column in self._columns:
-            target = self._targets[column.name]
+            target = self.vectors[column.name]
             if column.combine in (Combine.NONE, Combine.CONCAT):
                 width = column.dim // len(column.layers)
                 for k, layer in enumerate(column.layers):
@@ -140,28 +148,38 @@ class LevelBuffer:
                 place(target, combined.to(self._dtype))
 
     def _collect(self, rows: IntArray, pooled: Mapping[int, torch.Tensor]) -> None:
+        """Add what a window gives to rows that others share; store those that have all of it now."""
         merge = torch.maximum if self._units.reduce is Reduce.MAX else torch.add
+        complete = []
         for i, row in enumerate(rows.tolist()):
             part = {layer: vectors[i] for layer, vectors in pooled.items()}
             seen = self._parts.get(row)
             self._parts[row] = part if seen is None else {k: merge(seen[k], part[k]) for k in part}
             self._n_seen[row] = self._n_seen.get(row, 0) + 1
             if self._n_seen[row] == self._n_segments[row]:
-                whole = {layer: vector[None] for layer, vector in self._parts.pop(row).items()}
-                self._store(rows[i : i + 1], whole, self._n_positions[rows[i : i + 1]])
+                complete.append(row)
+        if complete:
+            parts = [self._parts.pop(row) for row in complete]
+            whole = {layer: torch.stack([part[layer] for part in parts]) for layer in self._layers}
+            done = np.array(complete, dtype=np.int64)
+            self._store(done, whole, self._n_positions[done])
 
 
 class PoolerBuffer:
     """The model's own pooled output, one vector a document: that of its first window."""
 
-    def __init__(self, units: Units, columns: Sequence[FeatureColumn], dtype: StoreDtype) -> None:
+    def __init__(
+        self,
+        units: Units,
+        columns: Sequence[FeatureColumn],
+        dtype: StoreDtype,
+        device: torch.device = _CPU,
+    ) -> None:
         """Allocate the array; `units` name each document's first window."""
         self._units = units
         self._dtype = TORCH_DTYPES[dtype]
-        self.vectors: dict[str, npt.NDArray[np.floating]] = {
-            column.name: np.zeros((units.n_rows, column.dim), dtype=str(dtype)) for column in columns
-        }
-        self._target = torch.from_numpy(self.vectors[POOLER_COLUMN])
+        self._device = device
+        self.vectors = _allocate(units, columns, dtype, device)
 
     @property
     def valid(self) -> BoolArray:
@@ -174,19 +192,27 @@ class PoolerBuffer:
         has_row = self._units.window_starts[windows + 1] > self._units.window_starts[windows]
         rows = self._units.row[self._units.window_starts[windows[has_row]]]
         if len(rows):
-            chosen = states.pooler()[torch.from_numpy(slots[has_row])]
-            _placer(rows)(self._target, chosen.to(self._dtype))
+            pooled = states.pooler()
+            chosen = pooled[to_device(slots[has_row], pooled.device)]
+            _placer(rows, self._device)(self.vectors[POOLER_COLUMN], chosen.to(self._dtype))
+
+
+def _allocate(
+    units: Units, columns: Sequence[FeatureColumn], dtype: StoreDtype, device: torch.device
+) -> dict[str, torch.Tensor]:
+    kind = TORCH_DTYPES[dtype]
+    return {column.name: torch.zeros((units.n_rows, column.dim), dtype=kind, device=device) for column in columns}
 
 
 def _select(pooled: Mapping[int, torch.Tensor], mask: BoolArray) -> dict[int, torch.Tensor]:
-    chosen = torch.from_numpy(np.flatnonzero(mask))
-    return {i: vectors.index_select(0, chosen.to(vectors.device)) for i, vectors in pooled.items()}
+    chosen = np.flatnonzero(mask)
+    return {i: vectors.index_select(0, to_device(chosen, vectors.device)) for i, vectors in pooled.items()}
 
 
-def _placer(rows: IntArray) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    at = torch.from_numpy(rows)
+def _placer(rows: IntArray, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    at = to_device(rows, device)
 
     def place(target: torch.Tensor, vectors: torch.Tensor) -> None:
-        target.index_copy_(0, at, vectors.cpu())
+        target.index_copy_(0, at, vectors.to(device))
 
     return place

@@ -6,7 +6,7 @@ token: a shard holds tens of thousands of tokens, and Python objects would cost 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,11 +140,16 @@ class LevelTable:
     valid: BoolArray | None = None
 
 
+def _nothing() -> None:
+    """Wait for nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardResult:
     """What a shard task hands to the store: the tables, the rows that were set aside, counts and seconds by stage.
 
-    `notes` count what befell this run alone, such as packs that were halved for want of memory.
+    `notes` count what befell this run alone, such as packs that were halved for want of memory. The vectors hold their
+    values after `wait`: a GPU may still be copying them.
     """
 
     tables: Mapping[Level, LevelTable]
@@ -152,6 +157,7 @@ class ShardResult:
     counts: Mapping[str, int]
     seconds: Mapping[str, float]
     notes: Mapping[str, int] = field(default_factory=dict)
+    wait: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from bertfeat.config import ExtractConfig, Level, Pooling
+from bertfeat.encoder.transfers import Fetches, gathering_device
 from bertfeat.pooling import LevelBuffer, PoolerBuffer
 from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable
 from bertfeat.text.alignment import (
@@ -81,14 +83,16 @@ def _sentence_units(tokens: Tokens, windows: Windows, tokenizer: Tokenizer, conf
 
 
 def make_buffers(
-    text: ShardText, schemas: Mapping[Level, LevelSchema], config: ExtractConfig
+    text: ShardText, schemas: Mapping[Level, LevelSchema], config: ExtractConfig, device: torch.device
 ) -> dict[Level, LevelBuffer | PoolerBuffer]:
-    """Allocate each level's vectors."""
+    """Allocate each level's vectors, on the encoder's device where it is a GPU with room for them."""
+    n_values = sum(units.n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
+    where = gathering_device(device, n_values * np.dtype(str(config.store_dtype)).itemsize)
     buffers: dict[Level, LevelBuffer | PoolerBuffer] = {}
     for level, units in text.units.items():
         pooler = level is Level.SENTENCE and config.pooling is Pooling.POOLER
         kind = PoolerBuffer if pooler else LevelBuffer
-        buffers[level] = kind(units, schemas[level].features, config.store_dtype)
+        buffers[level] = kind(units, schemas[level].features, config.store_dtype, where)
     return buffers
 
 
@@ -98,8 +102,12 @@ def level_table(
     buffer: LevelBuffer | PoolerBuffer,
     schema: LevelSchema,
     tokenizer: Tokenizer,
+    fetches: Fetches,
 ) -> LevelTable:
-    """Put the columns of a level before its vectors, in the order of its schema."""
+    """Put the columns of a level before its vectors, in the order of its schema.
+
+    The vectors hold their values after `fetches.wait`.
+    """
     if level is Level.TOKEN:
         columns = _token_columns(text, tokenizer)
     elif level is Level.WORD:
@@ -113,7 +121,7 @@ def level_table(
         columns={
             c.name: columns[c.name] if c.name in columns else _own_column(c.name, level, text) for c in schema.columns
         },
-        vectors=buffer.vectors,
+        vectors={name: fetches.fetch(vectors) for name, vectors in buffer.vectors.items()},
         valid=None if bool(valid.all()) else valid,
     )
 

@@ -15,6 +15,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bertfeat.config import ExtractConfig, Level, Pooling
 from bertfeat.encoder.layers import feature_columns
+from bertfeat.encoder.transfers import Fetches
 from bertfeat.records import Column, Document, FeatureColumn, LevelSchema, LevelTable, Pack
 from bertfeat.tables import ShardText, align, level_table, make_buffers
 from bertfeat.text.packing import pack_windows
@@ -122,12 +123,15 @@ def run(
     windows = cut_windows(tokens, tokenizer, limits, documents, context=config.document_context)
     text = align(documents, tokens, windows, tokenizer, config)
     schemas = {level: _schema(level, documents, config) for level in config.levels}
-    buffers = make_buffers(text, schemas, config)
+    buffers = make_buffers(text, schemas, config, torch.device("cpu"))
     packs = list(pack_windows(windows, max_batch_tokens))
     for pack in packs:
         for buffer in buffers.values():
             buffer.add(pack, FakeStates(pack))
-    tables = {level: level_table(level, text, buffer, schemas[level], tokenizer) for level, buffer in buffers.items()}
+    fetches = Fetches()
+    tables = {
+        level: level_table(level, text, buffer, schemas[level], tokenizer, fetches) for level, buffer in buffers.items()
+    }
     return Features(text, tables, packs)
 
 

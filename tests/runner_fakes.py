@@ -30,6 +30,7 @@ class MakeFake:
 
     folder: Path
     deeds: Mapping[str, str] = field(default_factory=dict)
+    n_writers: int = 1
 
     def __call__(self, worker: int, n_workers: int) -> FakeTask:
         self.note("start")
@@ -67,6 +68,7 @@ class MakeFake:
 class FakeTask:
     def __init__(self, make: MakeFake) -> None:
         self._make = make
+        self.n_writers = make.n_writers
 
     def prepare(self, shard: ShardSpec) -> ShardSpec:
         self._make.note(f"prepare:{shard.index}")

@@ -138,7 +138,7 @@ class TestAttention:
     def test_groups_and_bounds(self, lengths: list[int], groups: list[Group]) -> None:
         array = np.array(lengths, dtype=np.int64)
         assert list(find_groups(array)) == groups
-        bounds = cumulative_lengths(array)
+        bounds = cumulative_lengths(array, torch.device("cpu"))
         assert bounds.dtype == torch.int32
         assert bounds.tolist() == [0, *np.cumsum(array).tolist()]
         assert make_layout(array, torch.device("cpu")).max_length == max(lengths)
@@ -193,7 +193,7 @@ class TestAttention:
 
         monkeypatch.setattr(varlen, "varlen_attn", stand_in)
         lengths = np.array([3, 2])
-        layout = attention.Layout(find_groups(lengths), 3, cumulative_lengths(lengths))
+        layout = attention.Layout(find_groups(lengths), 3, cumulative_lengths(lengths, torch.device("cpu")))
         query, key = torch.zeros(1, 4, 5, 8).bfloat16(), torch.zeros(1, 2, 5, 8).bfloat16()
         with packed(layout):
             mixed, _ = packed_attention(torch.nn.Module(), query, key, key, None, scaling=0.5, sliding_window=3)

@@ -35,15 +35,16 @@ def threads() -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 class TestLanes:
     @pytest.mark.parametrize("n_lanes", [1, 2, 5])
-    def test_order_and_bits(self, encoder: Encoder, n_lanes: int) -> None:
+    def test_order_and_bits(self, encoder: Encoder, n_lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = [encoder.encode(pack) for pack in PACKS]
-        torch.set_num_threads(n_lanes)
+        n_threads = torch.get_num_threads()
+        monkeypatch.setattr(encoder, "n_lanes", n_lanes)
         found = list(encode_packs(encoder, iter(PACKS)))
         assert [pack for pack, _ in found] == PACKS
         for (_, states), one in zip(found, expected, strict=True):
             for layer in (0, 2):
                 assert torch.equal(states.layer(layer), one.layer(layer))
-        assert torch.get_num_threads() == n_lanes
+        assert torch.get_num_threads() == n_threads
 
     def test_lanes_run_at_once(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
         from threading import Barrier
@@ -56,10 +57,10 @@ class TestLanes:
             return run(pack)
 
         monkeypatch.setattr(encoder, "_run", meet)
-        torch.set_num_threads(2)
+        monkeypatch.setattr(encoder, "n_lanes", 2)
         assert len(list(encode_packs(encoder, PACKS))) == len(PACKS)
 
-    def test_finished_packs_do_not_pile_up(self, encoder: Encoder) -> None:
+    def test_finished_packs_do_not_pile_up(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
         taken = 0
 
         def counted() -> Iterator[Pack]:
@@ -68,7 +69,7 @@ class TestLanes:
                 taken += 1
                 yield pack
 
-        torch.set_num_threads(2)
+        monkeypatch.setattr(encoder, "n_lanes", 2)
         states = encode_packs(encoder, counted())
         next(states)
         assert taken == 3
@@ -84,7 +85,7 @@ class TestLanes:
             return run(pack)
 
         monkeypatch.setattr(encoder, "_run", fail)
-        torch.set_num_threads(2)
+        monkeypatch.setattr(encoder, "n_lanes", 2)
         with pytest.raises(RunError, match="out of memory on cpu with a single window of 2 tokens"):
             list(encode_packs(encoder, PACKS))
 

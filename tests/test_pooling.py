@@ -81,7 +81,7 @@ def test_a_combination_is_rounded_once() -> None:
     # Each layer rounds to 1, their sum to 2 + 2 ** -10 (to even: 2), and not to the sum of rounded layers by chance.
     assert buffer.vectors["layer_01"][0, 0] == 1
     assert buffer.vectors["sum_01_02"][0, 0] == np.float16(2 + 2.0**-10)
-    assert buffer.vectors["sum_01_02"].dtype == np.float16
+    assert buffer.vectors["sum_01_02"].dtype is torch.float16
 
 
 @pytest.mark.parametrize("max_batch_tokens", [6, 7, 13, 1000])

@@ -7,15 +7,17 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from runner_fakes import Heard, MakeFake, is_alive, make_shards, wait_until
+from runner_fakes import FakeTask, Heard, MakeFake, is_alive, make_shards, wait_until
 
 from bertfeat import errors
 from bertfeat.errors import BertfeatError, ConfigError, InputError, PlanMismatch, RunError
 from bertfeat.runners import run_shards
+from bertfeat.runners.local import run_overlapped
 
 HERE = Path(__file__).parent
 STAGES = ("prepare", "encode", "commit")
@@ -47,6 +49,41 @@ def test_one_shard_needs_no_process(tmp_path):
     make = MakeFake(tmp_path)
     run(make, 1, 4)
     assert make.noted("start") == [os.getpid()]
+
+
+def test_several_writers_commit_at_once_and_no_more_shards_wait_than_there_are(tmp_path):
+    meeting = threading.Barrier(3, timeout=60)
+    n_written, n_encoded = [], []
+
+    class Meeting(FakeTask):
+        def encode(self, prepared, progress):
+            n_encoded.append(prepared.index)
+            assert len(n_encoded) - len(n_written) <= 4
+            return super().encode(prepared, progress)
+
+        def commit(self, shard, result):
+            meeting.wait()
+            n_written.append(shard.index)
+            return super().commit(shard, result)
+
+    receipts = run_overlapped(Meeting(MakeFake(tmp_path, n_writers=3)), make_shards(6), Heard())
+    assert sorted(receipt.shard for receipt in receipts) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("n_writers", [1, 3])
+def test_a_receipt_does_not_wait_for_the_next_shard(tmp_path, n_writers):
+    asked = threading.Event()
+
+    class Slow(FakeTask):
+        def prepare(self, shard):
+            if shard.index == 1:
+                assert asked.wait(60)
+            return super().prepare(shard)
+
+    receipts = run_overlapped(Slow(MakeFake(tmp_path, n_writers=n_writers)), make_shards(2), Heard())
+    assert next(receipts).shard == 0
+    asked.set()
+    assert next(receipts).shard == 1
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -134,7 +171,7 @@ def test_workers_end_when_the_progress_fails(tmp_path):
 def test_workers_never_outlive_their_parent(tmp_path, number):
     script = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
-        "from runner_fakes import Heard, MakeFake, make_shards\n"
+        "from runner_fakes import FakeTask, Heard, MakeFake, make_shards\n"
         "from bertfeat.runners import run_shards\n"
         "make = MakeFake(Path(sys.argv[1]), {f'encode:{n}': 'sleep' for n in range(4)})\n"
         "run_shards(make, make_shards(4), 2, Heard())\n"
@@ -160,7 +197,7 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
-        "from runner_fakes import Heard, MakeFake, make_shards\n"
+        "from runner_fakes import FakeTask, Heard, MakeFake, make_shards\n"
         "from bertfeat.runners import run_shards\n"
         "with open(sys.argv[1] + '/ran', 'a') as file: file.write('x')\n"
         "run_shards(MakeFake(Path(sys.argv[1]) / 'notes'), make_shards(3), 2, Heard())\n"

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from bertfeat.encoder.transfers import to_device
 from bertfeat.records import IntArray
 
 NAME = "bertfeat_packed"
@@ -58,14 +59,14 @@ def find_groups(lengths: IntArray) -> tuple[Group, ...]:
     return tuple(map(Group, starts.tolist(), counts.tolist(), runs.tolist()))
 
 
-def cumulative_lengths(lengths: IntArray) -> torch.Tensor:
+def cumulative_lengths(lengths: IntArray, device: torch.device) -> torch.Tensor:
     """Return int32 (n_windows + 1,): 0, then the end of each window, as variable-length attention takes it."""
-    return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+    return to_device(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32), device)
 
 
 def make_layout(lengths: IntArray, device: torch.device) -> Layout:
     """Describe a pack whose windows have these lengths, int64 (n_windows,), for attention on `device`."""
-    bounds = cumulative_lengths(lengths).to(device, non_blocking=True) if device.type == "cuda" else None
+    bounds = cumulative_lengths(lengths, device) if device.type == "cuda" else None
     return Layout(find_groups(lengths), int(lengths.max()), bounds)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from bertfeat.encoder.attention import find_groups, make_layout, packed
 from bertfeat.encoder.devices import one_thread
 from bertfeat.encoder.families import Family
+from bertfeat.encoder.transfers import to_device
 from bertfeat.errors import RunError
 from bertfeat.records import IntArray, Pack
 
@@ -60,6 +61,7 @@ class Encoder:
         has_pooler: Whether `HiddenStates.pooler` works.
         supports_type_ids: Whether the model is given `token_type_ids`.
         n_halvings: Packs that were halved so far because memory ran out.
+        n_lanes: Packs that are best encoded at once: on a CPU, as many as torch had threads when the model was loaded.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Encoder:
         self.has_pooler = with_pooler
         self.supports_type_ids = supports_type_ids
         self.n_halvings = 0
+        self.n_lanes = torch.get_num_threads() if self.device.type == "cpu" else 1
         # Lanes share the encoder.
         self._lock = Lock()
         self._model = model
@@ -193,7 +196,7 @@ class Encoder:
         return pooled
 
     def _tensor(self, ids: IntArray) -> torch.Tensor:
-        return torch.from_numpy(ids).to(self.device)
+        return to_device(ids, self.device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

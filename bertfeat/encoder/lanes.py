@@ -43,23 +43,21 @@ def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> i
 def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack, HiddenStates]]:
     """Yield each pack with its hidden states, in order.
 
-    On a CPU there are as many lanes as torch has threads (`torch.get_num_threads`, which OMP_NUM_THREADS sets), and at
-    most one finished pack a lane waits to be fetched. Elsewhere packs are encoded one after the other.
+    `encoder.n_lanes` packs are encoded at once, and at most one more is finished and waits to be fetched.
 
     Raises:
         RunError: Memory does not suffice for a single window.
     """
-    n_lanes = torch.get_num_threads() if encoder.device.type == "cpu" else 1
-    if n_lanes == 1:
+    if encoder.n_lanes == 1:
         for pack in packs:
             yield pack, encoder.encode(pack)
         return
     pending: deque[tuple[Pack, Future[HiddenStates]]] = deque()
-    with ThreadPoolExecutor(n_lanes, "encode") as lanes:
+    with ThreadPoolExecutor(encoder.n_lanes, "encode") as lanes:
         try:
             for pack in packs:
                 pending.append((pack, lanes.submit(encoder.encode, pack)))
-                if len(pending) > n_lanes:
+                if len(pending) > encoder.n_lanes:
                     first, states = pending.popleft()
                     yield first, states.result()
             while pending:

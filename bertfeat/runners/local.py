@@ -1,7 +1,8 @@
-"""Shards in one process: while one is encoded, the next is read and tokenized and the one before is written."""
+"""Shards in one process: while one is encoded, the next is read and tokenized and those before are written."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -14,25 +15,25 @@ from bertfeat.runners.task import PreparedT, Task
 def run_overlapped(task: Task[PreparedT], shards: Iterable[ShardSpec], progress: Progress) -> Iterator[Receipt]:
     """Run shards through three stages that overlap; yield each receipt when its shard is safely on disk.
 
-    At most one shard waits between two stages, so memory holds three shards whatever the corpus: one as text, one
-    being encoded, one being written.
+    At most one shard waits before the encoder and `task.n_writers` are being written, so memory holds two shards and
+    those, whatever the corpus.
     """
     following = iter(shards)
-    with ThreadPoolExecutor(1, "prepare") as reader, ThreadPoolExecutor(1, "commit") as writer:
+    n_writers = task.n_writers
+    with ThreadPoolExecutor(1, "prepare") as reader, ThreadPoolExecutor(n_writers, "commit") as writers:
 
         def take() -> tuple[ShardSpec, PreparedT] | None:
             shard = next(following, None)
             return None if shard is None else (shard, task.prepare(shard))
 
         upcoming = reader.submit(take)
-        committing: Future[Receipt] | None = None
+        committing: deque[Future[Receipt]] = deque()
         while True:
             # The next shard may be long in coming; a receipt must not wait for it.
-            futures: list[Future[Any]] = [upcoming] if committing is None else [upcoming, committing]
+            futures: list[Future[Any]] = [upcoming, *committing]
             wait(futures, return_when=FIRST_COMPLETED)
-            if committing is not None and committing.done():
-                yield committing.result()
-                committing = None
+            if any(future.done() for future in committing):
+                yield _first_done(committing)
                 continue
             taken = upcoming.result()
             if taken is None:
@@ -42,9 +43,17 @@ def run_overlapped(task: Task[PreparedT], shards: Iterable[ShardSpec], progress:
             del taken
             result = task.encode(prepared, progress)
             del prepared
-            if committing is not None:
-                yield committing.result()
-            committing = writer.submit(task.commit, shard, result)
+            if len(committing) == n_writers:
+                wait(committing, return_when=FIRST_COMPLETED)
+                yield _first_done(committing)
+            committing.append(writers.submit(task.commit, shard, result))
             del result
-        if committing is not None:
-            yield committing.result()
+        while committing:
+            wait(committing, return_when=FIRST_COMPLETED)
+            yield _first_done(committing)
+
+
+def _first_done(committing: deque[Future[Receipt]]) -> Receipt:
+    done = next(future for future in committing if future.done())
+    committing.remove(done)
+    return done.result()

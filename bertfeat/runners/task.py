@@ -11,7 +11,13 @@ PreparedT = TypeVar("PreparedT")
 
 
 class Task(Protocol[PreparedT]):
-    """The work on a shard, with whatever a worker loads once."""
+    """The work on a shard, with whatever a worker loads once.
+
+    Attributes:
+        n_writers: Shards that are committed at once.
+    """
+
+    n_writers: int
 
     def prepare(self, shard: ShardSpec) -> PreparedT:
         """Read and tokenize; runs in a thread beside `encode`."""

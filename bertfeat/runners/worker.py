@@ -169,6 +169,7 @@ class Watched(Generic[PreparedT]):
     def __init__(self, task: Task[PreparedT], reporter: Reporter) -> None:
         self._task = task
         self._reporter = reporter
+        self.n_writers = task.n_writers
 
     def prepare(self, shard: ShardSpec) -> tuple[ShardSpec, PreparedT]:
         """Prepare, and say so first."""
