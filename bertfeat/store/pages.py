@@ -243,7 +243,8 @@ class _Pages:
     def _split_v2(self, body: dict[int, int], levels: bytes) -> tuple[bytes, bytes]:
         """Split the levels of a page of version 2, whose lengths stand in its header."""
         n_definition, n_repetition = body.get(5, -1), body.get(6, -1)
-        is_plain = body.get(4) == _PLAIN and body.get(2) == 0
+        # A page of this version begins with a row: its rows are whole.
+        is_plain = body.get(4) == _PLAIN and body.get(2) == 0 and body.get(3, -1) * self._chunk.dim == body[1]
         if not is_plain or min(n_definition, n_repetition) < 0 or n_repetition + n_definition != len(levels):
             raise NotPlain
         if (n_repetition and not self._chunk.max_repetition) or (n_definition and not self._chunk.max_definition):

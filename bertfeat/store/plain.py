@@ -59,20 +59,27 @@ def take_rows(fd: int, runs: Runs, rows: IntArray, start: int, out: npt.NDArray[
     """
     gap = max(1, _GAP_BYTES // runs.row_bytes)
     most = max(1, _BLOCK_BYTES // runs.row_bytes)
-    place = 0
-    stops = np.flatnonzero(np.diff(rows) > gap) + 1
-    for stop in [*stops.tolist(), len(rows)]:
-        while place < stop:
-            # Not more rows at once than a block holds.
-            end = place + int(np.searchsorted(rows[place:stop], rows[place] + most))
-            first, n_rows = int(rows[place]), int(rows[end - 1] - rows[place]) + 1
-            if n_rows == end - place:
-                read_rows(fd, runs, first, start, out[place:end])
-            else:
-                between = np.empty((n_rows, out.shape[1]), out.dtype)
-                read_rows(fd, runs, first, start, between)
-                out[place:end] = between[rows[place:end] - first]
-            place = end
+    # A piece is as many rows as are read at once: those that stand close together, but no more than a block holds.
+    begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - gap - 1) > gap)
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
+        place = begin
+        while place < end:
+            stop = end if end - place == 1 else place + int(np.searchsorted(rows[place:end], rows[place] + most))
+            _take_piece(fd, runs, rows[place:stop], start, out[place:stop])
+            place = stop
+
+
+def _take_piece(fd: int, runs: Runs, rows: IntArray, start: int, out: npt.NDArray[Any]) -> None:
+    """Read values of rows that stand close together, with what is between them."""
+    first, n_rows = int(rows[0]), int(rows[-1] - rows[0]) + 1
+    if n_rows == 1:
+        _read(fd, runs, first * runs.row_bytes + start * out.itemsize, out.reshape(-1).view(np.uint8))
+    elif n_rows == len(rows):
+        read_rows(fd, runs, first, start, out)
+    else:
+        between = np.empty((n_rows, out.shape[1]), out.dtype)
+        read_rows(fd, runs, first, start, between)
+        out[:] = between[rows - first]
 
 
 def _read(fd: int, runs: Runs, start: int, out: Bytes) -> None:
