@@ -15,7 +15,7 @@ from bertfeat.store.levels import are_all, are_rows
 from bertfeat.store.thrift import CompactReader, Struct, ThriftError
 
 DIM = 9
-N_ROWS = 25
+N_ROWS = 14
 
 
 def outcome(read, *arguments):
@@ -36,9 +36,9 @@ def check(path, dtype, encoding):
 
 FILES = [
     ("array", "float16", write_arrow, {"data_page_size": 100, "write_batch_size": 5}),
-    ("array", "float32", write_polars, {"row_group_size": 12}),
+    ("array", "float32", write_polars, {"row_group_size": 8}),
     ("array", "float32", write_arrow, {"data_page_version": "2.0", "write_page_checksum": True}),
-    ("binary", "float32", write_arrow, {"row_group_size": 12, "write_statistics": True}),
+    ("binary", "float32", write_arrow, {"row_group_size": 8, "write_statistics": True}),
     ("binary", "float16", write_arrow, {"data_page_version": "2.0", "data_page_size": 100, "write_batch_size": 5}),
 ]
 

@@ -68,7 +68,7 @@ def are_rows(data: bytes, n_levels: int, first: int, dim: int) -> bool:
 def _fits(count: int, levels: Bytes, place: int, dim: int) -> bool:
     """Say whether levels, one for all of a run or one each, are right from a place in a row on."""
     if len(levels) == 1 and count > 1:
-        return dim == 1 if levels[0] == 0 else 0 < place <= dim - count
+        return dim == 1 if levels[0] == 0 else bool(levels[0] == 1) and 0 < place <= dim - count
     return bool((levels == (np.arange(place, place + count) % dim != 0)).all())
 
 
