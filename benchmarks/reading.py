@@ -82,7 +82,7 @@ def matrix(column: pa.ChunkedArray, dtype: str) -> np.ndarray:
         else:
             flat = chunk.flatten().to_numpy(zero_copy_only=False)
         blocks.append(flat.reshape(-1, DIM))
-    return np.concatenate(blocks)
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
 def read_plainly(paths: list[Path], out: np.ndarray | None = None) -> np.ndarray:
@@ -120,7 +120,6 @@ def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reade
         return sum(len(matrix(pa.chunked_array([batch[FEATURE]]), dtype)) for batch in batches)
 
     def taken_by_arrow() -> np.ndarray:
-        # An Arrow dataset gives float16 lists, and takes none of them: the numbers are those of a filter.
         return matrix(dataset.take(rows, columns=[FEATURE])[FEATURE], dtype)
 
     return {
@@ -170,6 +169,8 @@ def in_turns(readers: dict[str, Reader], rounds: int) -> dict[str, float]:
 
 def measure(folder: Path, n_bytes: int, rounds: int) -> list[dict[str, Any]]:
     """Write the stores and read them."""
+    # Memory that a machine hands out for the first time can be many times slower than memory that was used before.
+    np.ones(12 * n_bytes, np.uint8)
     results = []
     for encoding in ("array", "binary"):
         for dtype in ("float32", "float16"):

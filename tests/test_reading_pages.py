@@ -10,8 +10,9 @@ from reading_files import NAME, by_pages, by_pyarrow, by_store, layout, same, st
 from reading_files import write_polars as by_polars
 
 from bertfeat.errors import StoreError
-from bertfeat.store.pages import NotPlain, find_chunk
+from bertfeat.store.pages import NotPlain, find_chunk, find_runs
 from bertfeat.store.partvectors import opened_vectors
+from bertfeat.store.plain import read_rows, take_rows
 
 KINDS = [(dtype, encoding) for dtype in ("float16", "float32") for encoding in ("array", "binary")]
 DIMS = [1, 3, 8, 20, 100, 384, 1021]
@@ -167,3 +168,29 @@ def test_a_file_that_is_cut_off_while_it_is_open_is_named(tmp_path):
 
     with pytest.raises(StoreError, match=message):
         read()
+
+
+@pytest.mark.parametrize(("dtype", "encoding"), KINDS)
+@pytest.mark.parametrize("options", [{}, {"data_page_size": 1000, "write_batch_size": 7}], ids=str)
+def test_parts_of_rows_that_begin_on_one_page_and_end_on_the_next(tmp_path, dtype, encoding, options):
+    vectors = values(700, 100, dtype)
+    path = write_arrow(tmp_path / "a.parquet", table(vectors, encoding), **options)
+    rng = np.random.default_rng(0)
+    with pq.ParquetFile(path) as file, path.open("rb") as opened:
+        runs = find_runs(opened.fileno(), find_chunk(file, 0, NAME, layout(dtype, encoding)))
+        for start, width in ((0, 100), (0, 1), (99, 1), (30, 40)):
+            for n_rows in (1, 2, 50, 700):
+                rows = np.sort(rng.choice(700, n_rows, replace=False))
+                # The rows of what is filled stand apart: a layer in a concatenation.
+                out = np.zeros((n_rows, 150), dtype)
+                take_rows(opened.fileno(), runs, rows, start, out[:, 20 : 20 + width])
+                assert same(out[:, 20 : 20 + width], vectors[rows, start : start + width])
+                assert not out[:, :20].any()
+                assert not out[:, 20 + width :].any()
+                first = int(rng.integers(0, 701 - n_rows))
+                read_rows(opened.fileno(), runs, first, start, out[:, 20 : 20 + width])
+                assert same(out[:, 20 : 20 + width], vectors[first : first + n_rows, start : start + width])
+        with pytest.raises(ValueError, match="bytes"):
+            read_rows(opened.fileno(), runs, 1, 0, np.empty((700, 100), dtype))
+        with pytest.raises(ValueError, match="bytes"):
+            take_rows(opened.fileno(), runs, np.array([3, 700]), 0, np.empty((2, 100), dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -83,7 +84,7 @@ def test_rows_in_any_order_and_more_than_once(stores, rows, feature):
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("batch_size", [1, 10, 11, 64, 1000])
+@pytest.mark.parametrize("batch_size", [1, 11, 64])
 def test_batches_and_slices(stores, feature, batch_size):
     for store in stores.values():
         whole, frame = store.numpy("word", feature), store.polars("word", ["word", "doc_id"])
@@ -150,7 +151,7 @@ def test_a_part_that_was_replaced_meanwhile_is_not_read_by_the_places_of_the_old
 
 def test_a_part_with_other_rows_than_the_manifest_says_is_refused_by_all(tmp_path):
     write_store(tmp_path / "s", make_plan())
-    (tmp_path / "s/token/part-00002.parquet").replace(tmp_path / "s/token/part-00001.parquet")
+    shutil.copy(tmp_path / "s/token/part-00002.parquet", tmp_path / "s/token/part-00001.parquet")
     for read in (
         lambda store: store.numpy("token", "layer_05"),
         lambda store: store.take("token", "layer_05", [0]),

@@ -61,20 +61,37 @@ def take_rows(fd: int, runs: Runs, rows: IntArray, start: int, out: npt.NDArray[
     most = max(1, _BLOCK_BYTES // runs.row_bytes)
     # A piece is as many rows as are read at once: those that stand close together, but no more than a block holds.
     begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - gap - 1) > gap)
-    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
+    ends = np.append(begins[1:], len(rows))
+    is_single = ends - begins == 1
+    _take_singles(fd, runs, rows, start, begins[is_single], out)
+    for begin, end in zip(begins[~is_single].tolist(), ends[~is_single].tolist(), strict=True):
         place = begin
         while place < end:
-            stop = end if end - place == 1 else place + int(np.searchsorted(rows[place:end], rows[place] + most))
+            stop = place + int(np.searchsorted(rows[place:end], rows[place] + most))
             _take_piece(fd, runs, rows[place:stop], start, out[place:stop])
             place = stop
+
+
+def _take_singles(fd: int, runs: Runs, rows: IntArray, start: int, places: IntArray, out: npt.NDArray[Any]) -> None:
+    """Read values of the rows at some places of `rows`, each by itself and nothing beside them."""
+    n_bytes = out.shape[1] * out.itemsize
+    firsts = rows[places] * runs.row_bytes + start * out.itemsize
+    homes = np.searchsorted(runs.starts, firsts, side="right") - 1
+    stops = np.append(runs.starts[1:], runs.n_bytes)[homes]
+    offsets = runs.offsets[homes] + firsts - runs.starts[homes]
+    is_whole = firsts + n_bytes <= stops
+    for place, first, offset, whole in zip(
+        places.tolist(), firsts.tolist(), offsets.tolist(), is_whole.tolist(), strict=True
+    ):
+        # A row may begin on one page and end on the next.
+        if not whole or os.preadv(fd, [out[place].data], offset) != n_bytes:
+            _read(fd, runs, first, out[place].view(np.uint8))
 
 
 def _take_piece(fd: int, runs: Runs, rows: IntArray, start: int, out: npt.NDArray[Any]) -> None:
     """Read values of rows that stand close together, with what is between them."""
     first, n_rows = int(rows[0]), int(rows[-1] - rows[0]) + 1
-    if n_rows == 1:
-        _read(fd, runs, first * runs.row_bytes + start * out.itemsize, out.reshape(-1).view(np.uint8))
-    elif n_rows == len(rows):
+    if n_rows == len(rows):
         read_rows(fd, runs, first, start, out)
     else:
         between = np.empty((n_rows, out.shape[1]), out.dtype)

@@ -85,22 +85,29 @@ def take_vectors(
 
     Parts are read side by side, and of each what is asked for where its vectors can be copied as they stand.
     """
-    unique, places = np.unique(rows, return_inverse=True)
-    out = np.empty((len(unique), source.dim), vectors.numpy)
-    stops = np.searchsorted(unique, [group.stop for group in groups])
+    out = np.empty((len(rows), source.dim), vectors.numpy)
+    order = np.argsort(rows, kind="stable")
+    ascending = rows[order]
+    is_ready = bool((np.diff(rows) > 0).all())
+    stops = np.searchsorted(ascending, [group.stop for group in groups])
 
     def read(numbers: Sequence[int]) -> None:
         with opened_vectors(groups[numbers[0]].path, source, vectors, known) as part:
             for number in numbers:
-                first, stop = stops[number - 1] if number else 0, stops[number]
-                offsets = unique[first:stop] - groups[number].start
-                part.read(groups[number].number, offsets, out[first:stop])
+                chosen = slice(stops[number - 1] if number else 0, stops[number])
+                asked = ascending[chosen] - groups[number].start
+                if is_ready:
+                    part.read(groups[number].number, asked, out[chosen])
+                    continue
+                once, places = np.unique(asked, return_inverse=True)
+                found = np.empty((len(once), source.dim), vectors.numpy)
+                part.read(groups[number].number, once, found)
+                out[order[chosen]] = found[places]
 
     needed = np.flatnonzero(np.diff(stops, prepend=0)).tolist()
     by_part = [list(numbers) for _, numbers in itertools.groupby(needed, lambda number: groups[number].path)]
     _side_by_side(read, by_part)
-    # Rows that were asked for in order are not copied again.
-    return out if np.array_equal(places, np.arange(len(unique))) else out[places]
+    return out
 
 
 def take_columns(groups: Sequence[RowGroup], rows: IntArray, names: Sequence[str]) -> pl.DataFrame | None:
