@@ -20,9 +20,10 @@ from bertfeat.records import BoolArray, FeatureColumn, LevelSchema, PartInfo, Pl
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.parts import read_part_metadata
+from bertfeat.store.partvectors import KnownRuns, PartVectors, opened_vectors
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import RowGroup, check_rows, find_row_groups, slice_vectors, take_columns, take_vectors
-from bertfeat.store.vectors import VectorSource, fill, find_source, opened_part, read_vectors
+from bertfeat.store.vectors import VectorSource, find_source, opened_part
 
 if TYPE_CHECKING:
     import torch
@@ -93,6 +94,7 @@ class Store:
         self._schemas = {level: codec.schema_from_json(level, schemas[level]) for level in Level if level in schemas}
         self._parts: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
         self._row_group_cache: dict[Level, list[RowGroup]] = {}
+        self._known_runs: KnownRuns = {}
         for stored in receipts_in(manifest):
             for part in stored.receipt.parts:
                 self._parts[part.level].append(part)
@@ -207,8 +209,7 @@ class Store:
             UserError: There is no such level, or the feature is not stored and cannot be made from what is.
             StoreError: A part is missing or damaged.
         """
-        n_rows = [part.n_rows for part in self.parts(level)]
-        return read_vectors(self._paths(level), n_rows, self._source(level, feature), self._layout)
+        return self.slice(level, feature, 0, self.n_rows(level))
 
     def torch(self, level: str, feature: str) -> torch.Tensor:
         """Return the vectors of a feature as a torch tensor (n_rows, dim) on the CPU; see `numpy`."""
@@ -274,7 +275,8 @@ class Store:
         """
         if not 0 <= start <= stop <= self.n_rows(level):
             raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
-        return slice_vectors(self._groups(level), start, stop, self._source(level, feature), self._layout)
+        source = self._source(level, feature)
+        return slice_vectors(self._groups(level), start, stop, source, self._layout, self._known_runs)
 
     def take(self, level: str, feature: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return the vectors of some rows, (len(rows), dim), in the order asked for.
@@ -284,7 +286,8 @@ class Store:
             StoreError: A part is missing or damaged.
         """
         numbers = check_rows(rows, self.n_rows(level))
-        return take_vectors(self._groups(level), numbers, self._source(level, feature), self._layout)
+        source = self._source(level, feature)
+        return take_vectors(self._groups(level), numbers, source, self._layout, self._known_runs)
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order asked for: the way from a row number back to the text.
@@ -301,31 +304,25 @@ class Store:
         start = n_filled = 0
         vectors = np.empty((batch_size, source.dim), self._layout.numpy)
         frames: list[pl.DataFrame] = []
-        for table in self._row_groups(level, [*names, *source.columns]):
-            row = 0
-            while row < table.num_rows:
-                piece = table.slice(row, batch_size - n_filled)
-                fill(vectors[n_filled : n_filled + piece.num_rows], piece, source, self._layout)
-                frames.append(cast("pl.DataFrame", pl.from_arrow(piece.select(names))))
-                row += piece.num_rows
-                n_filled += piece.num_rows
-                if n_filled == batch_size:
-                    yield FeatureBatch(start, vectors, pl.concat(frames))
-                    start, n_filled, frames = start + batch_size, 0, []
-                    vectors = np.empty((batch_size, source.dim), self._layout.numpy)
+        for path in self._paths(level):
+            with opened_vectors(path, source, self._layout, self._known_runs, use_threads=True) as part:
+                for group, first, stop in _cut(part, batch_size, start + n_filled):
+                    n_rows = stop - first
+                    part.read(group, range(first, stop), vectors[n_filled : n_filled + n_rows])
+                    frames.append(part.columns(group, names).slice(first, n_rows))
+                    n_filled += n_rows
+                    if n_filled == batch_size:
+                        yield FeatureBatch(start, vectors, pl.concat(frames))
+                        start, n_filled, frames = start + batch_size, 0, []
+                        vectors = np.empty((batch_size, source.dim), self._layout.numpy)
         if n_filled:
             yield FeatureBatch(start, vectors[:n_filled], pl.concat(frames))
-
-    def _row_groups(self, level: str, names: list[str]) -> Iterator[pa.Table]:
-        for path in self._paths(level):
-            with opened_part(path) as file:
-                for group in range(file.num_row_groups):
-                    yield file.read_row_group(group, columns=names)
 
     def _groups(self, level: str) -> list[RowGroup]:
         where = self.schema(level).level
         if where not in self._row_group_cache:
-            self._row_group_cache[where] = find_row_groups(self._paths(level))
+            n_rows = [part.n_rows for part in self.parts(level)]
+            self._row_group_cache[where] = find_row_groups(self._paths(level), n_rows)
         return self._row_group_cache[where]
 
     def _source(self, level: str, feature: str) -> VectorSource:
@@ -343,3 +340,14 @@ class Store:
             if name not in there:
                 raise UserError(f"{self.path}: no column {name!r} at level {level}; columns are {', '.join(there)}")
         return list(there if columns is None else columns)
+
+
+def _cut(part: PartVectors, batch_size: int, n_before: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the rows of a part, row group, first and stop, cut where row groups and batches end."""
+    for group in range(part.n_groups):
+        first, n_rows = 0, part.n_rows(group)
+        while first < n_rows:
+            stop = min(n_rows, first + batch_size - n_before % batch_size)
+            yield group, first, stop
+            n_before += stop - first
+            first = stop

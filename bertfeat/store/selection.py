@@ -1,21 +1,28 @@
-"""Some rows of a level: the row groups that hold them are read, and no others."""
+"""Some rows of a level, or all: the row groups that hold them are read, and no others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.errors import UserError
+from bertfeat.errors import StoreError, UserError
 from bertfeat.records import IntArray
+from bertfeat.store.partvectors import KnownRuns, opened_vectors
 from bertfeat.store.schema import VectorLayout
-from bertfeat.store.vectors import VectorSource, fill, opened_part
+from bertfeat.store.vectors import VectorSource, opened_part
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +35,29 @@ class RowGroup:
     stop: int
 
 
-def find_row_groups(paths: Sequence[Path]) -> list[RowGroup]:
+def find_row_groups(paths: Sequence[Path], n_rows: Sequence[int] | None = None) -> list[RowGroup]:
     """Return the row groups of a level's parts, in order.
 
+    Args:
+        paths: The parts, in order.
+        n_rows: The rows that each must have; None takes them as they are.
+
     Raises:
-        StoreError: A part is missing or damaged.
+        StoreError: A part is missing or damaged, or has other rows.
     """
+
+    def read(path: Path) -> list[int]:
+        with opened_part(path) as file:
+            return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+
     groups = []
     start = 0
-    for path in paths:
-        with opened_part(path) as file:
-            for number in range(file.num_row_groups):
-                stop = start + file.metadata.row_group(number).num_rows
-                groups.append(RowGroup(path, number, start, stop))
-                start = stop
+    for part, (path, counts) in enumerate(zip(paths, _side_by_side(read, paths), strict=True)):
+        if n_rows is not None and sum(counts) != n_rows[part]:
+            raise StoreError(f"{path}: {sum(counts)} rows, not {n_rows[part]}; run bertfeat verify")
+        for number, count in enumerate(counts):
+            groups.append(RowGroup(path, number, start, start + count))
+            start += count
     return groups
 
 
@@ -63,15 +79,34 @@ def check_rows(rows: npt.ArrayLike, n_rows: int) -> IntArray:
 
 
 def take_vectors(
-    groups: Sequence[RowGroup], rows: IntArray, source: VectorSource, vectors: VectorLayout
+    groups: Sequence[RowGroup], rows: IntArray, source: VectorSource, vectors: VectorLayout, known: KnownRuns
 ) -> npt.NDArray[Any]:
-    """Return the vectors of some rows, (len(rows), dim), in the order of `rows`, which may repeat."""
+    """Return the vectors of some rows, (len(rows), dim), in the order of `rows`, which may repeat.
+
+    Parts are read side by side, and of each what is asked for where its vectors can be copied as they stand.
+    """
     out = np.empty((len(rows), source.dim), vectors.numpy)
-    for table, places, offsets in _tables(groups, rows, source.columns):
-        chosen = table.take(pa.array(offsets))
-        found = np.empty((len(offsets), source.dim), vectors.numpy)
-        fill(found, chosen, source, vectors)
-        out[places] = found
+    order = np.argsort(rows, kind="stable")
+    ascending = rows[order]
+    is_ready = bool((np.diff(rows) > 0).all())
+    stops = np.searchsorted(ascending, [group.stop for group in groups])
+
+    def read(numbers: Sequence[int]) -> None:
+        with opened_vectors(groups[numbers[0]].path, source, vectors, known) as part:
+            for number in numbers:
+                chosen = slice(stops[number - 1] if number else 0, stops[number])
+                asked = ascending[chosen] - groups[number].start
+                if is_ready:
+                    part.read(groups[number].number, asked, out[chosen])
+                    continue
+                once, places = np.unique(asked, return_inverse=True)
+                found = np.empty((len(once), source.dim), vectors.numpy)
+                part.read(groups[number].number, once, found)
+                out[order[chosen]] = found[places]
+
+    needed = np.flatnonzero(np.diff(stops, prepend=0)).tolist()
+    by_part = [list(numbers) for _, numbers in itertools.groupby(needed, lambda number: groups[number].path)]
+    _side_by_side(read, by_part)
     return out
 
 
@@ -88,16 +123,30 @@ def take_columns(groups: Sequence[RowGroup], rows: IntArray, names: Sequence[str
 
 
 def slice_vectors(
-    groups: Sequence[RowGroup], start: int, stop: int, source: VectorSource, vectors: VectorLayout
+    groups: Sequence[RowGroup], start: int, stop: int, source: VectorSource, vectors: VectorLayout, known: KnownRuns
 ) -> npt.NDArray[Any]:
-    """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim)."""
+    """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim); row groups are read side by side.
+
+    A row whose vector is null holds NaN.
+    """
     out = np.empty((stop - start, source.dim), vectors.numpy)
-    for group in groups:
+
+    def read(group: RowGroup) -> None:
         first, last = max(start, group.start), min(stop, group.stop)
-        if first < last:
-            table = _read(group, source.columns).slice(first - group.start, last - first)
-            fill(out[first - start : last - start], table, source, vectors)
+        with opened_vectors(group.path, source, vectors, known) as part:
+            part.read(group.number, range(first - group.start, last - group.start), out[first - start : last - start])
+
+    _side_by_side(read, [group for group in groups if max(start, group.start) < min(stop, group.stop)])
     return out
+
+
+def _side_by_side(work: Callable[[_T], _R], pieces: Sequence[_T]) -> list[_R]:
+    """Do pieces of work in threads, as many as there are processors."""
+    n_threads = min(len(pieces), os.cpu_count() or 1)
+    if n_threads <= 1:
+        return [work(piece) for piece in pieces]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(work, pieces))
 
 
 def _tables(
@@ -105,12 +154,10 @@ def _tables(
 ) -> Iterator[tuple[pa.Table, IntArray, IntArray]]:
     """Yield each row group that is needed, which of `rows` it holds, and where in the group these stand."""
     home = np.searchsorted([group.stop for group in groups], rows, side="right")
-    for number in np.unique(home).tolist():
-        group = groups[number]
-        places = np.flatnonzero(home == number)
-        yield _read(group, names), places, rows[places] - group.start
-
-
-def _read(group: RowGroup, names: Sequence[str]) -> pa.Table:
-    with opened_part(group.path) as file:
-        return file.read_row_group(group.number, columns=list(names))
+    needed = [groups[number] for number in np.unique(home).tolist()]
+    for path, of_part in itertools.groupby(needed, lambda group: group.path):
+        with opened_part(path) as file:
+            for group in of_part:
+                places = np.flatnonzero((rows >= group.start) & (rows < group.stop))
+                table = file.read_row_group(group.number, columns=list(names))
+                yield table, places, rows[places] - group.start

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,44 +132,6 @@ def opened_part(path: Path) -> Iterator[pq.ParquetFile]:
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path}: cannot be read: {reason}; run bertfeat verify") from error
-
-
-def read_vectors(
-    paths: Sequence[Path], n_rows: Sequence[int], source: VectorSource, vectors: VectorLayout
-) -> npt.NDArray[Any]:
-    """Read the vectors of whole parts into one new array; parts are read side by side.
-
-    Args:
-        paths: The parts, in order.
-        n_rows: The rows of each.
-        source: What to read.
-        vectors: How the vectors are laid.
-
-    Returns:
-        float16 or float32 (rows of all parts, dim); a row whose vector is null holds NaN.
-
-    Raises:
-        StoreError: A part is missing or damaged.
-    """
-    out = np.empty((sum(n_rows), source.dim), vectors.numpy)
-    starts = np.cumsum([0, *n_rows]).tolist()
-
-    def read(number: int) -> None:
-        target = out[starts[number] : starts[number + 1]]
-        row = 0
-        with opened_part(paths[number]) as file:
-            if file.metadata.num_rows != len(target):
-                raise StoreError(f"{paths[number]}: {file.metadata.num_rows} rows, not {len(target)}")
-            for group in range(file.num_row_groups):
-                table = file.read_row_group(group, columns=source.columns, use_threads=False)
-                fill(target[row : row + table.num_rows], table, source, vectors)
-                row += table.num_rows
-
-    n_threads = max(1, min(len(paths), os.cpu_count() or 1))
-    with ThreadPoolExecutor(n_threads) as pool:
-        for _ in pool.map(read, range(len(paths))):
-            pass
-    return out
 
 
 def fill(out: npt.NDArray[Any], table: pa.Table, source: VectorSource, vectors: VectorLayout) -> None:

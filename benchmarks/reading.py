@@ -1,0 +1,212 @@
+"""Reading a column of vectors into NumPy: bertfeat against pyarrow, polars, a plain read of the files and a copy.
+
+    python -m benchmarks.reading [--quick] [--rounds 5] [--json FILE]
+
+A store of two parts for each type and encoding, 250 MB of vectors of 384 values. All rivals read the same files from
+the page cache, in turns (A B A B ...) in one process, with the threads that they take by themselves; what they give is
+asserted to be equal before. `plain file` reads the bytes of the parts into a new array, `plain file, preallocated` into
+one that is there and was touched; `copy` is `array.copy()` of the vectors. Then 1,000 random rows, and a pass over
+batches. Prints a table and JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+import bertfeat
+from benchmarks.machine import describe_machine
+from benchmarks.probe_memory import FEATURE, make_plan
+from bertfeat.config import Level
+from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
+from bertfeat.store import open_for_writing
+from bertfeat.store.reader import Store
+
+DIM = 384
+N_PARTS = 2
+N_TAKEN = 1000
+COLUMNS = (Column("doc_id", "int64", nullable=False), Column("text", "string", nullable=False))
+
+Reader = Callable[[], Any]
+
+
+def plan_store(n_rows: int, dtype: str, encoding: str) -> Plan:
+    """Plan a store of `N_PARTS` parts with `n_rows` rows each."""
+    plan = make_plan(N_PARTS)
+    shards = tuple(ShardSpec(n, n * n_rows, n_rows, plan.shards[n].slices) for n in range(N_PARTS))
+    return replace(
+        plan,
+        fields={**plan.fields, "store_dtype": dtype, "vector_encoding": encoding},
+        metadata={**plan.metadata, "store_dtype": dtype},
+        schemas={Level.SENTENCE: LevelSchema(Level.SENTENCE, COLUMNS, (FeatureColumn(FEATURE, (6,), "none", DIM),))},
+        shards=shards,
+    )
+
+
+def write_store(path: Path, n_bytes: int, dtype: str, encoding: str) -> Store:
+    """Write a store of random vectors."""
+    n_rows = n_bytes // (DIM * np.dtype(dtype).itemsize) // N_PARTS
+    with open_for_writing(path, plan_store(n_rows, dtype, encoding)) as writer:
+        for shard in writer.pending():
+            vectors = np.random.default_rng(shard.index).normal(size=(n_rows, DIM)).astype(dtype)
+            columns = {
+                "doc_id": np.arange(shard.first_row, shard.first_row + n_rows),
+                "text": [f"sentence {row}" for row in range(n_rows)],
+            }
+            table = LevelTable(Level.SENTENCE, n_rows, columns, {FEATURE: vectors})
+            writer.commit(shard, ShardResult({Level.SENTENCE: table}, [], {}, {}))
+        writer.complete()
+    return bertfeat.open_store(path)
+
+
+def matrix(column: pa.ChunkedArray, dtype: str) -> np.ndarray:
+    """Turn an Arrow column into one array (n_rows, dim), in the cheapest way there is."""
+    blocks = []
+    for chunk in column.chunks:
+        if pa.types.is_fixed_size_binary(chunk.type):
+            width = chunk.type.byte_width
+            flat = np.frombuffer(chunk.buffers()[1], dtype, len(chunk) * DIM, chunk.offset * width)
+        else:
+            flat = chunk.flatten().to_numpy(zero_copy_only=False)
+        blocks.append(flat.reshape(-1, DIM))
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
+def read_plainly(paths: list[Path], out: np.ndarray | None = None) -> np.ndarray:
+    """Read the bytes of files one after the other into an array."""
+    if out is None:
+        out = np.empty(sum(path.stat().st_size for path in paths), np.uint8)
+    start = 0
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while n_read := file.readinto(out[start:].data):
+                start += n_read
+    return out
+
+
+def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reader]]:
+    """Return who reads, by what is read."""
+    paths = [store.path / part.path for part in store.parts("sentence")]
+    vectors, touched = store.numpy("sentence", FEATURE), read_plainly(paths)
+    rows = np.random.default_rng(1).choice(len(vectors), N_TAKEN, replace=False)
+    dataset = ds.dataset([str(path) for path in paths])
+
+    def by_arrow() -> np.ndarray:
+        return matrix(pa.concat_tables([pq.read_table(path, columns=[FEATURE]) for path in paths])[FEATURE], dtype)
+
+    def by_polars() -> np.ndarray:
+        column = pl.read_parquet(paths, columns=[FEATURE], glob=False)[FEATURE]
+        if encoding == "binary":
+            inner = pl.Float16 if dtype == "float16" else pl.Float32
+            column = column.bin.reinterpret(dtype=pl.Array(inner, DIM), endianness="little")
+        return column.to_numpy()
+
+    def batches_by_arrow() -> int:
+        files = [pq.ParquetFile(path) for path in paths]
+        batches = (batch for file in files for batch in file.iter_batches(8192, columns=[FEATURE]))
+        return sum(len(matrix(pa.chunked_array([batch[FEATURE]]), dtype)) for batch in batches)
+
+    def taken_by_arrow() -> np.ndarray:
+        return matrix(dataset.take(rows, columns=[FEATURE])[FEATURE], dtype)
+
+    return {
+        "column": {
+            "bertfeat": lambda: store.numpy("sentence", FEATURE),
+            "pyarrow": by_arrow,
+            "pyarrow, not converted": lambda: [pq.read_table(path, columns=[FEATURE]) for path in paths],
+            "polars": by_polars,
+            "plain file": lambda: read_plainly(paths),
+            "plain file, preallocated": lambda: read_plainly(paths, touched),
+            "copy": vectors.copy,
+        },
+        "1000 rows": {
+            "bertfeat": lambda: store.take("sentence", FEATURE, rows),
+            "bertfeat, newly opened": lambda: bertfeat.open_store(store.path).take("sentence", FEATURE, rows),
+            "pyarrow dataset": taken_by_arrow,
+        },
+        "batches": {
+            "bertfeat": lambda: sum(len(batch.vectors) for batch in store.batches("sentence", FEATURE)),
+            "pyarrow": batches_by_arrow,
+        },
+    }
+
+
+def assert_equal(readers: dict[str, dict[str, Reader]]) -> None:
+    """Refuse to time readers that do not give the same."""
+    for what, wanted in (("column", ("pyarrow", "polars", "copy")), ("1000 rows", tuple(readers["1000 rows"]))):
+        ours = readers[what]["bertfeat"]()
+        for name in wanted:
+            np.testing.assert_array_equal(ours, readers[what][name](), err_msg=f"{what}: {name}")
+    assert len({reader() for reader in readers["batches"].values()}) == 1
+
+
+def in_turns(readers: dict[str, Reader], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each, measured in turns after a warm-up."""
+    times: dict[str, list[float]] = {name: [] for name in readers}
+    for number in range(rounds + 1):
+        for name, read in readers.items():
+            start = time.perf_counter()
+            found = read()
+            seconds = time.perf_counter() - start
+            del found
+            if number:
+                times[name].append(seconds)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def measure(folder: Path, n_bytes: int, rounds: int) -> list[dict[str, Any]]:
+    """Write the stores and read them."""
+    # Memory that a machine hands out for the first time can be many times slower than memory that was used before.
+    np.ones(12 * n_bytes, np.uint8)
+    results = []
+    for encoding in ("array", "binary"):
+        for dtype in ("float32", "float16"):
+            store = write_store(folder / f"{encoding}-{dtype}", n_bytes, dtype, encoding)
+            gigabytes = store.n_rows("sentence") * DIM * np.dtype(dtype).itemsize / 1e9
+            readers = rivals(store, dtype, encoding)
+            assert_equal(readers)
+            seconds = {what: in_turns(found, rounds) for what, found in readers.items()}
+            results.append({"encoding": encoding, "dtype": dtype, "gigabytes": gigabytes, "seconds": seconds})
+    return results
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    print("| vectors | what | reader | ms | GB/s | times bertfeat |\n|---|---|---|---|---|---|")
+    for result in results:
+        for what, seconds in result["seconds"].items():
+            for name, took in seconds.items():
+                rate = f"{result['gigabytes'] / took:.2f}" if what != "1000 rows" else ""
+                cells = (f"{result['dtype']} {result['encoding']}", what, name, f"{took * 1e3:.1f}", rate)
+                print("|", " | ".join((*cells, f"{took / seconds['bertfeat']:.2f}")), "|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="20 MB a store")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        results = measure(Path(folder), 20_000_000 if arguments.quick else 250_000_000, arguments.rounds)
+    print_table(results)
+    result = {"machine": describe_machine(), "rounds": arguments.rounds, "results": results}
+    print(json.dumps(result, indent=1))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The vectors of one part, a row group at a time: copied as they stand where they can be, else decoded by pyarrow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertfeat.config import Combine
+from bertfeat.records import IntArray
+from bertfeat.store.pages import NotPlain, Runs, find_chunk, find_runs
+from bertfeat.store.plain import read_rows, take_rows
+from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectors import Piece, VectorSource, fill, opened_part
+
+# Sums are made of so many values at a time, which stay in the processor's cache.
+_BLOCK_VALUES = 1 << 17
+
+#: Where columns of vectors lie, by file (and what it was when that was found), row group and column; None is a column
+#: that has to be decoded.
+KnownRuns = dict[tuple[object, ...], Runs | None]
+
+
+@contextlib.contextmanager
+def opened_vectors(
+    path: Path, source: VectorSource, vectors: VectorLayout, known: KnownRuns, *, use_threads: bool = False
+) -> Iterator[PartVectors]:
+    """Open a part for reading vectors.
+
+    Args:
+        path: The part.
+        source: What to read of it.
+        vectors: How the vectors are laid.
+        known: What earlier readers found; what this one finds is added.
+        use_threads: Let pyarrow decode with threads of its own.
+
+    Raises:
+        StoreError: It is missing or damaged, now or while it is read.
+    """
+    with opened_part(path) as file, _descriptor(path) as fd:
+        yield PartVectors(path, file, fd, source, vectors, known, use_threads)
+
+
+@contextlib.contextmanager
+def _descriptor(path: object) -> Iterator[int | None]:
+    """Open a local file for reads at any place; None for a file that lies elsewhere."""
+    if not isinstance(path, Path):
+        yield None
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class PartVectors:
+    """A part that is open for reading vectors; made by `opened_vectors`."""
+
+    def __init__(
+        self,
+        path: Path,
+        file: pq.ParquetFile,
+        fd: int | None,
+        source: VectorSource,
+        vectors: VectorLayout,
+        known: KnownRuns,
+        use_threads: bool,
+    ) -> None:
+        self.file = file
+        self._fd = fd
+        self._source = source
+        self._vectors = vectors
+        self._known = known
+        self._use_threads = use_threads
+        self._decoded: tuple[int, pa.Table] | None = None
+        self._frame: tuple[int, pl.DataFrame] | None = None
+        status = None if fd is None else os.fstat(fd)
+        self._identity = (path, status and (status.st_ino, status.st_size, status.st_mtime_ns))
+
+    @property
+    def n_groups(self) -> int:
+        """The row groups of the part."""
+        return int(self.file.num_row_groups)
+
+    def n_rows(self, group: int) -> int:
+        """Return the rows of a row group."""
+        return int(self.file.metadata.row_group(group).num_rows)
+
+    def read(self, group: int, rows: range | IntArray, out: npt.NDArray[Any]) -> None:
+        """Read the vectors of some rows of a row group; null vectors become NaN.
+
+        Args:
+            group: The row group.
+            rows: Its rows, counted from 0: consecutive, or ascending without repeats.
+            out: (len(rows), dim), of the stored type; takes the vectors. Its rows lie in one piece each.
+
+        Raises:
+            StoreError: The part is damaged (by way of `opened_vectors`).
+        """
+        if not len(rows):
+            return
+        columns = {name: self._runs(group, name) for name in self._source.columns}
+        found = {name: runs for name, runs in columns.items() if runs is not None}
+        if self._fd is None or len(found) < len(columns):
+            table = self._table(group)
+            chosen = table.slice(rows.start, len(rows)) if isinstance(rows, range) else table.take(pa.array(rows))
+            fill(out, chosen, self._source, self._vectors)
+        elif self._source.adds:
+            self._add(self._fd, found, rows, out)
+        else:
+            for piece in self._source.pieces:
+                target = out[:, piece.target : piece.target + piece.width]
+                _copy(self._fd, found[piece.column], rows, piece, target)
+
+    def columns(self, group: int, names: Sequence[str]) -> pl.DataFrame:
+        """Return further columns of a row group; the last that were read are kept, and are of the same names."""
+        if self._frame is None or self._frame[0] != group:
+            self._frame = None
+            table = self.file.read_row_group(group, columns=list(names)) if names else None
+            self._frame = (group, pl.DataFrame() if table is None else cast("pl.DataFrame", pl.from_arrow(table)))
+        return self._frame[1]
+
+    def _add(self, fd: int, found: dict[str, Runs], rows: range | IntArray, out: npt.NDArray[Any]) -> None:
+        """Add the pieces up in float32 and round once, as `fill` does."""
+        step = max(1, _BLOCK_VALUES // out.shape[1])
+        layer = np.empty((min(step, len(rows)), out.shape[1]), out.dtype)
+        total = np.empty(layer.shape, np.float32)
+        for start in range(0, len(rows), step):
+            chosen = rows[start : start + step]
+            total[:] = 0
+            for piece in self._source.pieces:
+                _copy(fd, found[piece.column], chosen, piece, layer[: len(chosen)])
+                total[: len(chosen)] += layer[: len(chosen)]
+            if self._source.combine is Combine.MEAN:
+                total /= len(self._source.pieces)
+            out[start : start + step] = total[: len(chosen)]
+
+    def _runs(self, group: int, name: str) -> Runs | None:
+        """Find where a column lies; None if it has to be decoded, or pyarrow has to say what is wrong with it."""
+        key = (*self._identity, group, name)
+        if key not in self._known:
+            runs = None
+            if self._fd is not None:
+                with contextlib.suppress(NotPlain):
+                    runs = find_runs(self._fd, find_chunk(self.file, group, name, self._vectors))
+            self._known[key] = runs
+        return self._known[key]
+
+    def _table(self, group: int) -> pa.Table:
+        if self._decoded is None or self._decoded[0] != group:
+            self._decoded = None  # let go of it before another is read
+            table = self.file.read_row_group(group, columns=self._source.columns, use_threads=self._use_threads)
+            self._decoded = (group, table)
+        return self._decoded[1]
+
+
+def _copy(fd: int, runs: Runs, rows: range | IntArray, piece: Piece, out: npt.NDArray[Any]) -> None:
+    if isinstance(rows, range):
+        read_rows(fd, runs, rows.start, piece.start, out)
+    else:
+        take_rows(fd, runs, rows, piece.start, out)

@@ -1,0 +1,124 @@
+"""Parquet files of vectors as several writers make them, and ways to read them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertfeat.config import Combine, StoreDtype, VectorEncoding
+from bertfeat.store.pages import NotPlain, find_chunk, find_runs
+from bertfeat.store.partvectors import opened_vectors
+from bertfeat.store.plain import read_rows
+from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectors import Piece, VectorSource
+
+NAME = "layer_06"
+
+
+def layout(dtype: str, encoding: str) -> VectorLayout:
+    return VectorLayout(StoreDtype(dtype), VectorEncoding(encoding))
+
+
+def values(n_rows: int, dim: int, dtype: str) -> np.ndarray:
+    """Vectors (n_rows, dim) of any bits: also NaNs, infinities and what cannot be told from a header."""
+    bits = np.random.default_rng(n_rows * 1000 + dim).integers(0, 256, n_rows * dim * np.dtype(dtype).itemsize, "u1")
+    return bits.view(dtype).reshape(n_rows, dim)
+
+
+def table(vectors: np.ndarray, encoding: str, *, valid: np.ndarray | None = None, nullable_elements: bool = False):
+    """Make a table of a number, the vectors and a text, as a part has columns before its vectors."""
+    n_rows, dim = vectors.shape
+    if encoding == "binary":
+        bitmap = None if valid is None else pa.array(valid).buffers()[1]
+        kind = pa.binary(dim * vectors.itemsize)
+        column = pa.Array.from_buffers(kind, n_rows, [bitmap, pa.py_buffer(vectors)])
+    else:
+        element = pa.field("element", pa.from_numpy_dtype(vectors.dtype), nullable=nullable_elements)
+        mask = None if valid is None else pa.array(~valid)
+        column = pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors.reshape(-1)), type=pa.list_(element, dim), mask=mask
+        )
+    texts = pa.array([f"text {row}" for row in range(n_rows)], pa.large_string())
+    fields = [pa.field("row", pa.int64(), nullable=False), pa.field(NAME, column.type), pa.field("text", texts.type)]
+    return pa.Table.from_arrays([pa.array(np.arange(n_rows)), column, texts], schema=pa.schema(fields))
+
+
+def write_arrow(path: Path, data: pa.Table, **options: Any) -> Path:
+    pq.write_table(data, path, **{"compression": "none", "use_dictionary": False, "write_statistics": False, **options})
+    return path
+
+
+def write_polars(path: Path, data: pa.Table, **options: Any) -> Path:
+    frame = pl.from_arrow(data)
+    frame.write_parquet(
+        path, **{"compression": "uncompressed", "statistics": False, "arrow_schema": data.schema, **options}
+    )
+    return path
+
+
+def stored(dim: int) -> VectorSource:
+    return VectorSource(dim, (Piece(NAME, 0, dim, 0),), (6,), Combine.NONE)
+
+
+def by_pyarrow(path: Path, dtype: str, dim: int) -> np.ndarray:
+    """Decode with pyarrow alone; raises what pyarrow raises, ValueError for columns that hold no such vectors."""
+    with pq.ParquetFile(path) as file:
+        chunks = [
+            chunk
+            for group in range(file.num_row_groups)
+            for chunk in file.read_row_group(group, columns=[NAME], use_threads=False)[NAME].chunks
+        ]
+    blocks = [np.empty((0, dim), dtype)]
+    for chunk in chunks:
+        chunk.validate()
+        if pa.types.is_fixed_size_binary(chunk.type) and chunk.type.byte_width == dim * np.dtype(dtype).itemsize:
+            flat = np.frombuffer(b"".join(row if row is not None else b"" for row in chunk.to_pylist()), dtype)
+        elif pa.types.is_fixed_size_list(chunk.type) and chunk.type.list_size == dim:
+            flat = np.asarray(chunk.drop_null().flatten().to_numpy(zero_copy_only=False))
+        else:
+            raise ValueError(f"{chunk.type}")
+        block = np.full((len(chunk), dim), np.nan, dtype)
+        block[chunk.is_valid().to_numpy(zero_copy_only=False)] = flat.reshape(-1, dim)
+        blocks.append(block)
+    return np.concatenate(blocks)
+
+
+def by_pages(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray | None:
+    """Copy what stands in the pages; None where that cannot be done."""
+    blocks = [np.empty((0, dim), dtype)]
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        with pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                runs = find_runs(fd, find_chunk(file, group, NAME, layout(dtype, encoding)))
+                blocks.append(np.empty((file.metadata.row_group(group).num_rows, dim), dtype))
+                read_rows(fd, runs, 0, 0, blocks[-1])
+    except NotPlain:
+        return None
+    finally:
+        os.close(fd)
+    return np.concatenate(blocks)
+
+
+def by_store(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray:
+    """Read as a store does: from the pages where that can be done, by pyarrow where not."""
+    with opened_vectors(path, stored(dim), layout(dtype, encoding), {}) as part:
+        counts = [part.n_rows(group) for group in range(part.n_groups)]
+        out = np.empty((sum(counts), dim), dtype)
+        for group, start in enumerate(itertools.accumulate([0, *counts][:-1])):
+            part.read(group, range(counts[group]), out[start : start + counts[group]])
+    return out
+
+
+def same(first: np.ndarray, second: np.ndarray) -> bool:
+    """Compare bit by bit, but take any NaN for any other: a null has no bits of its own."""
+    bits = f"u{first.itemsize}"
+    is_nan = np.isnan(first) & np.isnan(second)
+    return first.shape == second.shape and bool(((first.view(bits) == second.view(bits)) | is_nan).all())
