@@ -96,7 +96,8 @@ def test_batches_and_slices(stores, feature, batch_size):
         for start in range(0, N_ROWS, 9):
             stop = min(N_ROWS, start + batch_size)
             np.testing.assert_array_equal(store.slice("word", feature, start, stop), whole[start:stop])
-    assert next(store.batches("word", feature)).columns.width == 0
+    batch = next(store.batches("word", feature))
+    assert batch.columns.shape == (len(batch.vectors), 0)
 
 
 def test_columns_of_rows_that_stand_in_many_row_groups(stores):

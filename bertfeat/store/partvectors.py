@@ -125,8 +125,11 @@ class PartVectors:
         """Return further columns of a row group; the last that were read are kept, and are of the same names."""
         if self._frame is None or self._frame[0] != group:
             self._frame = None
-            table = self.file.read_row_group(group, columns=list(names)) if names else None
-            self._frame = (group, pl.DataFrame() if table is None else cast("pl.DataFrame", pl.from_arrow(table)))
+            if names:
+                frame = cast("pl.DataFrame", pl.from_arrow(self.file.read_row_group(group, columns=list(names))))
+            else:
+                frame = pl.DataFrame(height=self.n_rows(group))
+            self._frame = (group, frame)
         return self._frame[1]
 
     def _add(self, fd: int, found: dict[str, Runs], rows: range | IntArray, out: npt.NDArray[Any]) -> None:
