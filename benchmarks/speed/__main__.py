@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.checks import CHECKS
-from benchmarks.speed.harness import run_workload
+from benchmarks.speed.harness import Setup, run_workload
 from benchmarks.speed.report import table, write_report
 from benchmarks.speed.workloads import WORKLOADS
 
@@ -40,9 +40,12 @@ def main() -> None:
     if unknown := [name for name in arguments.workloads if name not in names]:
         parser.error(f"no workload {unknown[0]!r}; there are {', '.join(names)}")
     chosen = arguments.workloads or (_QUICK if arguments.quick else names)
-    n_rounds = arguments.rounds or (1 if arguments.quick else 3)
-    n_rows = arguments.rows or (_QUICK_ROWS if arguments.quick else None)
-    only = [name.strip() for name in arguments.rivals.split(";")] if arguments.rivals else []
+    setup = Setup(
+        n_rounds=arguments.rounds or (1 if arguments.quick else 3),
+        n_rows=arguments.rows or (_QUICK_ROWS if arguments.quick else None),
+        sweep=not arguments.quick,
+        only=[name.strip() for name in arguments.rivals.split(";")] if arguments.rivals else [],
+    )
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for name in chosen:
@@ -50,11 +53,9 @@ def main() -> None:
             place = Path(folder) / name
             place.mkdir()
             if name in CHECKS:
-                results[name] = CHECKS[name](place, n_rounds, n_rows)
+                results[name] = CHECKS[name](place, setup)
             else:
-                sweep = not arguments.quick
-                workload = WORKLOADS[name]
-                results[name] = run_workload(workload, place, n_rounds=n_rounds, n_rows=n_rows, sweep=sweep, only=only)
+                results[name] = run_workload(WORKLOADS[name], place, setup)
             if arguments.output:
                 write_report(results, arguments.output, command(sys.argv[1:]))
     print(table(results))

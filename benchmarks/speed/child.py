@@ -10,12 +10,14 @@ library prints goes to standard error.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,14 +32,18 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     peer: Any = None
+    device = "cpu"
     for line in sys.stdin:
         asked = json.loads(line)
         try:
             if asked["do"] == "load":
+                device = asked["task"]["device"]
                 peer, load_s = loaded(asked["peer"], Task(**asked["task"]))
                 answer = {"load_s": load_s, "batches": peer.BATCHES, "versions": versions()}
             else:
-                answer = timed(peer, asked)
+                with busy_share(device) as busy:
+                    answer = timed(peer, asked)
+                answer |= busy
         except Exception as error:
             # The other side must hear of every failure, whatever the library raises.
             answer = {"error": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
@@ -66,6 +72,33 @@ def timed(peer: Any, asked: dict[str, Any]) -> dict[str, Any]:
         return measured
     measured, extra = _measured(lambda: peer.run(corpus, output, asked["batch"]))
     return measured | (extra or {})
+
+
+@contextlib.contextmanager
+def busy_share(device: str) -> Iterator[dict[str, float]]:
+    """Find out which part of the time a CUDA device runs kernels inside; the share is there after the block."""
+    found: dict[str, float] = {}
+    if not device.startswith("cuda"):
+        yield found
+        return
+    index = device.partition(":")[2] or "0"
+    query = [
+        "nvidia-smi",
+        f"--id={index}",
+        "--query-gpu=utilization.gpu",
+        "--format=csv,noheader,nounits",
+        "-lms",
+        "100",
+    ]
+    with subprocess.Popen(query, stdout=subprocess.PIPE, text=True) as sampler:
+        try:
+            yield found
+        finally:
+            sampler.terminate()
+        assert sampler.stdout is not None
+        samples = [float(line) for line in sampler.stdout.read().split() if line.isdigit()]
+    if samples:
+        found["gpu_busy"] = sum(samples) / len(samples) / 100
 
 
 def _measured(call: Callable[[], Any]) -> tuple[dict[str, Any], Any]:

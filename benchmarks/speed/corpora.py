@@ -44,6 +44,15 @@ def encyclopedia(tokenizer: Any, n_rows: int) -> Texts:  # noqa: ARG001
     return _lines("wikitext.txt.gz")[:n_rows]
 
 
+def passages(tokenizer: Any, n_rows: int) -> Texts:  # noqa: ARG001
+    """As many passages as are asked for, as long as paragraphs, that start anywhere in the running text of the PEPs."""
+    draw = random.Random(8)
+    lengths = [len(line.split()) for line in _lines("peps.txt.gz")]
+    running = " ".join(_lines("peps.txt.gz")).split()
+    starts = (draw.randrange(len(running) - max(lengths)) for _ in range(n_rows))
+    return [" ".join(running[start : start + draw.choice(lengths)]) for start in starts]
+
+
 def mixed(tokenizer: Any, n_rows: int) -> Texts:
     """Running text cut to 4 to 512 tokens; each length is drawn so that all orders of magnitude are alike common."""
     draw = random.Random(8)
@@ -77,7 +86,7 @@ def duplicates(tokenizer: Any, n_rows: int) -> Texts:
 
 
 CORPORA: dict[str, Callable[[Any, int], Texts]] = {
-    made.__name__: made for made in (sentences, words, paragraphs, encyclopedia, mixed, distinct, duplicates)
+    made.__name__: made for made in (sentences, words, paragraphs, encyclopedia, passages, mixed, distinct, duplicates)
 }
 
 

@@ -11,16 +11,19 @@ import bertfeat
 from benchmarks.speed.outputs import Output
 
 TOLERANCE = 1e-4
+# Two computations in bfloat16, each with a cosine of at least 0.9995 to that in float32.
+LEAST_COSINE = 0.998
 _KEYS = {"token": ("doc_id", "token_index", "token"), "word": ("doc_id", "word_index", "word"), "sentence": ("doc_id",)}
 
 
-def assert_same_files(ours: Path, theirs: Path, output: Output, n_layers: int) -> float:
+def assert_same_files(ours: Path, theirs: Path, output: Output, n_layers: int, *, is_exact: bool = True) -> float:
     """Assert that a store and a peer's file hold the same rows and, up to the tolerance, the same vectors.
 
-    float16 is rounded on each side, so values may lie one step apart where the float32 values straddle.
+    float16 is rounded on each side, so values may lie one step apart where the float32 values straddle. Models that
+    compute in bfloat16 (`is_exact=False`) are held to the cosine of each vector.
 
     Returns:
-        The largest difference.
+        The largest difference of two values; with bfloat16, of a cosine from 1.
 
     Raises:
         AssertionError: They differ; says where.
@@ -35,7 +38,8 @@ def assert_same_files(ours: Path, theirs: Path, output: Output, n_layers: int) -
         a = store.numpy(output.level, column)
         values = table[column].combine_chunks()
         b = values.values.to_numpy(zero_copy_only=False).reshape(a.shape)
-        worst = max(worst, _assert_close(a, b, f"{theirs.name}: {column}"))
+        compare = _assert_close if is_exact else _assert_alike
+        worst = max(worst, compare(a, b, f"{theirs.name}: {column}"))
     return worst
 
 
@@ -52,3 +56,10 @@ def _assert_close(a: np.ndarray, b: np.ndarray, what: str) -> float:
     assert a.shape == b.shape, f"{what}: shapes {a.shape} and {b.shape}"
     assert (difference <= TOLERANCE + step).all(), f"{what}: differs by {difference.max()}"
     return float(difference.max())
+
+
+def _assert_alike(a: np.ndarray, b: np.ndarray, what: str) -> float:
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    cosines = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+    assert (cosines >= LEAST_COSINE).all(), f"{what}: a cosine of {cosines.min()}"
+    return float(1 - cosines.min())

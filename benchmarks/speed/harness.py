@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoTokenizer
 
 from benchmarks.speed.ceiling import gemm_ceiling
@@ -28,8 +29,31 @@ from benchmarks.speed.rivals import MissingRival, Rival
 from benchmarks.speed.workloads import OURS, Entry, Workload
 
 MAX_LENGTH = 512
-_PACK_TOKENS = 2048
-_SWEEP_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How workloads are run.
+
+    Attributes:
+        n_rounds: How often every rival runs.
+        n_rows: Rows of the corpus; None is the workload's own number.
+        sweep: Look for each rival's best batch size first.
+        only: The rivals to run beside bertfeat; empty is all.
+        device: `cpu` or `cuda`.
+        dtype: The type that models compute in.
+        n_warm_rows: Rows of the corpus that rivals warm up on, and try their batch sizes on.
+        pack_tokens: Rows of the matrix products that give the ceiling.
+    """
+
+    n_rounds: int = 3
+    n_rows: int | None = None
+    sweep: bool = True
+    only: Sequence[str] = ()
+    device: str = "cpu"
+    dtype: str = "float32"
+    n_warm_rows: int = 256
+    pack_tokens: int = 2048
 
 
 @dataclass
@@ -61,26 +85,30 @@ class Measured:
         return list(self.wall_s) if self.start_up_s else [self.rival.load_s + wall for wall in self.wall_s]
 
 
-def run_workload(
-    workload: Workload, folder: Path, *, n_rounds: int, n_rows: int | None, sweep: bool, only: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Run one workload and return its result as JSON values."""
+def run_workload(workload: Workload, folder: Path, setup: Setup) -> dict[str, Any]:
+    """Run one workload and return its result as JSON values.
+
+    Raises:
+        AssertionError: A rival's vectors are not bertfeat's.
+        MissingRival: bertfeat itself cannot run.
+    """
     shape = get_model(workload.model, folder)
     tokenizer = AutoTokenizer.from_pretrained(str(shape.folder))
-    corpora = _Corpora(tokenizer, folder, n_rows or workload.n_rows)
+    corpora = _Corpora(tokenizer, folder, setup.n_rows or workload.n_rows)
     missing: dict[str, str] = {}
     gemm = []
     with contextlib.ExitStack() as stack:
-        rivals = list(_open_rivals(workload, shape, folder, corpora, only, missing, stack))
+        rivals = list(_open_rivals(workload, shape, folder, corpora, setup, missing, stack))
         ours = rivals[0]
         for measured in rivals:
-            _warm_up(measured, workload, folder, corpora, sweep=sweep)
-        for number in range(n_rounds):
-            gemm.append(gemm_ceiling(shape, _PACK_TOKENS))
+            _warm_up(measured, workload, folder, corpora, setup)
+        for number in range(setup.n_rounds):
+            dtype = getattr(torch, setup.dtype)
+            gemm.append(gemm_ceiling(shape, setup.pack_tokens, device=setup.device, dtype=dtype))
             for measured in rivals:
                 _run_once(measured, workload, folder, corpora)
             if number == 0:
-                _assert_equal(workload, rivals, folder, shape.n_layers)
+                _assert_equal(workload, rivals, folder, shape.n_layers, setup)
     lengths = corpora.lengths(workload.corpus)
     return {
         "title": workload.title,
@@ -88,8 +116,11 @@ def run_workload(
         "output": workload.output,
         "model": workload.model,
         "in_memory": workload.in_memory,
+        "device": setup.device,
+        "dtype": setup.dtype,
         "n_rows": len(lengths),
         "n_tokens": sum(lengths),
+        "flops": shape.flops(lengths, max(OUTPUTS[workload.output].absolute(shape.n_layers))),
         "padding_in_corpus_order": padded_share(lengths, 32),
         "padding_sorted": padded_share(sorted(lengths), 32),
         "gemm_gflops": gemm,
@@ -135,35 +166,44 @@ def _open_rivals(
     shape: Shape,
     folder: Path,
     corpora: _Corpora,
-    only: Sequence[str],
+    setup: Setup,
     missing: dict[str, str],
     stack: contextlib.ExitStack,
 ) -> Iterator[Measured]:
     chosen = {OURS: Entry(OURS), **workload.rivals}
     for label, entry in chosen.items():
-        if only and label != OURS and label not in only:
+        if setup.only and label not in (OURS, *setup.only):
             continue
-        task = Task(
-            model=str(shape.folder),
-            n_layers=shape.n_layers,
-            output_name=entry.output or workload.output,
-            scratch=str(folder),
-            device="cpu",
-            dtype="float32",
-            max_length=MAX_LENGTH,
-            n_heads=shape.n_heads,
-            hidden_size=shape.hidden_size,
-            settings={},
-        )
+        task = make_task(shape, entry.output or workload.output, folder, setup.device, setup.dtype)
         try:
             rival = Rival(entry.peer, task)
         except MissingRival as error:
+            if label == OURS:
+                raise
             missing[label] = str(error)
             print(f"  missing: {error}", file=sys.stderr)
             continue
         stack.callback(rival.close)
         corpus = entry.corpus or workload.corpus
         yield Measured(label, rival, entry, corpora.path(corpus), sum(corpora.lengths(corpus)))
+
+
+def make_task(
+    shape: Shape, output: str, folder: Path, device: str = "cpu", dtype: str = "float32", **settings: Any
+) -> Task:
+    """Describe to a rival what it is to do with a model."""
+    return Task(
+        model=str(shape.folder),
+        n_layers=shape.n_layers,
+        output_name=output,
+        scratch=str(folder),
+        device=device,
+        dtype=dtype,
+        max_length=MAX_LENGTH,
+        n_heads=shape.n_heads,
+        hidden_size=shape.hidden_size,
+        settings=settings,
+    )
 
 
 def _output(folder: Path, label: str) -> Path:
@@ -179,15 +219,14 @@ def _timed(measured: Measured, workload: Workload, folder: Path, corpus: Path, *
     return measured.rival.run(corpus, output, in_memory=workload.in_memory, **settings)
 
 
-def _warm_up(measured: Measured, workload: Workload, folder: Path, corpora: _Corpora, *, sweep: bool) -> None:
+def _warm_up(measured: Measured, workload: Workload, folder: Path, corpora: _Corpora, setup: Setup) -> None:
     """Run a small part, and find the best batch size on it."""
     rival = measured.rival
-    corpus = corpora.small(measured.entry.corpus or workload.corpus, _SWEEP_ROWS)
+    corpus = corpora.small(measured.entry.corpus or workload.corpus, setup.n_warm_rows)
     _timed(measured, workload, folder, corpus)
-    if sweep and len(rival.batches) > 1:
+    if setup.sweep and len(rival.batches) > 1:
         for batch in rival.batches:
-            seconds = [_timed(measured, workload, folder, corpus, batch=batch)["wall_s"] for _ in range(2)]
-            measured.sweep[str(batch)] = min(seconds)
+            measured.sweep[str(batch)] = _timed(measured, workload, folder, corpus, batch=batch)["wall_s"]
         rival.batch = int(min(measured.sweep, key=lambda batch: measured.sweep[batch]))
 
 
@@ -203,8 +242,9 @@ def _run_once(measured: Measured, workload: Workload, folder: Path, corpora: _Co
     print(f"  {measured.label:<28} {measured.wall_s[-1]:7.2f} s", file=sys.stderr)
 
 
-def _assert_equal(workload: Workload, rivals: Sequence[Measured], folder: Path, n_layers: int) -> None:
+def _assert_equal(workload: Workload, rivals: Sequence[Measured], folder: Path, n_layers: int, setup: Setup) -> None:
     ours = _output(folder, rivals[0].label)
+    is_exact = setup.dtype == "float32"
     for measured in rivals[1:]:
         if measured.entry.corpus or measured.entry.output:
             continue
@@ -212,7 +252,9 @@ def _assert_equal(workload: Workload, rivals: Sequence[Measured], folder: Path, 
         if workload.in_memory:
             measured.largest_difference = assert_same_arrays(ours, theirs)
         else:
-            measured.largest_difference = assert_same_files(ours, theirs, OUTPUTS[workload.output], n_layers)
+            measured.largest_difference = assert_same_files(
+                ours, theirs, OUTPUTS[workload.output], n_layers, is_exact=is_exact
+            )
 
 
 def _result(measured: Measured, ours: Measured, workload: Workload) -> dict[str, Any]:

@@ -34,18 +34,10 @@ class Rival:
     def __init__(self, peer: str, task: Task) -> None:
         self.peer = peer
         task = dataclasses.replace(task, settings={**PEERS[peer][1], **task.settings})
-        python = python_of(peer)
-        environment = {**os.environ, "PYTHONPATH": f"{_ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-        # Progress bars and notices of the peers' libraries.
-        environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
-        self._process = subprocess.Popen(
-            [python, "-W", "ignore", "-m", "benchmarks.speed.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=_ROOT,
-            env=environment,
-        )
+        try:
+            self._process = _start(python_of(peer))
+        except OSError as error:
+            raise MissingRival(f"{peer}: {error}{_advice(peer)}") from None
         try:
             answer = self._ask({"do": "load", "peer": peer, "task": dataclasses.asdict(task)})
         except RuntimeError as error:
@@ -83,6 +75,20 @@ class Rival:
         if "error" in answer:
             raise RuntimeError(f"{self.peer}: {answer['error']}")
         return answer
+
+
+def _start(python: str) -> subprocess.Popen[str]:
+    path = f"{_ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    # The rest keeps the peers' libraries off the network and their progress bars off the screen.
+    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
+    return subprocess.Popen(
+        [python, "-W", "ignore", "-m", "benchmarks.speed.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": path, **quiet},
+    )
 
 
 def python_of(peer: str) -> str:

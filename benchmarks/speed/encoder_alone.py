@@ -1,0 +1,90 @@
+"""The encoder without anything around it: packs in, hidden states out."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from benchmarks.speed.ceiling import gemm_ceiling
+from benchmarks.speed.corpora import CORPORA, write_corpus
+from benchmarks.speed.harness import MAX_LENGTH, Setup
+from benchmarks.speed.models import Shape
+from bertfeat.config import ExtractConfig
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.extraction import ShardTask
+from bertfeat.jobs import Job, open_inputs, open_job
+from bertfeat.progress import Silent
+from bertfeat.records import Pack, ShardSpec
+from bertfeat.store.writer import open_for_writing
+from bertfeat.text.packing import pack_windows
+
+
+@contextlib.contextmanager
+def opened_job(
+    shape: Shape, corpus: str, folder: Path, n_rows: int, **settings: Any
+) -> Iterator[tuple[Job, ShardTask, list[ShardSpec]]]:
+    """Plan an extraction and load its model, as `extract` does, but leave the shards to the block."""
+    tokenizer = AutoTokenizer.from_pretrained(str(shape.folder))
+    place = folder / f"job-{len(list(folder.iterdir()))}"
+    place.mkdir()
+    path = write_corpus(CORPORA[corpus](tokenizer, n_rows), place, corpus)
+    config = ExtractConfig.from_dict({"model": str(shape.folder), "max_length": MAX_LENGTH, "workers": 1, **settings})
+    with open_inputs(path, place / "store", config) as files:
+        job = open_job(config, files, place / "store", Silent(), overwrite=False)
+        with open_for_writing(place / "store", job.plan, overwrite=False) as writer:
+            yield job, ShardTask(job), list(writer.pending())
+
+
+def encoder_alone(shape: Shape, corpus: str, folder: Path, setup: Setup, *, n_rows: int) -> dict[str, Any]:
+    """Return the rate of the encoder's matrix products beside that of the same products with nothing around them.
+
+    The share of the ceiling is the time that the ceiling's rate would need for all matrix products of the windows,
+    attention's among them, in the time that the encoder takes.
+    """
+    given = {"levels": "sentence", "layers": "-1", "device": setup.device, "compute_dtype": setup.dtype}
+    with opened_job(shape, corpus, folder, n_rows, **given) as (job, task, shards):
+        budget = job.max_batch_tokens
+        packs = [pack for shard in shards for pack in pack_windows(task.prepare(shard).text.windows, budget)]
+    checkpoint = open_checkpoint(str(shape.folder), None)
+    dtype = getattr(torch, setup.dtype)
+    encoder = load_encoder(checkpoint, [shape.n_layers], device=setup.device, compute_dtype=dtype)
+    lengths = [int(n) for pack in packs for n in pack.lengths]
+    flops, linear_flops = shape.flops(lengths), shape.flops([1] * sum(lengths))
+    seconds, ceilings = [], []
+    _encode(encoder, packs[-2:])
+    for _ in range(setup.n_rounds):
+        ceilings.append(gemm_ceiling(shape, budget, device=setup.device, dtype=dtype))
+        start = time.perf_counter()
+        _encode(encoder, packs)
+        seconds.append(time.perf_counter() - start)
+    rates = [flops / s / 1e9 for s in seconds]
+    return {
+        "n_tokens": sum(lengths),
+        "n_packs": len(packs),
+        "padding": 1 - sum(lengths) / sum(pack.n_tokens for pack in packs),
+        "tokens_per_s": sum(lengths) / statistics.median(seconds),
+        "gflops": statistics.median(rates),
+        "gemm_gflops": ceilings,
+        "share_of_torch_mm": _share(rates, [c["torch.mm"] for c in ceilings]),
+        "share_of_best": _share(rates, [max(c.values()) for c in ceilings]),
+        "attention_share_of_flops": 1 - linear_flops / flops,
+    }
+
+
+def _encode(encoder: Any, packs: list[Pack]) -> None:
+    for pack in packs:
+        encoder.encode(pack)
+    if encoder.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _share(rates: list[float], ceilings: list[float]) -> float:
+    return statistics.median(rate / ceiling for rate, ceiling in zip(rates, ceilings, strict=True))
