@@ -108,6 +108,7 @@ def test_rivals_run_in_turns_and_those_that_are_missing_are_named(tmp_path, monk
     assert all((tmp_path / f"speed{suffix}").stat().st_size > 1000 for suffix in (".png", ".svg"))
 
 
+@pytest.mark.long
 def test_vectors_in_memory_are_compared_too(tmp_path):
     result = run_workload(
         WORKLOADS["short-memory"], tmp_path, Setup(n_rounds=1, n_rows=12, sweep=False, only=(ENCODE,))

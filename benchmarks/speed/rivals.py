@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -57,8 +58,11 @@ class Rival:
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
+        self._process.stdout.close()
 
     def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

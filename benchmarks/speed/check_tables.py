@@ -1,0 +1,45 @@
+"""The checks without rivals as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def check_tables(results: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table for each check that is among the results."""
+    makers = {"encoder": _encoder, "stages": _stages, "scaling": _scaling}
+    return [line for name, make in makers.items() if name in results for line in ["", *make(results[name])]]
+
+
+def _encoder(result: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "| the encoder alone, on | tokens/s | GFLOP/s | share of torch.mm | share of the best product | padding |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for corpus, found in _named(result):
+        shares = " | ".join(f"{found[key]:.0%}" for key in ("share_of_torch_mm", "share_of_best", "padding"))
+        lines.append(f"| {corpus} | {found['tokens_per_s']:,.0f} | {found['gflops']:,.0f} | {shares} |")
+    return lines
+
+
+def _stages(result: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "| CPU seconds of stages, output | corpus | prepare | encode | commit | commit's share |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for output, found in _named(result):
+        seconds = " | ".join(f"{found[stage]['cpu_s']:.2f}" for stage in ("prepare", "encode", "commit"))
+        lines.append(f"| {output} | {found['corpus']} | {seconds} | {found['commit_share_of_cpu']:.1%} |")
+    return lines
+
+
+def _scaling(result: Mapping[str, Any]) -> list[str]:
+    lines = ["| corpus | tokens | tokens/s | peak memory, MiB |", "|---|---:|---:|---:|"]
+    for name, found in _named(result):
+        lines.append(f"| {name} | {found['n_tokens']:,} | {found['tokens_per_s']:,.0f} | {found['peak_mib']:,.0f} |")
+    return [*lines, f"| ratio | | {result['tokens_per_s_ratio']:.2f} | {result['peak_mib_ratio']:.2f} |"]
+
+
+def _named(result: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, found) for name, found in result.items() if isinstance(found, dict)]
