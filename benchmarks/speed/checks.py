@@ -12,7 +12,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from benchmarks.speed.corpora import CORPORA, count_tokens, write_corpus
-from benchmarks.speed.encoder_alone import encoder_alone, opened_job
+from benchmarks.speed.encoder_alone import encoder_alone, opened_job, operators
 from benchmarks.speed.harness import MAX_LENGTH, Setup, make_task
 from benchmarks.speed.models import get_model
 from benchmarks.speed.outputs import OUTPUTS
@@ -30,6 +30,16 @@ def encoder(folder: Path, setup: Setup) -> dict[str, Any]:
     rows = {"sentences": 2000, "paragraphs": 600, "encyclopedia": 300, "mixed": 400}
     return {
         corpus: encoder_alone(shape, corpus, folder, setup, n_rows=setup.n_rows or n_rows)
+        for corpus, n_rows in rows.items()
+    }
+
+
+def profile(folder: Path, setup: Setup) -> dict[str, Any]:
+    """Say which operators take the encoder's time, on short sentences and on paragraphs."""
+    shape = get_model("minilm", folder)
+    rows = {"sentences": 1000, "paragraphs": 300}
+    return {
+        corpus: operators(shape, corpus, folder, setup, n_rows=setup.n_rows or n_rows)
         for corpus, n_rows in rows.items()
     }
 
@@ -117,6 +127,7 @@ def scaling(folder: Path, setup: Setup) -> dict[str, Any]:
 
 CHECKS: dict[str, Callable[[Path, Setup], dict[str, Any]]] = {
     "encoder": encoder,
+    "profile": profile,
     "stages": stages,
     "scaling": scaling,
 }

@@ -17,8 +17,7 @@ from benchmarks.speed.corpora import CORPORA, write_corpus
 from benchmarks.speed.harness import MAX_LENGTH, Setup
 from benchmarks.speed.models import Shape
 from bertfeat.config import ExtractConfig
-from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.loading import load_encoder
+from bertfeat.encoder.encoder import Encoder
 from bertfeat.extraction import ShardTask
 from bertfeat.jobs import Job, open_inputs, open_job
 from bertfeat.progress import Silent
@@ -43,21 +42,41 @@ def opened_job(
             yield job, ShardTask(job), list(writer.pending())
 
 
+def encoder_and_packs(
+    shape: Shape, corpus: str, folder: Path, setup: Setup, n_rows: int
+) -> tuple[Encoder, list[Pack], int]:
+    """Return an encoder for the last layer, the packs that a run makes of a corpus, and their token budget."""
+    given = {"levels": "sentence", "layers": "-1", "device": setup.device, "compute_dtype": setup.dtype}
+    with opened_job(shape, corpus, folder, n_rows, **given) as (job, task, shards):
+        budget = job.max_batch_tokens
+        packs = [pack for shard in shards for pack in pack_windows(task.prepare(shard).text.windows, budget)]
+    return task.worker.encoder, packs, budget
+
+
+def operators(
+    shape: Shape, corpus: str, folder: Path, setup: Setup, *, n_rows: int, n_most: int = 12
+) -> dict[str, Any]:
+    """Return the share of the encoder's time that each operator of PyTorch takes by itself, largest first."""
+    encoder, packs, _ = encoder_and_packs(shape, corpus, folder, setup, n_rows)
+    _encode(encoder, packs[-2:])
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        _encode(encoder, packs)
+    spent = {event.key: event.self_cpu_time_total for event in profile.key_averages()}
+    total = sum(spent.values())
+    most = sorted(spent, key=lambda name: -spent[name])[:n_most]
+    return {name: spent[name] / total for name in most}
+
+
 def encoder_alone(shape: Shape, corpus: str, folder: Path, setup: Setup, *, n_rows: int) -> dict[str, Any]:
     """Return the rate of the encoder's matrix products beside that of the same products with nothing around them.
 
     The share of the ceiling is the time that the ceiling's rate would need for all matrix products of the windows,
     attention's among them, in the time that the encoder takes.
     """
-    given = {"levels": "sentence", "layers": "-1", "device": setup.device, "compute_dtype": setup.dtype}
-    with opened_job(shape, corpus, folder, n_rows, **given) as (job, task, shards):
-        budget = job.max_batch_tokens
-        packs = [pack for shard in shards for pack in pack_windows(task.prepare(shard).text.windows, budget)]
-    checkpoint = open_checkpoint(str(shape.folder), None)
-    dtype = getattr(torch, setup.dtype)
-    encoder = load_encoder(checkpoint, [shape.n_layers], device=setup.device, compute_dtype=dtype)
+    encoder, packs, budget = encoder_and_packs(shape, corpus, folder, setup, n_rows)
     lengths = [int(n) for pack in packs for n in pack.lengths]
     flops, linear_flops = shape.flops(lengths), shape.flops([1] * sum(lengths))
+    dtype = getattr(torch, setup.dtype)
     seconds, ceilings = [], []
     _encode(encoder, packs[-2:])
     for _ in range(setup.n_rounds):
@@ -79,7 +98,7 @@ def encoder_alone(shape: Shape, corpus: str, folder: Path, setup: Setup, *, n_ro
     }
 
 
-def _encode(encoder: Any, packs: list[Pack]) -> None:
+def _encode(encoder: Encoder, packs: list[Pack]) -> None:
     for pack in packs:
         encoder.encode(pack)
     if encoder.device.type == "cuda":

@@ -151,7 +151,7 @@ WORKLOADS = {
         "Short sentences of which every fifth repeats another, sentence embeddings",
         "duplicates",
         "sentence",
-        2900,
+        2800,
         {"bertfeat, without repeats": Entry(OURS, corpus="distinct"), **_peers(ENCODE, SORTED, ORT, FUSED)},
         {"bertfeat, without repeats": 1.2, **_PLAIN_GOALS},
     ),
