@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertfeat.errors import BertfeatError
     from bertfeat.extraction import extract
     from bertfeat.indexing.building import build_index
+    from bertfeat.indexing.evaluating import evaluate_index, evaluate_retrieval
     from bertfeat.indexing.index import Index, open_index
     from bertfeat.indexing.updating import update_index
     from bertfeat.probing.fitted import FittedProbe, load_probe
@@ -33,6 +34,8 @@ __all__ = [
     "__version__",
     "build_index",
     "embed",
+    "evaluate_index",
+    "evaluate_retrieval",
     "extract",
     "fit_probe",
     "load_probe",
@@ -51,6 +54,8 @@ _HOMES = {
     "Store": "bertfeat.store.reader",
     "build_index": "bertfeat.indexing.building",
     "embed": "bertfeat.embedding",
+    "evaluate_index": "bertfeat.indexing.evaluating",
+    "evaluate_retrieval": "bertfeat.indexing.evaluating",
     "extract": "bertfeat.extraction",
     "fit_probe": "bertfeat.probing.fitting",
     "load_probe": "bertfeat.probing.fitted",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +15,9 @@ from bertfeat.errors import ConfigError
 
 DEFAULT_SHARD_BYTES = 256_000_000
 DEFAULT_MODEL = "minilm"
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNORECASE)
+_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 class Level(StrEnum):
@@ -234,6 +239,29 @@ def flag(name: str) -> str:
         ('--level', '--store-dtype')
     """
     return "--level" if name == "levels" else "--" + name.replace("_", "-")
+
+
+def parse_size(value: int | str, name: str = "") -> int:
+    """Return a number of bytes that may be written with a decimal unit.
+
+    Args:
+        value: The number, or its text.
+        name: What is set to it, for the message.
+
+    Raises:
+        ConfigError: It is none.
+
+    Example:
+        >>> parse_size("1.5 GB"), parse_size("256mb"), parse_size(1000)
+        (1500000000, 256000000, 1000)
+    """
+    if isinstance(value, int):
+        return value
+    found = _SIZE.fullmatch(value)
+    if found is None:
+        raise ConfigError(f"{name} {value!r} is no size; write for example 256MB".lstrip())
+    # Through decimals, for 0.29GB times a billion is no whole number of bytes.
+    return int(Decimal(found[1]) * _FACTORS[found[2].upper()])
 
 
 def _enum(name: str, kind: type[StrEnum], value: object) -> StrEnum:

@@ -11,6 +11,7 @@ from bertfeat.config import ExtractConfig, Level, Pooling, StoreDtype
 from bertfeat.corpus.rows import clean
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.devices import resolve_compute_dtype, resolve_device
+from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import ConfigError
 from bertfeat.planning import resolve
@@ -121,8 +122,8 @@ class TextEncoder:
             for level, columns in self._resolved.columns.items()
         }
         buffers = make_buffers(text, schemas, self._config)
-        for pack in pack_windows(windows, self._resolved.max_batch_tokens):
-            states = self._encoder.encode(pack)
+        budget = pack_budget(int(windows.lengths.sum()), self._resolved.max_batch_tokens, self._encoder.device)
+        for pack, states in encode_packs(self._encoder, pack_windows(windows, budget)):
             for buffer in buffers.values():
                 buffer.add(pack, states)
         return {

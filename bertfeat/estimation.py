@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.config import ExtractConfig, Level
+from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.extraction import ShardTask
 from bertfeat.jobs import Job, open_inputs, open_job
 from bertfeat.planning import row_bytes
@@ -105,15 +106,16 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
 
 def _calibrate(task: ShardTask, windows: Windows, max_batch_tokens: int) -> float:
     """Return the tokens a second of the encoder, on packs spread over the lengths of a shard; the first warms up."""
-    packs = list(pack_windows(windows, max_batch_tokens))
+    encoder = task.worker.encoder
+    packs = list(pack_windows(windows, pack_budget(int(windows.lengths.sum()), max_batch_tokens, encoder.device)))
     if not packs:
         return 0.0
     step = max(1, len(packs) // _CALIBRATION_PACKS)
-    task.worker.encoder.encode(packs[-1])
+    encoder.encode(packs[-1])
     start = time.perf_counter()
     n_tokens = 0
-    for pack in packs[::step]:
+    for pack, states in encode_packs(encoder, packs[::step]):
         # Reading a value waits for the device.
-        float(task.worker.encoder.encode(pack).layer(task.worker.encoder.layers[-1])[0, 0])
+        float(states.layer(encoder.layers[-1])[0, 0])
         n_tokens += pack.n_tokens
     return n_tokens / (time.perf_counter() - start)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.config import ExtractConfig
+from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.jobs import Job, load_worker, open_inputs, open_job
 from bertfeat.progress import Progress, Silent, Stopwatch
 from bertfeat.records import BadRow, Document, Receipt, ShardResult, ShardSpec
@@ -112,9 +113,9 @@ class ShardTask:
         buffers = make_buffers(text, job.plan.schemas, job.config)
         n_packs = n_encoded_tokens = n_repeated = 0
         n_halvings = worker.encoder.n_halvings
-        for pack in pack_windows(text.windows, job.max_batch_tokens):
-            with clock.time("encode"):
-                states = worker.encoder.encode(pack)
+        budget = pack_budget(int(text.windows.lengths.sum()), job.max_batch_tokens, worker.encoder.device)
+        packs = pack_windows(text.windows, budget)
+        for pack, states in clock.each("encode", encode_packs(worker.encoder, packs)):
             with clock.time("pool"):
                 for buffer in buffers.values():
                     buffer.add(pack, states)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from bertfeat.records import Plan, Receipt
+
+ItemT = TypeVar("ItemT")
 
 
 class Progress(Protocol):
@@ -57,3 +59,14 @@ class Stopwatch:
             yield
         finally:
             self.seconds[stage] += time.perf_counter() - start
+
+    def each(self, stage: str, items: Iterable[ItemT]) -> Iterator[ItemT]:
+        """Yield items, and time how long they are waited for."""
+        following = iter(items)
+        while True:
+            with self.time(stage):
+                try:
+                    item = next(following)
+                except StopIteration:
+                    return
+            yield item

@@ -24,12 +24,9 @@ import polars as pl
 
 import bertfeat
 from bertfeat.cli.failures import report_failures
-from bertfeat.config import Level
 from bertfeat.indexing.queryfiles import QueryFile
-from bertfeat.indexing.sources import StoreParts
 from bertfeat.reports.tables import text_table
-from bertfeat.search.metrics import Metric
-from bertfeat.search.transforms import Float32Array, TransformSpec, fit_transform, prepare
+from bertfeat.search.transforms import Float32Array, TransformSpec, prepare
 
 Pairs = npt.NDArray[np.int64]
 # Up to so many texts, comparing all is as quick as anything.
@@ -79,8 +76,12 @@ def main(
     # Another index or transform stands beside those that are there.
     path = folder / "indexes" / re.sub(r"\W+", "-", f"{index}-{spec}")
     path.parent.mkdir(exist_ok=True)
-    candidates = _neighbours(store, feature, path, index, spec, threshold)
-    scored = _Scores(store, feature, spec, candidates)
+    built = bertfeat.build_index(
+        store, path, level="sentence", feature=feature, index=index, metric="cosine", transform=str(spec)
+    )
+    with built:
+        candidates = _neighbours(built, threshold)
+        scored = _Scores(built, candidates)
     pairs = candidates[scored.of(candidates) >= threshold]
     clusters = _table(documents, texts, pairs, scored)
     clusters.write_parquet(folder / "clusters.parquet")
@@ -124,30 +125,25 @@ def _extract(texts: pl.Series, folder: Path, **settings: Any) -> bertfeat.Store:
     return bertfeat.extract(path, folder / "features", levels="sentence", combine="concat", **settings)
 
 
-def _neighbours(
-    store: bertfeat.Store, feature: str, path: Path, index: str, spec: TransformSpec, threshold: float
-) -> Pairs:
+def _neighbours(index: bertfeat.Index, threshold: float) -> Pairs:
     """Return pairs (n, 2) of rows, lower first, that may reach the threshold; all that do if the index is exact."""
-    built = bertfeat.build_index(
-        store, path, level="sentence", feature=feature, index=index, metric="cosine", transform=str(spec)
-    )
+    store, feature = index.store, index.spec.feature
     # Flat scores are rounded once too often for a comparison, no more.
-    least = threshold - (1e-5 if index == "Flat" else SLACK)
+    least = threshold - (1e-5 if index.description.factory == "Flat" else SLACK)
     known = store.valid("sentence", feature)
     found = [np.empty((0, 2), np.int64)]
-    with built:
-        for batch in store.batches("sentence", feature, batch_size=BATCH_SIZE):
-            pending = np.flatnonzero(known[batch.rows.start : batch.rows.stop])
-            k = min(FIRST_K, built.n_vectors)
-            while len(pending):
-                scores, positions = built.nearest(batch.vectors[pending], k)
-                near = scores >= least
-                # All k are near, and there may be more.
-                more = near.sum(axis=1) == (k if k < built.n_vectors else -1)
-                query, rank = np.nonzero(near & ~more[:, None])
-                rows = built.rows[positions[query, rank]]
-                found.append(np.stack([pending[query] + batch.start, rows], axis=1))
-                pending, k = pending[more], min(k * GROWTH, built.n_vectors)
+    for batch in store.batches("sentence", feature, batch_size=BATCH_SIZE):
+        pending = np.flatnonzero(known[batch.rows.start : batch.rows.stop])
+        k = min(FIRST_K, index.n_vectors)
+        while len(pending):
+            scores, positions = index.nearest(batch.vectors[pending], k)
+            near = scores >= least
+            # All k are near, and there may be more.
+            more = near.sum(axis=1) == (k if k < index.n_vectors else -1)
+            query, rank = np.nonzero(near & ~more[:, None])
+            rows = index.rows[positions[query, rank]]
+            found.append(np.stack([pending[query] + batch.start, rows], axis=1))
+            pending, k = pending[more], min(k * GROWTH, index.n_vectors)
     pairs = np.sort(np.concatenate(found), axis=1)
     different: Pairs = np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0)
     return different
@@ -156,11 +152,10 @@ def _neighbours(
 class _Scores:
     """Exact cosines of rows that occur in some pairs, after the transform."""
 
-    def __init__(self, store: bertfeat.Store, feature: str, spec: TransformSpec, pairs: Pairs) -> None:
+    def __init__(self, index: bertfeat.Index, pairs: Pairs) -> None:
         self._rows = np.unique(pairs)
-        transform = fit_transform(StoreParts(store, Level.SENTENCE, feature), spec)
-        vectors = store.take("sentence", feature, self._rows)
-        self._vectors: Float32Array = prepare(vectors, transform, Metric.COSINE)
+        vectors = index.store.take("sentence", index.spec.feature, self._rows)
+        self._vectors: Float32Array = prepare(vectors, index.transform, index.metric)
 
     def of(self, pairs: Pairs) -> npt.NDArray[np.float64]:
         """Return the cosine of each pair (n, 2)."""

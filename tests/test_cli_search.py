@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -136,6 +137,7 @@ class TestWords:
             ("The [bank of", "brackets do not match"),
             ("The [ ] bank", "query 'The [ ] bank': the brackets cover no word"),
             ("[] bank", "the brackets cover no word"),
+            ("The [river bank]", "query 'The [river bank]': the brackets cover several words; put them around one"),
             ("", "no word in it"),
         ],
     )
@@ -199,6 +201,19 @@ class TestManyQueries:
         assert "is a folder" in refused(*search, "--out", tmp_path)
         assert "no folder" in refused(*search, "--out", tmp_path / "none" / "h.parquet")
 
+    def test_a_full_disk_leaves_no_file(self, sentences: Path, tmp_path: Path) -> None:
+        (tmp_path / "q.txt").write_text("fishing\n" * 40)
+        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--out", tmp_path / "hits.parquet")
+        there = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, there[1]))
+        try:
+            done = bertfeat_cli(*search)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, there)
+        assert done.code == 3
+        assert f"{tmp_path / 'hits.parquet'}: file too large after 300 bytes; raise the file size limit" in done.err
+        assert [path.name for path in tmp_path.iterdir()] == ["q.txt"]
+
     def test_bad_rows_leave_no_file(self, sentences: Path, words: Path, tmp_path: Path) -> None:
         for name, content, said in [
             ("a.jsonl", b'{"id": 1, "text": "one"}\n{"id": 2}\n', "a.jsonl:2: no column 'text'"),
@@ -230,6 +245,11 @@ class TestRefused:
             (["--queries", "q.txt"], "--queries needs a file for the hits: --out HITS.parquet"),
             (["text", "--out", "h"], "--out is for --queries"),
             (["--queries", "q.txt", "--out", "h", "--json"], "--json is for a single TEXT"),
+            (["--queries", "q.txt", "--out", "h", "--context", "9"], "--context is for a single TEXT"),
+            (["text", "--text-column", "body"], "--text-column is for --queries FILE"),
+            (["text", "--id-column", "key"], "--id-column is for --queries FILE"),
+            (["text", "--overwrite"], "--overwrite is for --queries FILE"),
+            (["text", "--context", "9"], "--context is for words and tokens; INDEX holds whole texts"),
             (["text", "-k", "0"], "k 0 is below 1"),
             (["text", "-k", "57"], "k 57 is more than the 56 vectors of"),
             (["text", "--level", "word"], "holds level sentence, not word"),

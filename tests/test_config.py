@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertfeat import config as settings
-from bertfeat.config import Combine, ExtractConfig, Level, flag
+from bertfeat.config import Combine, ExtractConfig, Level, flag, parse_size
 from bertfeat.errors import ConfigError
 
 ENUMS = {
@@ -139,3 +139,14 @@ def test_what_decides_where_a_run_takes_place_is_not_planned() -> None:
 def test_json_both_ways(values: dict[str, object]) -> None:
     config = ExtractConfig.from_dict(values)
     assert ExtractConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_sizes_are_decimal_and_exact() -> None:
+    asked = (7, "7", "1.5 GB", "2k", "3Mb", "1T", " 64 b ", "0.29GB")
+    assert [parse_size(size) for size in asked] == [7, 7, 15 * 10**8, 2000, 3 * 10**6, 10**12, 64, 290_000_000]
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-5GB", "4GiB", "1e3", "nan", "4 G B", "٣"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no size; write for example 256MB"):
+        parse_size(text)

@@ -16,7 +16,6 @@ from index_stores import brute_force, contents, documents, known_store, run_kill
 import bertfeat
 from bertfeat.config import Level
 from bertfeat.errors import UserError
-from bertfeat.indexing.building import parse_size
 from bertfeat.indexing.digests import digest_rows, digest_rows_at
 from bertfeat.indexing.sources import StoreParts
 from bertfeat.indexing.workplace import workplace
@@ -191,16 +190,6 @@ class TestChoices:
             bertfeat.build_index(store, tmp_path / "index", **settings)
         assert list(tmp_path.iterdir()) == []
 
-    def test_sizes(self) -> None:
-        assert [parse_size(size) for size in (7, "7", "1.5 GB", "2k", "3Mb", "1T")] == [
-            7,
-            7,
-            1_500_000_000,
-            2_000,
-            3_000_000,
-            10**12,
-        ]
-
 
 class TestAgain:
     def test_a_finished_index_is_left_alone(self, tiny: Store, tmp_path: Path) -> None:
@@ -226,6 +215,19 @@ class TestAgain:
         with bertfeat.build_index(tiny, out, level="token", metric="l2", overwrite=True) as index:
             assert (index.level, index.metric) == ("token", "l2")
         assert contents(out) != before
+
+    @pytest.mark.parametrize("name", ["index.faiss", "rows.parquet", "index.json"])
+    def test_a_damaged_index_is_replaced_if_that_is_asked_for(self, tiny: Store, tmp_path: Path, name: str) -> None:
+        out = tmp_path / "index"
+        bertfeat.build_index(tiny, out, level="word").close()
+        before = contents(out)
+        raw = bytearray((out / name).read_bytes())
+        raw[len(raw) // 2] ^= 1
+        (out / name).write_bytes(raw)
+        with pytest.raises(UserError, match=rf"the index there cannot be used \(.*{name}: .*\); pass --overwrite"):
+            bertfeat.build_index(tiny, out, level="word")
+        bertfeat.build_index(tiny, out, level="word", overwrite=True).close()
+        assert contents(out) == before
 
     def test_the_same_settings_give_the_same_bytes(self, tiny: Store, tmp_path: Path) -> None:
         for name in ("one", "two"):

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,6 +22,9 @@ from bertfeat.indexing.hits import HitRows
 from bertfeat.indexing.index import Index
 from bertfeat.indexing.qrels import read_qrels
 from bertfeat.indexing.queryfiles import QueryFile
+from bertfeat.search.description import IndexDescription
+from bertfeat.search.hits import SearchesVectors
+from bertfeat.search.loading import load_index
 from bertfeat.store.reader import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
@@ -302,7 +306,7 @@ class TestOpening:
         query = store.take("sentence", "layer_03", [3])
         old.rename(new)
         with bertfeat.open_index(new / "index") as index:
-            assert index.store.path == new.resolve() / "index" / "../store"
+            assert index.store.path == new.resolve() / "store"
             assert index.search(query, 1)["doc_id"].to_list() == ["d003"]
         (new / "store").rename(tmp_path / "elsewhere")
         with (
@@ -347,6 +351,37 @@ class TestOpening:
             bertfeat.open_index(copy)
         with bertfeat.open_index(copy, untrusted=True, store=sentences.store) as theirs:
             assert len(theirs.search(query, 5)) == 5
+
+    def test_an_index_that_is_replaced_while_it_is_opened(
+        self, built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        index, other, aside = (tmp_path / name for name in ("index", "other", "aside"))
+        shutil.copytree(built["sentence"], index)
+        shutil.copytree(built["word"], other)
+        moments = ["after", "before"]
+
+        def load(folder: Path, description: IndexDescription, **settings: Any) -> SearchesVectors:
+            moment = moments.pop() if moments else "never"
+            if moment == "before":
+                swap()
+            found = load_index(folder, description, **settings)
+            if moment == "after":
+                swap()
+            return found
+
+        def swap() -> None:
+            index.rename(aside)
+            other.rename(index)
+            aside.rename(other)
+
+        monkeypatch.setattr("bertfeat.indexing.index.load_index", load)
+        with bertfeat.open_index(index) as found:
+            assert not moments
+            assert (found.level, len(found.rows)) == ("sentence", found.n_vectors)
+        # Every other time, so that it never stands still.
+        moments += ["before"] * 9
+        with pytest.raises(UserError, match="is replaced again and again"):
+            bertfeat.open_index(index)
 
     def test_a_row_map_of_another_index_is_refused(self, built: dict[str, Path], tmp_path: Path) -> None:
         copy = tmp_path / "index"
@@ -431,6 +466,10 @@ class TestEvaluation:
         }
         qrels.write_text("z 0 d000 1\n")
         with pytest.raises(UserError, match="judges none of the queries"):
+            evaluate_retrieval(sentences, qrels, file)
+        qrels.write_text("q0 0 17 1\nq1 0 3 1\n")
+        said = r"judges none of the documents of .*; ids there are like 'd000', 'd001', 'd002', here '17', '3'; extract"
+        with pytest.raises(UserError, match=said):
             evaluate_retrieval(sentences, qrels, file)
 
 

@@ -57,11 +57,14 @@ class TestMarks:
     def test_the_first_word_that_is_covered_in_part_or_whole(self) -> None:
         #        0   4   8
         words = ("one two six", [0, 4, 8], [3, 7, 11])
-        for query, row in [("one [two six]", 1), ("on[e t]wo six", 0), ("one tw[o] six", 1), ("one [ two] six", 1)]:
+        for query, row in [("one [two] six", 1), ("[on]e two six", 0), ("one tw[o] six", 1), ("one [ two] six", 1)]:
             assert covered_row(parse_marked(query), *words[1:]) == row
         for query in ("one[ ]two six", "[]one two six", "o[]ne two six", "one two six[ ]"):
             with pytest.raises(UserError, match=r"query '.*\[.*\].*': the brackets cover no token"):
                 covered_row(parse_marked(query), *words[1:], what="token")
+        for query in ("one [two six]", "on[e t]wo six"):
+            with pytest.raises(UserError, match=r"query '.*\[.*\].*': the brackets cover several words"):
+                covered_row(parse_marked(query), *words[1:])
 
     @given(st.lists(st.text("ab \t[]\\", max_size=4), min_size=3, max_size=3))
     def test_escaped_text_around_a_mark_comes_back(self, parts: list[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from search_vectors import CountedParts, MadeParts, brute_force, mixture, recall
 
 from bertfeat.errors import RunError, UserError
-from bertfeat.search.budget import MemoryPlan, Shape, ladder, plan_memory, size
+from bertfeat.search.budget import MemoryPlan, Shape, check_growth, check_memory, ladder, plan_memory, size
 from bertfeat.search.building import build, plan_build
 from bertfeat.search.durable import read_index
 from bertfeat.search.index import VectorIndex
@@ -400,3 +400,39 @@ def test_made_parts_are_the_same_every_time():
     first, second = ([batch.vectors for batch in made.batches(2)] for _ in range(2))
     np.testing.assert_array_equal(np.concatenate(first), np.concatenate(second))
     assert len(np.concatenate(first)) == len(made.parts[2])
+
+
+@pytest.mark.parametrize("text", ["OPQ4_16,PQ4", "OPQ4,IVF4,PQ4x4fs,RFlat"])
+def test_small_samples_draw_no_complaints(text, tmp_path, capfd):
+    build(source(), tmp_path / "one", settings(text))
+    assert capfd.readouterr().err == ""
+    build(source(), tmp_path / "two", settings(text, seed=1))
+    assert (tmp_path / "one" / "index.faiss").read_bytes() != (tmp_path / "two" / "index.faiss").read_bytes()
+
+
+def test_a_piece_that_was_cut_off_is_noticed(tmp_path):
+    class Killed(Exception):
+        pass
+
+    def die(name: str) -> None:
+        if name == "piece-000004-0 renamed":
+            raise Killed
+
+    with pytest.raises(Killed):
+        build(source(), tmp_path, settings("Flat"), step=die)
+    piece = tmp_path / "candidate-0" / "piece-000002-0"
+    piece.write_bytes(piece.read_bytes()[:-1])
+    with pytest.raises(RunError, match=r"piece-000002-0: is shorter than it was written; remove .*candidate-0, and"):
+        build(source(), tmp_path, settings("Flat"))
+
+
+def test_adding_takes_room_for_a_copy():
+    shape = Shape(1_000_000, 384)
+    plan = plan_memory("Flat", shape, BuildSettings(max_memory_bytes=2_000_000_000))
+    check_memory(plan)
+    said = r"adding to index 'Flat' up to 1000000 vectors takes 3\.\d GB, more than the max_memory 2\.0 GB .* again"
+    with pytest.raises(UserError, match=said):
+        check_growth(plan)
+    check_growth(plan_memory("Flat", shape, BuildSettings(max_memory_bytes=4_000_000_000)))
+    with pytest.raises(UserError, match=r"index 'Flat' of 1000000 vectors .* more than max_memory 1\.0 GB"):
+        check_growth(plan_memory("Flat", shape, BuildSettings(max_memory_bytes=1_000_000_000)))

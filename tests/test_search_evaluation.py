@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, ndcg_score
 
 from bertfeat.errors import UserError
-from bertfeat.search.evaluation import query_metrics, recall_at, retrieval_metrics
+from bertfeat.search.evaluation import query_metrics, recall_at, recall_of_each, retrieval_metrics
 from bertfeat.search.metrics import Metric
 
 
@@ -47,6 +47,7 @@ def test_queries_with_fewer_to_find_are_measured_by_those():
     truth = np.array([[4, -1, -1], [1, 2, 3], [-1, -1, -1]])
     found = np.array([[4, 9, -1], [3, -1, -1], [5, 6, 7]])
     assert recall_at(found, truth, 3) == pytest.approx((1 + 1 / 3) / 2)
+    np.testing.assert_allclose(recall_of_each(found, truth, 3), [1, 1 / 3, np.nan])
     scores = np.where(truth >= 0, 0.5, np.nan)
     found_scores = np.array([[0.5, 0.5, np.nan], [0.5, np.nan, np.nan], [0.9, 0.9, 0.9]])
     ties = {"found_scores": found_scores, "truth_scores": scores, "metric": Metric.COSINE}

@@ -9,12 +9,11 @@ import subprocess
 import sys
 
 import faiss
-import numpy as np
 import pytest
 from search_vectors import mixture
 
 from bertfeat.errors import UserError
-from bertfeat.search.factory import describe, estimate_bytes
+from bertfeat.search.factory import describe
 from bertfeat.search.metrics import Metric
 
 DIM = 32
@@ -50,16 +49,15 @@ def test_an_estimate_is_the_size_of_the_file(text):
     for metric in (Metric.IP, Metric.L2) if "IVF" in text else (Metric.COSINE,):
         n_vectors = 4000
         n_bytes = len(faiss.serialize_index(built(text, metric, n_vectors)))
-        assert estimate_bytes(text, DIM, n_vectors, metric) == pytest.approx(n_bytes, rel=0.02, abs=1500)
+        assert describe(text, DIM, metric).estimate_bytes(n_vectors) == pytest.approx(n_bytes, rel=0.02, abs=1500)
 
 
 def test_a_description_says_what_a_string_makes():
     info = describe("OPQ8_16,IVF64_HNSW16,PQ8,RFlat", DIM, Metric.L2)
     assert (info.dim, info.index_dim, info.prefix, info.storage, info.refine) == (32, 16, "OPQ8_16,", "PQ8", "Flat")
-    assert (info.n_lists, info.n_links, info.n_quantizer_links) == (64, None, 16)
+    assert (info.n_lists, info.n_links) == (64, None)
     assert info.code_bytes == 8 + 4 * 32
     assert (info.n_training_min, info.n_training_wanted) == (256, 65536)
-    assert info.parameters == ("nprobe", "k_factor_rf", "quantizer_efSearch")
     assert info.is_ivf
     assert not info.is_graph
     # Distances from centroids to parts of code words, which faiss computes when it loads the index.
@@ -67,14 +65,8 @@ def test_a_description_says_what_a_string_makes():
     graph = describe("HNSW32", DIM)
     assert graph.is_graph
     assert not graph.needs_training
-    assert (graph.n_links, graph.code_bytes, graph.parameters) == (32, 128, ("efSearch",))
+    assert (graph.n_links, graph.code_bytes) == (32, 128)
     assert describe("IVF64,Flat", DIM).n_training_min == 64
-    assert [describe(text, DIM).is_flat for text in ("Flat", "HNSW8,Flat", "L2norm,Flat")] == [True, False, False]
-
-
-def test_what_cannot_be_filtered_says_so():
-    cannot = {"PQ8", "PQ8x4", "PQ8np", "PQ8x4fs", "PQ8x4fs_64", "OPQ4_8,PQ4x4"}
-    assert {text for text in STORAGES if not describe(text, DIM).supports_filter} == cannot
 
 
 @pytest.mark.parametrize(
@@ -172,8 +164,9 @@ def test_no_string_ends_the_process():
 
 def test_ids_and_links_are_counted():
     n_vectors = 10_000
-    flat, lists = estimate_bytes("Flat", DIM, n_vectors), estimate_bytes("IVF16,Flat", DIM, n_vectors)
+    flat, lists, graph, scalars = (
+        describe(text, DIM).estimate_bytes(n_vectors) for text in ("Flat", "IVF16,Flat", "HNSW32", "SQ8")
+    )
     assert lists - flat == 8 * n_vectors + 16 * (4 * DIM + 8)
-    graph = estimate_bytes("HNSW32", DIM, n_vectors)
     assert graph - flat == pytest.approx(n_vectors * (4 * (64 + 32 / 31) + 12), rel=1e-6)
-    assert np.isclose(estimate_bytes("SQ8", DIM, n_vectors), n_vectors * DIM + 8 * DIM)
+    assert scalars == n_vectors * DIM + 8 * DIM

@@ -66,7 +66,7 @@ def small_groups(monkeypatch):
 
 
 @pytest.mark.parametrize("level", list(PLACED))
-def test_positions_lead_back_to_rows_and_rows_to_positions(tmp_path, level, small_groups):
+def test_positions_lead_back_to_rows(tmp_path, level, small_groups):
     store = make_store(tmp_path / "s")
     mask = masked(store, level)
     want = write_all(tmp_path / "rows.parquet", store, level, mask)
@@ -78,9 +78,6 @@ def test_positions_lead_back_to_rows_and_rows_to_positions(tmp_path, level, smal
         np.testing.assert_array_equal(found.rows(np.arange(len(rows))), rows)
         want_rows = [[rows[5], -1, rows[5]], [rows[-1], rows[0], rows[33]]]
         np.testing.assert_array_equal(found.rows([[5, -1, 5], [len(rows) - 1, 0, 33]]), want_rows)
-        places = np.where(mask, np.cumsum(mask) - 1, -1)
-        np.testing.assert_array_equal(found.positions_of(np.arange(len(mask))), places)
-        np.testing.assert_array_equal(found.positions_of([[7, -1], [10**12, 0]]), [[places[7], -1], [-1, places[0]]])
         assert found.frame(np.arange(len(rows))).equals(want)
         order = np.random.default_rng(1).integers(0, len(rows), 500)
         assert found.frame(order).equals(want[order])
@@ -110,11 +107,8 @@ def test_the_same_rows_give_the_same_bytes_however_they_come(tmp_path, small_gro
         write_row_map(tmp_path / "b", store, "token", [whole]),
         write_row_map(tmp_path / "c", store, "token", pieces),
     ]
-    write_row_map(tmp_path / "half", store, "token", pieces[:9])
-    with RowMap(tmp_path / "half") as half:
-        written.append(write_row_map(tmp_path / "d", store, "token", pieces[9:], first=half))
     assert len(set(written)) == 1
-    data = {(tmp_path / name).read_bytes() for name in "abcd"}
+    data = {(tmp_path / name).read_bytes() for name in "abc"}
     assert len(data) == 1
     assert written[0].n_bytes == len(data.pop())
     assert written[0].n_rows == mask.sum()
@@ -129,11 +123,19 @@ def test_no_rows_are_a_row_map_too(tmp_path):
             assert len(found) == 0
             assert found.rows([]).shape == (0,)
             assert found.rows([-1]).tolist() == [-1]
-            assert found.positions_of([0, 3]).tolist() == [-1, -1]
             assert found.frame([]).height == 0
             assert found.all_rows().shape == (0,)
             with pytest.raises(UserError, match="no position 0"):
                 found.rows([0])
+
+
+def test_a_path_is_no_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pca:64").mkdir()
+    store = make_store(tmp_path / "s")
+    write_all(Path("pca:64/rows.parquet"), store, "token", np.ones(300, bool))
+    with RowMap("pca:64/rows.parquet") as found:
+        assert len(found.all_rows()) == 300
 
 
 def test_what_is_not_there_is_named(tmp_path):
@@ -147,8 +149,6 @@ def test_what_is_not_there_is_named(tmp_path):
             found.frame([-1])
         with pytest.raises(UserError, match="whole numbers"):
             found.rows([0.5])
-        with pytest.raises(UserError, match="whole numbers"):
-            found.positions_of([0.5])
         with pytest.raises(UserError, match="no column 'token'; columns are part, row, doc_id"):
             found.frame([0], ["token"])
     with pytest.raises(ValueError, match="mask of shape"):

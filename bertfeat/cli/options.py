@@ -10,13 +10,12 @@ import click
 
 from bertfeat import config as settings
 from bertfeat.config import ExtractConfig
+from bertfeat.errors import ConfigError
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
 _LAST = "Other options"
 _DEFAULTS = ExtractConfig()
-_MULTIPLIERS = {"": 1, "B": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_MULTIPLIERS |= {unit + "B": factor for unit, factor in _MULTIPLIERS.items() if unit in "KMGT" and unit}
 
 
 class GroupedOption(click.Option):
@@ -54,15 +53,10 @@ class ByteSize(click.ParamType[int]):
             >>> ByteSize().convert("1.5 GB", None, None)
             1500000000
         """
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().upper()
-        number = text.rstrip("KMGTB ")
-        unit = text[len(number) :].strip()
         try:
-            return int(float(number) * _MULTIPLIERS[unit])
-        except (ValueError, KeyError, OverflowError):
-            self.fail(f"{value!r} is no size; write for example 256MB", param, ctx)
+            return settings.parse_size(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
 
 
 def option(heading: str, *names: str, **attributes: Any) -> Option:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,9 +16,10 @@ import pyarrow.parquet as pq
 
 from bertfeat.cli.progress import counted, human_time
 from bertfeat.cli.search_output import split_names
-from bertfeat.errors import RunError, UserError
+from bertfeat.errors import UserError
 from bertfeat.indexing.hits import DEFAULT_COLUMNS
 from bertfeat.indexing.queryfiles import Query, QueryFile
+from bertfeat.store.files import Sink, sync_folder, write_errors
 
 if TYPE_CHECKING:
     from bertfeat.indexing.index import Index
@@ -84,11 +86,12 @@ def check_output(path: Path, *, overwrite: bool) -> None:
 
 
 class HitWriter:
-    """Writes frames of equal columns to one Parquet file, which has its name once it is whole."""
+    """Writes frames of equal columns to one Parquet file, which has its name once it is whole and on the disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._sink: Sink | None = None
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> Self:
@@ -101,27 +104,36 @@ class HitWriter:
             RunError: The system refused.
         """
         table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-        try:
+        if self._sink is None:
+            with self._errors():
+                self._sink = Sink(self._tmp)
+        with self._errors():
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._tmp, table.schema, compression="zstd")
+                self._writer = pq.ParquetWriter(self._sink, table.schema, compression="zstd")
             self._writer.write_table(table)
-        except (OSError, pa.ArrowException) as error:
-            raise self._refused(error) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._writer is not None:
-                self._writer.close()
-            if kind is None:
-                self._tmp.replace(self._path)
-        except (OSError, pa.ArrowException) as refused:
-            if kind is None:
-                raise self._refused(refused) from refused
+            if kind is None and self._sink is not None and self._writer is not None:
+                with self._errors():
+                    self._writer.close()
+                    self._sink.sync()
+                    self._tmp.replace(self._path)
+                    sync_folder(self._path.parent)
         finally:
-            self._tmp.unlink(missing_ok=True)
+            self._give_up()
 
-    def _refused(self, error: Exception) -> RunError:
-        reason = " ".join(str(error).split())
-        return RunError(f"{self._path}: cannot be written: {reason}; see to it and run the same command again")
+    def _errors(self) -> AbstractContextManager[None]:
+        return write_errors(self._path.parent, self._path.name, self._sink)
+
+    def _give_up(self) -> None:
+        """Close the file, and remove it where it has not got its name."""
+        if self._writer is not None:
+            # It would write the end of the file, which nobody wants any more, when it is collected.
+            with suppress(OSError, pa.ArrowException):
+                self._writer.close()
+        if self._sink is not None:
+            self._sink.close()
+            self._tmp.unlink(missing_ok=True)

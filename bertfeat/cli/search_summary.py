@@ -90,9 +90,7 @@ def info_lines(summary: dict[str, Any]) -> list[str]:
 
 def eval_lines(result: dict[str, Any]) -> list[str]:
     """Return what `bertfeat index eval` prints."""
-    lines = [
-        f"{result['index']}: {counted(result['n_queries'], 'query').replace('querys', 'queries')}, each without itself"
-    ]
+    lines = [f"{result['index']}: {result['n_queries']:,} vectors as queries, each without itself"]
     for name in ("recall@1", "recall@10", "recall@100"):
         value = result[name]
         lines.append(f"{name:<17}{'too few vectors' if value is None else f'{value:.4f}'}")

@@ -111,22 +111,16 @@ def share_threads(n_workers: int) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
 
 
-# Some processors' matrix products of 5 to 11 rows depend on how many threads share them (seen on AMD with AVX-512).
-_FEW_ROWS = 16
-
-
 @contextlib.contextmanager
-def steady_threads(n_rows: int, device: torch.device) -> Iterator[None]:
-    """Compute on one thread where the number of threads could change the result: matrix products of a few rows.
+def one_thread(device: torch.device) -> Iterator[None]:
+    """Compute in the calling thread alone where the device is the CPU.
 
-    Args:
-        n_rows: The rows of the products.
-        device: Where they are computed; only the CPU's threads matter.
+    The bits of a matrix product can depend on how many threads share it (seen on AMD with AVX-512, 5 to 11 rows).
     """
-    if n_rows >= _FEW_ROWS or device.type != "cpu":
+    n_threads = torch.get_num_threads()
+    if device.type != "cpu" or n_threads == 1:
         yield
         return
-    n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield

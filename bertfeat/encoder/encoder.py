@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from bertfeat.encoder.attention import find_groups, make_layout, packed
-from bertfeat.encoder.devices import steady_threads
+from bertfeat.encoder.devices import one_thread
 from bertfeat.encoder.families import Family
 from bertfeat.errors import RunError
 from bertfeat.records import IntArray, Pack
@@ -96,6 +97,8 @@ class Encoder:
         self.has_pooler = with_pooler
         self.supports_type_ids = supports_type_ids
         self.n_halvings = 0
+        # Lanes share the encoder.
+        self._lock = Lock()
         self._model = model
         self._padding_idx = padding_idx
         self._wanted = sorted({*layers, n_blocks} if with_pooler else set(layers))
@@ -128,14 +131,16 @@ class Encoder:
             )
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.n_halvings += 1
+        with self._lock:
+            self.n_halvings += 1
         first, second = halve(pack)
         return _joined([self.encode(first), self.encode(second)])
 
     @torch.inference_mode()
     def _run(self, pack: Pack) -> HiddenStates:
-        states = self._packed(pack) if self.family.path == "packed" else self._by_length(pack)
-        pooled = self._pool(states[self.n_blocks], pack.lengths) if self.has_pooler else None
+        with one_thread(self.device):
+            states = self._packed(pack) if self.family.path == "packed" else self._by_length(pack)
+            pooled = self._pool(states[self.n_blocks], pack.lengths) if self.has_pooler else None
         return HiddenStates({layer: states[layer] for layer in self.layers}, pooled)
 
     def _packed(self, pack: Pack) -> dict[int, torch.Tensor]:
@@ -162,8 +167,7 @@ class Encoder:
     def _forward(self, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """Run the model and return the wanted layers, each (rows, length, hidden)."""
         wanted: Any = self._wanted if self.family.picks_states else True
-        with steady_threads(inputs["input_ids"].numel(), self.device):
-            found = self._model(**inputs, output_hidden_states=wanted).hidden_states
+        found = self._model(**inputs, output_hidden_states=wanted).hidden_states
         return {layer: found[layer] for layer in self._wanted}
 
     def _positions(self, pack: Pack) -> IntArray:
@@ -181,11 +185,10 @@ class Encoder:
         """Apply the model's pooler to the first token of each window; last: (n_tokens, hidden)."""
         first = last[self._tensor(np.cumsum(lengths) - lengths)]
         pooler = self._model.get_submodule("pooler")
-        with steady_threads(len(first), self.device):
-            if self.family.pooler_activation is None:
-                pooled = pooler(first.unsqueeze(1))
-            else:
-                pooled = self._model.get_submodule(self.family.pooler_activation)(pooler(first))
+        if self.family.pooler_activation is None:
+            pooled = pooler(first.unsqueeze(1))
+        else:
+            pooled = self._model.get_submodule(self.family.pooler_activation)(pooler(first))
         assert isinstance(pooled, torch.Tensor)
         return pooled
 

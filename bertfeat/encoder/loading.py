@@ -13,6 +13,7 @@ from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.digests import weights_digest
 from bertfeat.encoder.encoder import Encoder, is_out_of_memory
+from bertfeat.encoder.linears import can_pack, pack_linears
 from bertfeat.errors import CheckpointError, ConfigError
 
 # Keys of a config that change what a forward pass returns, how it is computed, or which files are loaded.
@@ -77,6 +78,8 @@ def load_encoder(
     _drop_final_norm(checkpoint, model, n_blocks)
     _unify_dtype(model, compute_dtype)
     model = model.to(device).eval().requires_grad_(False)
+    if can_pack(torch.device(device), compute_dtype):
+        pack_linears(model)
     return Encoder(
         model,
         checkpoint.family,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertfeat.config import parse_size
 from bertfeat.errors import UserError
 from bertfeat.indexing.digests import digest_rows
 from bertfeat.indexing.index import Index, open_index
@@ -28,8 +29,6 @@ from bertfeat.store.steps import step
 
 Tell = Callable[[str], None]
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.IGNORECASE)
-_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _WORK = "work"
 # They change how fast an index is made, never which one.
 _RUN_ONLY = ("n_threads",)
@@ -108,7 +107,7 @@ def build_index(
         index=index,
         metric=parse_metric(metric),
         transform=TransformSpec.parse(transform),
-        max_memory_bytes=parse_size(max_memory),
+        max_memory_bytes=parse_size(max_memory, "max_memory"),
         recall=recall,
         seed=seed,
         n_threads=threads,
@@ -140,34 +139,12 @@ def build_or_find(
         )
     plan_build(source.n_vectors, source.dim, settings)
     if is_index(request.output) and not overwrite:
-        _check_same(request)
-        if building_folder(request.output).exists():
-            with workplace(request.output) as folder:
-                empty(folder)
-        return open_index(request.output, store=opened), True
+        return _standing(request), True
     with workplace(request.output) as folder:
         take_up(folder, request.output, request.asked(), overwrite=overwrite)
         _make(request, Watched(source, progress or tell_nobody), folder, overwrite=overwrite)
         empty(folder)
     return open_index(request.output, store=opened), False
-
-
-def parse_size(value: int | str) -> int:
-    """Return a number of bytes that may be written with a decimal unit.
-
-    Raises:
-        UserError: It is none.
-
-    Example:
-        >>> parse_size("1.5GB"), parse_size(1000)
-        (1500000000, 1000)
-    """
-    if isinstance(value, int):
-        return value
-    found = _SIZE.fullmatch(value)
-    if found is None:
-        raise UserError(f"max_memory {value!r} is no size; write for example 4GB")
-    return int(float(found[1]) * _FACTORS[found[2].upper()])
 
 
 class Watched:
@@ -190,13 +167,40 @@ def tell_nobody(text: str) -> None:
     """Tell nobody."""
 
 
-def _check_same(request: Request) -> None:
-    """Refuse an index that stands at the output and is not the one that is asked for.
+def _standing(request: Request) -> Index:
+    """Open the index that stands at the output, and remove what a kill left beside it.
 
     Raises:
-        UserError: It is another one, or damaged; the message names the fields.
+        UserError: It is not the one that is asked for, or damaged.
     """
-    there = read_description(request.output)
+    with _replaceable(request.output):
+        there = read_description(request.output)
+    _check_same(request, there)
+    if building_folder(request.output).exists():
+        with workplace(request.output) as folder:
+            empty(folder)
+    with _replaceable(request.output):
+        return open_index(request.output, store=request.store)
+
+
+@contextmanager
+def _replaceable(output: Path) -> Iterator[None]:
+    """Say of an index that cannot be opened how it is replaced: building it again, by itself, does not."""
+    try:
+        yield
+    except UserError as error:
+        reason = str(error).partition("; ")[0]
+        raise UserError(
+            f"{output}: the index there cannot be used ({reason}); pass --overwrite to replace it"
+        ) from error
+
+
+def _check_same(request: Request, there: IndexDescription) -> None:
+    """Refuse an index that is not the one that is asked for.
+
+    Raises:
+        UserError: The message names the fields.
+    """
     origin = Origin.from_json(there.source, request.output)
     about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
     settings = {name: value for name, value in there.settings.items() if name not in _RUN_ONLY}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,10 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
         `n_queries`, `n_missing` (judged queries that the file lacks), and the measures.
 
     Raises:
-        UserError: A file cannot be read, or no query of the file is judged.
+        UserError: A file cannot be read, no query of the file is judged, or the index has none of the documents.
     """
     judged = read_qrels(qrels)
+    _check_documents(index, judged, qrels)
     ranked: dict[str, list[str]] = {}
     for batch in QueryFile(queries).batches():
         asked = [query for query in batch if str(query.query_id) in judged]
@@ -92,6 +94,21 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
     return {"n_queries": len(ranked), "n_missing": len(judged.keys() - ranked.keys())} | {
         name: measures[name] for name in wanted
     }
+
+
+def _check_documents(index: Index, judged: Qrels, qrels: str | Path) -> None:
+    """Refuse judgements of other documents: all that was found would count as wrong.
+
+    Raises:
+        UserError: There is none of the judged documents in the store.
+    """
+    wanted = {document for grades in judged.values() for document in grades}
+    doc_ids = index.store.polars(index.level, ["doc_id"])["doc_id"].unique()
+    if wanted.isdisjoint(map(str, doc_ids.to_list())):
+        raise UserError(
+            f"{qrels}: judges none of the documents of {index.store.path}; ids there are like {_some(doc_ids.sort())}, "
+            f"here {_some(sorted(wanted))}; extract with the --id-column that has these"
+        )
 
 
 def _rankings(index: Index, texts: Sequence[str], names: Sequence[str]) -> list[list[str]]:
@@ -122,5 +139,5 @@ def _alone_ms(index: Index, queries: npt.NDArray[Any], k: int) -> float:
     return float(np.median(times) * 1000)
 
 
-def _some(judged: Qrels) -> str:
-    return ", ".join(map(repr, list(judged)[:3]))
+def _some(ids: Iterable[object]) -> str:
+    return ", ".join(map(repr, itertools.islice(ids, 3)))

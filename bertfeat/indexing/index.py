@@ -35,6 +35,7 @@ Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
 # What a hit's row number in the level is called where columns are asked for.
 ROW = "row"
 _RANKED = ("query", "rank", "score")
+_MAX_TRIES = 5
 
 
 class Index:
@@ -290,9 +291,25 @@ def open_index(path: str | Path, *, untrusted: bool = False, store: str | Path |
         >>> index.search(["late delivery", "broken on arrival"], k=5)  # doctest: +SKIP
     """
     folder = Path(path)
-    vectors = load_index(folder, untrusted=untrusted)
+    for _ in range(_MAX_TRIES):
+        description = read_description(folder)
+        try:
+            index = _open(folder, description, untrusted=untrusted, store=store)
+        except UserError:
+            if read_description(folder) == description:
+                raise
+            continue
+        # If another index took its place meanwhile, the files may be of two.
+        if read_description(folder) == description:
+            return index
+        index.close()
+    raise UserError(f"{folder}: is replaced again and again; wait until that is done")
+
+
+def _open(folder: Path, description: IndexDescription, *, untrusted: bool, store: str | Path | Store | None) -> Index:
+    vectors = load_index(folder, description, untrusted=untrusted)
     try:
-        return Index(folder, read_description(folder), vectors, store=store)
+        return Index(folder, description, vectors, store=store)
     except BaseException:
         vectors.close()
         raise

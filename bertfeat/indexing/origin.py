@@ -91,7 +91,7 @@ class Origin:
         """
         if override is not None:
             return self.check_store(override if isinstance(override, Store) else open_store(override), index)
-        places = list(dict.fromkeys([index.resolve() / self.relative, Path(self.store)]))
+        places = list(dict.fromkeys([(index.resolve() / self.relative).resolve(), Path(self.store)]))
         errors: list[UserError] = []
         for place in places:
             if place.exists():

@@ -15,7 +15,7 @@ from bertfeat.indexing.index import Index, open_index
 from bertfeat.indexing.origin import Origin
 from bertfeat.indexing.sources import StoreParts
 from bertfeat.indexing.workplace import fresh_ready, tidy, workplace
-from bertfeat.search.budget import Shape, check_memory, plan_memory
+from bertfeat.search.budget import MemoryPlan, Shape, check_growth, plan_memory
 from bertfeat.search.description import INDEX, ROWS, IndexDescription
 from bertfeat.search.durable import write_index
 from bertfeat.search.files import check_files, publish, read_description, read_transform, write_transform
@@ -67,18 +67,18 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Te
         tidy(path)
         return open_index(path, store=opened), 0
     source = Watched(StoreParts(opened, spec.level, spec.feature), progress or tell_nobody)
-    settings = _settings(there, path)
     n_new = source.n_vectors - there.n_vectors
     digest = _check_grown(source, there, origin, path)
-    check_memory(plan_memory(there.factory, Shape(source.n_vectors, source.dim), settings))
+    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim), _settings(there, path))
+    check_growth(plan)
     with workplace(path) as folder:
         # Another process may have been here before the lock was ours.
         if read_description(path) != there:
             raise UserError(f"{path}: was changed meanwhile by another process; run the same command again")
         check_files(path, there)
         ready = fresh_ready(folder)
-        with threads(settings.threads):
-            grown = _grow(source, there, settings, path, ready)
+        with threads(plan.settings.threads):
+            grown = _grow(source, there, plan, path, ready)
         write_rows(source.inner, ready)
         made = Origin.of(opened, spec, path, digest)
         step(f"{ROWS} ready")
@@ -136,16 +136,21 @@ def _check_grown(source: Watched, there: IndexDescription, origin: Origin, path:
     return all_rows
 
 
-def _grow(
-    source: Watched, there: IndexDescription, settings: BuildSettings, path: Path, ready: Path
-) -> IndexDescription:
+def _grow(source: Watched, there: IndexDescription, plan: MemoryPlan, path: Path, ready: Path) -> IndexDescription:
     """Write the grown index, measured again, with its transform."""
-    transform = read_transform(path, there)
+    transform, settings = read_transform(path, there), plan.settings
     grown = VectorIndex(read_faiss(path, there, mmap=False), there.metric, transform, there.parameters)
     started = time.perf_counter()
-    extend(grown, Rest(source, there.n_vectors))
+    extend(grown, Rest(source, there.n_vectors), plan.n_chunk_rows)
     added = time.perf_counter()
-    held = HeldOut.of(source, there.metric, transform, n_queries=settings.n_queries, seed=settings.seed)
+    held = HeldOut.of(
+        source,
+        there.metric,
+        transform,
+        n_queries=settings.n_queries,
+        seed=settings.seed,
+        max_bytes=plan.exact_bytes,
+    )
     measured = tune(grown, held, source, settings.recall).to_json()
     tuned = time.perf_counter()
     parameters = measured.pop("parameters")

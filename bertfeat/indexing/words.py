@@ -102,8 +102,10 @@ def covered_row(
         what: What the words are, for messages: `word` or `token`.
 
     Raises:
-        UserError: It covers none.
+        UserError: It covers none, or several with blanks between them.
     """
+    if len(marked.marked.split()) > 1:
+        raise UserError(f"{name} {_shown(marked.bracketed)}: the brackets cover several words; put them around one")
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
         if marked.start < marked.end and start < marked.end and marked.start < end:
             return number

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bertfeat.errors import UserError
-from bertfeat.search.factory import FactoryInfo, describe
+from bertfeat.search.blueprint import FactoryInfo
+from bertfeat.search.factory import describe
 from bertfeat.search.metrics import Metric
 from bertfeat.search.settings import BuildSettings
 
@@ -89,12 +90,12 @@ class MemoryPlan:
     @property
     def stages(self) -> dict[str, int]:
         """The most memory that each stage holds, in bytes."""
-        dim, n_queries = self.shape.dim, min(self.settings.n_queries, self.shape.n_vectors)
+        n_queries = min(self.settings.n_queries, self.shape.n_vectors)
         # A query, its hits by all parameters that are tried, and those of the truth.
-        queries = n_queries * (12 * dim + 4096)
-        batch = _BATCH_BYTES + 24 * dim * min(_MAX_CHUNK_ROWS, self.shape.n_vectors)
+        queries = n_queries * (12 * self.shape.dim + 4096)
+        batch = self._batch_bytes
         return {
-            "transform": batch + 64 * dim * dim,
+            "transform": batch + 64 * self.shape.dim**2,
             "truth": batch + queries + self.exact_bytes,
             "training": self._training_bytes(self.n_training),
             "adding": batch + self._adding_bytes(),
@@ -107,9 +108,18 @@ class MemoryPlan:
         return max(self.stages.values())
 
     @property
+    def growing_bytes(self) -> int:
+        """The most memory that adding to the finished index holds: what stores the vectors is copied when it grows."""
+        return self._batch_bytes + self.n_chunk_rows * 16 * self.shape.dim + _TILE_BYTES + 2 * self.index_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether no stage holds more than it may."""
         return self.peak_bytes <= self.settings.max_memory_bytes
+
+    @property
+    def _batch_bytes(self) -> int:
+        return _BATCH_BYTES + 24 * self.shape.dim * min(_MAX_CHUNK_ROWS, self.shape.n_vectors)
 
     @property
     def _training_bytes_each(self) -> int:
@@ -170,6 +180,22 @@ def check_memory(plan: MemoryPlan) -> None:
         f"index {plan.info.text!r} of {n_vectors} vectors of {dim} dimensions takes {size(plan.peak_bytes)} "
         f"({stage}), more than max_memory {size(limit)}; {remedy}"
     )
+
+
+def check_growth(plan: MemoryPlan) -> None:
+    """Refuse to add to an index up to the shape of a plan where that does not fit into the memory that there is.
+
+    Raises:
+        UserError: The message says how much it takes.
+    """
+    check_memory(plan)
+    limit = plan.settings.max_memory_bytes
+    if plan.growing_bytes > limit:
+        raise UserError(
+            f"adding to index {plan.info.text!r} up to {plan.shape.n_vectors} vectors takes "
+            f"{size(plan.growing_bytes)}, more than the max_memory {size(limit)} that it was built with; build it "
+            f"again, which takes {size(plan.peak_bytes)}"
+        )
 
 
 def best_that_fits(shape: Shape, settings: BuildSettings) -> MemoryPlan | None:

@@ -27,6 +27,32 @@ def recall_at(
 ) -> float:
     """Return which part of the k closest vectors is among the first k found, as a mean over queries.
 
+    See `recall_of_each`. A query with none to find is left out.
+
+    Returns:
+        From 0 to 1.
+
+    Raises:
+        UserError: There are fewer than k columns, different queries, or no query with anything to find.
+    """
+    each = recall_of_each(found, truth, k, found_scores=found_scores, truth_scores=truth_scores, metric=metric)
+    asked = each[~np.isnan(each)]
+    if not len(asked):
+        raise UserError(f"recall at {k}: no query has anything to find")
+    return float(asked.mean())
+
+
+def recall_of_each(
+    found: IntArray,
+    truth: IntArray,
+    k: int,
+    *,
+    found_scores: npt.NDArray[Any] | None = None,
+    truth_scores: npt.NDArray[Any] | None = None,
+    metric: Metric | None = None,
+) -> npt.NDArray[np.float64]:
+    """Return for each query which part of its k closest vectors is among the first k found.
+
     With scores, ties count: a vector found that is as close as the k-th of the truth is as good as that one.
 
     Args:
@@ -39,10 +65,11 @@ def recall_at(
         metric: What the scores are; given with them.
 
     Returns:
-        From 0 to 1. A query with fewer than k vectors to find is measured by those; one with none is left out.
+        float64 (n_queries,), from 0 to 1. A query with fewer than k vectors to find is measured by those; NaN where
+        there are none.
 
     Raises:
-        UserError: There are fewer than k columns, different queries, or no query with anything to find.
+        UserError: There are fewer than k columns, or different queries.
     """
     if k < 1 or k > min(found.shape[1], truth.shape[1]) or len(found) != len(truth):
         raise UserError(f"recall at {k}: found has shape {found.shape}, truth {truth.shape}; give k hits of each query")
@@ -50,16 +77,13 @@ def recall_at(
         raise ValueError("give the scores of both sides and their metric, or none of these")
     found, truth = found[:, :k], truth[:, :k]
     n_true = (truth >= 0).sum(axis=1)
-    if not n_true.any():
-        raise UserError(f"recall at {k}: no query has anything to find")
     good = _is_among(found, truth)
     if found_scores is not None and truth_scores is not None and metric is not None:
         sign = 1 if metric.higher_is_better else -1
         last = np.take_along_axis(truth_scores[:, :k], np.maximum(n_true - 1, 0)[:, None], axis=1)
         good |= sign * found_scores[:, :k] >= sign * last
     good &= (found >= 0) & _is_first(found)
-    asked = n_true > 0
-    return float((np.minimum(good.sum(axis=1), n_true)[asked] / n_true[asked]).mean())
+    return np.where(n_true > 0, np.minimum(good.sum(axis=1), n_true) / np.maximum(n_true, 1), np.nan)
 
 
 def retrieval_metrics(
@@ -125,6 +149,6 @@ def _is_first(found: IntArray) -> BoolArray:
 
 def _keys(positions: IntArray, others: IntArray) -> IntArray:
     """Number (row, position) pairs so that those of both arrays can be compared."""
-    width = int(max(positions.max(), others.max())) + 2
+    width = int(max(positions.max(initial=0), others.max(initial=0))) + 2
     keys: IntArray = np.arange(len(positions))[:, None] * width + positions + 1
     return keys

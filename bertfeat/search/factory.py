@@ -1,4 +1,4 @@
-"""What a faiss factory string says: which index it makes, what training it needs, and how much memory it takes.
+"""Reads a faiss factory string: which index it makes, or why none that can be built here.
 
 faiss reads such strings with a parser that checks little: `PQ8x0` divides by zero, `HNSW1` and `OPQ8_64` of 32
 dimensions write where they must not, `RaBitQ9` is taken for another number of bits, and all of these end the process or
@@ -9,14 +9,11 @@ its numbers are checked; faiss gets only what is left.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import Any
-
-import faiss
+from dataclasses import replace
 
 from bertfeat.errors import UserError
+from bertfeat.search.blueprint import FactoryInfo, code_bytes, link_bytes, make
 from bertfeat.search.metrics import Metric
-from bertfeat.search.structure import leaves
 
 SUPPORTED = (
     "Flat, SQ8, SQ6, SQ4, SQfp16, SQbf16, PQ16, PQ32x4fs, RaBitQ4; IVF256 or IVF65536_HNSW32 before one of these; "
@@ -44,97 +41,6 @@ _BITS = re.compile(r"RaBitQ([1-8]?)")
 _MAX_TABLE_BYTES = 1 << 31
 
 
-@dataclass(frozen=True, slots=True)
-class FactoryInfo:
-    """What a factory string makes of vectors of some width.
-
-    Attributes:
-        text: The string.
-        metric: How vectors are compared.
-        dim: The width of the vectors that it takes.
-        index_dim: Their width behind PCA, OPQ and the like.
-        storage: How vectors are kept: `Flat`, `SQ8`, ...
-        prefix: The transforms in front, as they were written.
-        refine: How they are kept a second time, to order what was found; None if they are not.
-        n_lists: The inverted lists; None if there are none.
-        n_links: The links of a vector in the graph; None if there is none.
-        n_quantizer_links: The links of a list in the graph that finds lists; None if all lists are compared.
-        code_bytes: The bytes of a vector, without its id and links.
-        fixed_bytes: What is there before a vector is: matrices, code books, centroids.
-        table_bytes: What is computed when it is loaded and stands in no file.
-        n_training_min: The vectors that training cannot do with fewer of; 0 if there is none.
-        n_training_wanted: The vectors that it does well with.
-    """
-
-    text: str
-    metric: Metric
-    dim: int
-    index_dim: int
-    storage: str
-    prefix: str = ""
-    refine: str | None = None
-    n_lists: int | None = None
-    n_links: int | None = None
-    n_quantizer_links: int | None = None
-    code_bytes: int = 0
-    fixed_bytes: int = 0
-    table_bytes: int = 0
-    n_training_min: int = 0
-    n_training_wanted: int = 0
-
-    @property
-    def needs_training(self) -> bool:
-        """Whether it learns from a sample before it takes vectors."""
-        return self.n_training_min > 0
-
-    @property
-    def is_ivf(self) -> bool:
-        """Whether vectors lie in inverted lists, of which a search looks at some."""
-        return self.n_lists is not None
-
-    @property
-    def is_graph(self) -> bool:
-        """Whether a search follows the links of a graph of vectors."""
-        return self.n_links is not None
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether it holds the vectors as they are and compares all: its answers are exact."""
-        return self.text == "Flat"
-
-    @property
-    def is_fast_scan(self) -> bool:
-        """Whether codes lie in blocks of 32, interleaved."""
-        return "x4fs" in self.storage
-
-    @property
-    def is_mergeable(self) -> bool:
-        """Whether pieces of it, filled one by one, put together give the same index as adding all to one."""
-        return not self.is_graph and not self.is_fast_scan
-
-    @property
-    def supports_filter(self) -> bool:
-        """Whether a search can be told which vectors may be found."""
-        return self.is_ivf or self.is_graph or not self.storage.startswith("PQ")
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """What can be set for a search, by the names of faiss."""
-        names = {"nprobe": self.is_ivf, "efSearch": self.is_graph, "k_factor_rf": self.refine is not None}
-        names["quantizer_efSearch"] = self.n_quantizer_links is not None
-        return tuple(name for name, is_there in names.items() if is_there)
-
-    def make(self) -> Any:
-        """Return the index, untrained and empty."""
-        return _make(self.text, self.dim, self.metric)
-
-    def estimate_bytes(self, n_vectors: int) -> int:
-        """Return the bytes of the index with so many vectors, as a file and, but for `table_bytes`, in memory."""
-        bytes_each = self.code_bytes + 8 * self.is_ivf + (_link_bytes(self.n_links) if self.n_links else 0)
-        n_padded = 16 * (self.n_lists or 1) if self.is_fast_scan else 0
-        return int(self.fixed_bytes + bytes_each * n_vectors + self.code_bytes * n_padded)
-
-
 def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo:
     """Read a factory string.
 
@@ -153,35 +59,10 @@ def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo
         if dim < 1:
             raise ValueError(f"the vectors have {dim} dimensions")
         info = _read_storage(_read_prefixes(info, text.split(",")))
-        index = _make(text, dim, metric)
+        index = make(text, dim, metric)
     except (ValueError, RuntimeError, MemoryError) as error:
         raise UserError(f"index {text[:_MAX_LENGTH]!r} of {dim} dimensions: {_reason(error)}") from None
-    return replace(info, code_bytes=_code_bytes(index))
-
-
-def estimate_bytes(text: str, dim: int, n_vectors: int, metric: Metric = Metric.COSINE) -> int:
-    """Return the bytes of an index with so many vectors.
-
-    Raises:
-        UserError: As `describe`.
-    """
-    return describe(text, dim, metric).estimate_bytes(n_vectors)
-
-
-def metric_type(metric: Metric) -> int:
-    """Return faiss's number of a metric; cosines are inner products of vectors of unit length."""
-    return int(faiss.METRIC_L2 if metric is Metric.L2 else faiss.METRIC_INNER_PRODUCT)
-
-
-def _make(text: str, dim: int, metric: Metric) -> Any:
-    index = faiss.index_factory(dim, text, metric_type(metric))
-    for part in leaves(index):
-        codes = faiss.downcast_index(part.storage) if isinstance(part, faiss.IndexHNSW) else part
-        if hasattr(codes, "do_polysemous_training"):
-            # Numbers the code words so that Hamming distances say something, which no search here uses, and takes
-            # longer than the rest of the training.
-            codes.do_polysemous_training = False
-    return index
+    return replace(info, code_bytes=code_bytes(index))
 
 
 def _reason(error: Exception) -> str:
@@ -246,8 +127,7 @@ def _read_lists(info: FactoryInfo, found: re.Match[str], storage: str) -> Factor
     fixed_bytes = n_lists * (4 * info.index_dim + 8)
     if n_links is not None:
         _check("the links of HNSW", int(n_links), 2, _MAX_LINKS)
-        info = replace(info, n_quantizer_links=int(n_links))
-        fixed_bytes += int(n_lists * _link_bytes(int(n_links)))
+        fixed_bytes += int(n_lists * link_bytes(int(n_links)))
     info = _train(replace(info, n_lists=n_lists, storage=storage), n_lists, 64 * n_lists, fixed_bytes=fixed_bytes)
     return _read_codes(info)
 
@@ -310,23 +190,3 @@ def _unknown(part: str) -> ValueError:
             return ValueError(reason)
     what = f"{part!r} is not known here" if part else "it does not say how vectors are kept"
     return ValueError(f"{what}; use {SUPPORTED}")
-
-
-def _link_bytes(n_links: int) -> float:
-    """Return the expected bytes of a vector's links, with its level and offset.
-
-    It has 2 M of them in the lowest level and M in each higher one, which it reaches with probability 1/M each.
-    """
-    return 4 * (2 * n_links + n_links / (n_links - 1)) + 12
-
-
-def _code_bytes(index: Any) -> int:
-    """Return the bytes of a vector in an index that was just made."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexRefine):
-        return _code_bytes(index.base_index) + _code_bytes(index.refine_index)
-    if isinstance(index, faiss.IndexPreTransform):
-        return _code_bytes(index.index)
-    if isinstance(index, faiss.IndexHNSW):
-        return _code_bytes(index.storage)
-    return int(index.code_size)

@@ -15,6 +15,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from bertfeat.errors import RunError
 from bertfeat.records import Int32Array
 from bertfeat.search.budget import MemoryPlan
 from bertfeat.search.durable import Step, read_index, write, write_index
@@ -141,7 +142,10 @@ def _merge_codes(part: Any, paths: list[Path], pieces: list[range]) -> None:
     codes = faiss.rev_swig_ptr(part.codes.data(), part.codes.size())
     for path, piece in zip(paths, pieces, strict=True):
         with path.open("rb") as file:
-            file.readinto(codes[piece.start * n_bytes : piece.stop * n_bytes])
+            wanted = codes[piece.start * n_bytes : piece.stop * n_bytes]
+            # What is missing would stay zero, and nobody would know.
+            if file.readinto(wanted) != len(wanted):
+                raise RunError(f"{path}: is shorter than it was written; remove {path.parent}, and build again")
 
 
 def _merge_lists(part: Any, paths: list[Path], pieces: list[range]) -> None:

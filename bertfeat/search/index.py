@@ -11,11 +11,19 @@ import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.records import BoolArray, IntArray
-from bertfeat.search.factory import metric_type
+from bertfeat.search.blueprint import metric_type
+from bertfeat.search.filtering import has_ordered_lists, lists_needed
 from bertfeat.search.flat import FlatSearch
 from bertfeat.search.hits import Hits
 from bertfeat.search.metrics import Metric, true_scores
-from bertfeat.search.parameters import check_parameters, is_scan_cheaper, search_parameters, settable, widened
+from bertfeat.search.parameters import (
+    check_parameters,
+    is_scan_cheaper,
+    n_compared,
+    search_parameters,
+    settable,
+    widened,
+)
 from bertfeat.search.sources import checked_queries
 from bertfeat.search.structure import comparable, core
 from bertfeat.search.transforms import Float32Array, Transform, prepare
@@ -114,6 +122,8 @@ class VectorIndex:
             if self._flat is not None:
                 found, at = self._flat.search(block, n_hits, allowed, selector, n_allowed)
                 found = np.clip(found, -1, 1) if self.metric is Metric.COSINE else found
+            elif allowed is not None and selector is not None and has_ordered_lists(self.index):
+                found, at = self._in_lists(block, n_hits, allowed, selector)
             else:
                 found, at = self._approximate(block, n_hits, selector, n_allowed)
             scores[rows, :n_hits], positions[rows, :n_hits] = found, at
@@ -130,6 +140,21 @@ class VectorIndex:
             return None, n_allowed
         return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little")), n_allowed
 
+    def _in_lists(
+        self, queries: Float32Array, k: int, allowed: BoolArray, selector: Any
+    ) -> tuple[Float32Array, IntArray]:
+        """Search for each query in as many lists as hold enough that may be found."""
+        # As many as are looked at without a filter.
+        n_wanted = n_compared(self.index, self.parameters, k)
+        needed = lists_needed(self.index, queries, allowed, n_wanted)
+        scores = np.empty((len(queries), k), np.float32)
+        positions = np.empty((len(queries), k), np.int64)
+        for n_probes in np.unique(needed).tolist():
+            chosen = np.flatnonzero(needed == n_probes)
+            raw, found = self._ask(queries[chosen], k, selector, {**self.parameters, "nprobe": n_probes})
+            scores[chosen], positions[chosen] = self._ordered(raw, found)
+        return scores, positions
+
     def _approximate(
         self, queries: Float32Array, k: int, selector: Any, n_allowed: int
     ) -> tuple[Float32Array, IntArray]:
@@ -142,6 +167,10 @@ class VectorIndex:
             most = {name: settable(index)[name] for name in parameters.keys() & {"nprobe", "efSearch"}}
             again = self._ask(queries[short], k, selector, {**parameters, **most}, is_scan=True)
             raw[short], positions[short] = again
+        return self._ordered(raw, positions)
+
+    def _ordered(self, raw: Float32Array, positions: IntArray) -> tuple[Float32Array, IntArray]:
+        """Return true scores, NaN where nothing was found, and positions, the best first, of equal scores the lower."""
         missing = positions < 0
         scores = np.where(missing, np.float32(np.nan), true_scores(raw, self.metric))
         keys = -scores if self.metric.higher_is_better else scores
@@ -150,7 +179,7 @@ class VectorIndex:
         return np.take_along_axis(scores, order, axis=1), np.take_along_axis(positions, order, axis=1)
 
     def _ask(
-        self, queries: Float32Array, k: int, selector: Any, parameters: Mapping[str, float], *, is_scan: bool
+        self, queries: Float32Array, k: int, selector: Any, parameters: Mapping[str, float], *, is_scan: bool = False
     ) -> tuple[Float32Array, IntArray]:
         """Ask faiss; `is_scan` compares with all vectors that a graph holds, where it can do that."""
         index = self.index

@@ -17,7 +17,12 @@ from bertfeat.search.sandbox import DEFAULT_LIMITS, Limits, SandboxedIndex
 
 
 def load_index(
-    folder: str | Path, *, untrusted: bool = False, mmap: bool = True, limits: Limits = DEFAULT_LIMITS
+    folder: str | Path,
+    description: IndexDescription | None = None,
+    *,
+    untrusted: bool = False,
+    mmap: bool = True,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> SearchesVectors:
     """Open an index for searching.
 
@@ -26,6 +31,7 @@ def load_index(
 
     Args:
         folder: The index.
+        description: What `index.json` says, where that has been read already.
         untrusted: Load the faiss file as it is, whatever its digest says, in a process with limits. Slower: one thread,
             and every query and hit goes from one process to another.
         mmap: Leave the vectors in the file until they are needed, and share them between processes. Such an index
@@ -40,7 +46,7 @@ def load_index(
         >>> load_index("index").search(vectors, k=10).positions  # doctest: +SKIP
     """
     folder = Path(folder)
-    description = read_description(folder)
+    description = read_description(folder) if description is None else description
     if untrusted:
         transform = read_transform(folder, description)
         return SandboxedIndex(folder / INDEX, description, transform, limits)

@@ -63,14 +63,19 @@ def widened(index: Any, values: Mapping[str, float], k: int, n_allowed: int) -> 
     """
     inner, wide = core(index), dict(values)
     if isinstance(inner, faiss.IndexIVF):
-        n_probes = wide.get("nprobe", inner.nprobe) * inner.ntotal / n_allowed
-        n_least = _CANDIDATES_EACH * k * inner.nlist / n_allowed
-        wide["nprobe"] = min(inner.nlist, math.ceil(max(n_probes, n_least)))
+        wide["nprobe"] = min(inner.nlist, math.ceil(n_compared(index, values, k) * inner.nlist / n_allowed))
     elif isinstance(inner, faiss.IndexHNSW):
         # faiss itself looks at no fewer than k.
         n_steps = wide.get("efSearch", inner.hnsw.efSearch) * inner.ntotal / n_allowed
         wide["efSearch"] = min(inner.ntotal, math.ceil(n_steps))
     return wide
+
+
+def n_compared(index: Any, values: Mapping[str, float], k: int) -> float:
+    """Return how many vectors a search of lists for k hits among all looks at."""
+    inner = core(index)
+    each = inner.ntotal / inner.nlist
+    return float(max(values.get("nprobe", inner.nprobe) * each, _CANDIDATES_EACH * k))
 
 
 def is_scan_cheaper(index: Any, values: Mapping[str, float], n_allowed: int) -> bool:

@@ -59,8 +59,20 @@ def _is_part_mapped(part: Any) -> bool:
 
 
 def transforms(index: Any) -> list[Any]:
-    """Return the transforms in front of an index. `index` must outlive them."""
+    """Return the transforms in front of an index, or of what is refined. `index` must outlive them."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexRefine):
+        return transforms(index.base_index)
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
     return [faiss.downcast_VectorTransform(index.chain.at(i)) for i in range(index.chain.size())]
+
+
+def entered(index: Any, vectors: Float32Array) -> Float32Array:
+    """Return vectors as the part of an index that finds vectors takes them, float32 (n, its dimensions)."""
+    for transform in transforms(index):
+        vectors = transform.apply(vectors)
+    return vectors
 
 
 def comparable(index: Any, vectors: Float32Array) -> tuple[Any, Float32Array] | None:
@@ -71,9 +83,7 @@ def comparable(index: Any, vectors: Float32Array) -> tuple[Any, Float32Array] | 
     if isinstance(index, faiss.IndexRefine):
         return faiss.downcast_index(index.refine_index), vectors
     if isinstance(index, faiss.IndexPreTransform):
-        for transform in transforms(index):
-            vectors = transform.apply(vectors)
-        return comparable(index.index, vectors)
+        return comparable(index.index, entered(index, vectors))
     if not isinstance(index, faiss.IndexHNSW) or isinstance(index, faiss.IndexHNSWPQ):
         return None
     return faiss.downcast_index(index.storage), vectors

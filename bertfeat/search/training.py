@@ -13,7 +13,7 @@ from bertfeat.records import IntArray
 from bertfeat.search.budget import MemoryPlan
 from bertfeat.search.metrics import Metric
 from bertfeat.search.sources import VectorBatch, VectorParts, all_batches, checked, sample_positions
-from bertfeat.search.structure import leaves
+from bertfeat.search.structure import leaves, transforms
 from bertfeat.search.transforms import Float32Array, Transform, prepare
 
 # So that the seed 0 is what faiss takes by itself.
@@ -38,7 +38,8 @@ def trained(plan: MemoryPlan, source: VectorParts, transform: Transform | None) 
         _seed(part, plan.settings.seed)
     if plan.info.needs_training:
         positions = sample_positions(source.n_vectors, plan.n_training, plan.settings.seed)
-        index.train(prepared_rows(source, positions, transform, plan.info.metric))
+        with _seeded_rotations(index, plan.settings.seed):
+            index.train(prepared_rows(source, positions, transform, plan.info.metric))
     return index
 
 
@@ -95,6 +96,22 @@ def prepared_chunks(
                     first, stop = at, next(cuts, at)
 
 
+@contextlib.contextmanager
+def _seeded_rotations(index: Any, seed: int) -> Iterator[None]:
+    """Do for the code books that an OPQ learns its rotation by what `_seed` does for those of the index."""
+    rotations = [found for found in transforms(index) if isinstance(found, faiss.OPQMatrix)]
+    # Those that faiss makes by itself; it does not keep them alive.
+    books = [faiss.ProductQuantizer(found.d_out, found.M, 8) for found in rotations]
+    for rotation, book in zip(rotations, books, strict=True):
+        _set_lots(book.cp, seed)
+        rotation.pq = book
+    try:
+        yield
+    finally:
+        for rotation in rotations:
+            rotation.pq = None
+
+
 def _seed(part: Any, seed: int) -> None:
     """Set what training draws lots by, and keep it from complaining of small samples on stderr."""
     if isinstance(part, faiss.IndexHNSW):
@@ -103,5 +120,9 @@ def _seed(part: Any, seed: int) -> None:
     if hasattr(part, "pq"):
         settings.append(part.pq.cp)
     for clustering in settings:
-        clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
-        clustering.min_points_per_centroid = 1
+        _set_lots(clustering, seed)
+
+
+def _set_lots(clustering: Any, seed: int) -> None:
+    clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
+    clustering.min_points_per_centroid = 1

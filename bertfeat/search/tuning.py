@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.records import IntArray
-from bertfeat.search.evaluation import recall_at
+from bertfeat.search.evaluation import recall_of_each
 from bertfeat.search.exact import exact_scores, exact_search
 from bertfeat.search.index import VectorIndex
 from bertfeat.search.metrics import Metric
@@ -257,18 +257,6 @@ def _search_others(index: VectorIndex, held: HeldOut) -> IntArray:
 
 def _recalls(found: IntArray, scores: Float32Array | None, held: HeldOut, metric: Metric) -> Float64Array:
     """Return recall@10 of each query, float64 (n_queries,)."""
-    out = np.empty(len(found))
-    for i in range(len(found)):
-        row = slice(i, i + 1)
-        if scores is None:
-            out[i] = recall_at(found[row], held.truth[row], K)
-        else:
-            out[i] = recall_at(
-                found[row],
-                held.truth[row],
-                K,
-                found_scores=scores[row],
-                truth_scores=held.truth_scores[row],
-                metric=metric,
-            )
-    return out
+    if scores is None:
+        return recall_of_each(found, held.truth, K)
+    return recall_of_each(found, held.truth, K, found_scores=scores, truth_scores=held.truth_scores, metric=metric)

@@ -8,10 +8,8 @@ from bertfeat.search.sources import VectorParts
 from bertfeat.search.structure import is_mapped
 from bertfeat.search.training import prepared_chunks
 
-_CHUNK_ROWS = 8192
 
-
-def extend(index: VectorIndex, source: VectorParts) -> None:
+def extend(index: VectorIndex, source: VectorParts, n_chunk_rows: int = 8192) -> None:
     """Add the vectors of a source behind those that an index holds, in memory.
 
     What was learned stays: transform, centroids, code books, search parameters. A `Flat` index is then what building it
@@ -21,6 +19,7 @@ def extend(index: VectorIndex, source: VectorParts) -> None:
     Args:
         index: The index, in memory.
         source: The further vectors, numbered from 0.
+        n_chunk_rows: How many to add at once.
 
     Raises:
         UserError: The vectors have another width, one holds NaN or infinity, or the index is mapped from a file.
@@ -31,6 +30,6 @@ def extend(index: VectorIndex, source: VectorParts) -> None:
         raise UserError("the index is mapped from its file, which stays as it is; load it with mmap=False to add to it")
     if not source.n_vectors:
         return
-    borders = [*range(_CHUNK_ROWS, source.n_vectors, _CHUNK_ROWS), source.n_vectors]
+    borders = [*range(n_chunk_rows, source.n_vectors, n_chunk_rows), source.n_vectors]
     for chunk in prepared_chunks(source, 0, borders, index.transform, index.metric):
         index.index.add(chunk)

@@ -48,7 +48,8 @@ class RowMap:
         # Row groups are read one at a time: the reader of a file is not made for several threads.
         self._lock = threading.Lock()
         with self._errors():
-            self._file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            # A relative path that starts with `a:` would be taken for an address.
+            self._file = pq.ParquetFile(self.path.absolute(), page_checksum_verification=True)
             try:
                 _check_schema(self.path, self._file.schema_arrow)
             except (StoreError, ValueError):
@@ -109,26 +110,6 @@ class RowMap:
         """
         return np.concatenate([np.zeros(0, np.int64), *(self._rows_of(group) for group in range(self._n_groups))])
 
-    def positions_of(self, rows: npt.ArrayLike) -> IntArray:
-        """Return where rows of the level stand in the index, int64 of the same shape; -1 for those that do not.
-
-        Raises:
-            UserError: They are no whole numbers.
-            StoreError: The file is damaged.
-        """
-        asked = _whole_numbers(rows, "rows")
-        out = np.full(asked.shape, -1, np.int64)
-        if not len(self) or not asked.size:
-            return out
-        last_rows = np.array([self._rows_of(group)[-1] for group in range(self._n_groups)])
-        group_of = np.searchsorted(last_rows, asked)
-        for group in np.unique(group_of[group_of < self._n_groups]).tolist():
-            here = group_of == group
-            there = self._rows_of(group)
-            at = np.searchsorted(there, asked[here])
-            out[here] = np.where(there[at] == asked[here], at + self._starts[group], -1)
-        return out
-
     def frame(self, positions: npt.ArrayLike, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Return what positions stand for as a frame with a row for each, in the order asked for.
 
@@ -155,11 +136,6 @@ class RowMap:
             order.append(places)
         found = cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(tables).replace_schema_metadata(None)))
         return found[np.argsort(np.concatenate(order), kind="stable")]
-
-    def tables(self) -> Iterator[pa.Table]:
-        """Yield the whole row map, one row group at a time."""
-        for group in range(self._n_groups):
-            yield self._read(group, list(self.columns))
 
     @property
     def _n_groups(self) -> int:
@@ -195,7 +171,7 @@ class RowMap:
             return table
 
     def _checked(self, positions: npt.ArrayLike, *, lowest: int) -> IntArray:
-        numbers = _whole_numbers(positions, "positions")
+        numbers = _whole_numbers(positions)
         outside = numbers[(numbers < lowest) | (numbers >= len(self))]
         if outside.size:
             raise UserError(f"{self.path}: no position {outside.flat[0]}; it has {len(self)}")
@@ -215,12 +191,12 @@ def is_ascending(rows: npt.NDArray[np.int64], after: int) -> bool:
     return int(rows[0]) > after and bool((rows[1:] > rows[:-1]).all())
 
 
-def _whole_numbers(values: npt.ArrayLike, what: str) -> IntArray:
-    numbers = np.asarray(values)
+def _whole_numbers(positions: npt.ArrayLike) -> IntArray:
+    numbers = np.asarray(positions)
     if numbers.size == 0:
         return np.zeros(numbers.shape, np.int64)
     if numbers.dtype.kind not in "iu":
-        raise UserError(f"{what} of type {numbers.dtype}; pass whole numbers")
+        raise UserError(f"positions of type {numbers.dtype}; pass whole numbers")
     return numbers.astype(np.int64)
 
 

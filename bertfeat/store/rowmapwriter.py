@@ -18,7 +18,7 @@ from bertfeat.config import Level
 from bertfeat.records import BoolArray
 from bertfeat.store import files, layout
 from bertfeat.store.reader import Store
-from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, RowMap, is_ascending
+from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
 from bertfeat.store.vectors import opened_part
 
 # A single hit costs one row group; a batch of them, every group once.
@@ -78,9 +78,7 @@ def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[
                 start = stop
 
 
-def write_row_map(
-    path: Path, store: Store, level: str, batches: Iterable[pl.DataFrame], *, first: RowMap | None = None
-) -> WrittenFile:
+def write_row_map(path: Path, store: Store, level: str, batches: Iterable[pl.DataFrame]) -> WrittenFile:
     """Write a row map as Parquet; the same rows give the same bytes, however they are cut into batches.
 
     Args:
@@ -88,14 +86,13 @@ def write_row_map(
         store: The store that the rows are of.
         level: Their level.
         batches: Frames as `row_map_batches` gives them.
-        first: A row map whose rows come before these, for an index that grows.
 
     Raises:
         RunError: The system refused a write; nothing of the file is left.
         ValueError: The batches hold other columns than these, or rows that do not ascend.
     """
     schema = _schema(store, level)
-    pieces = _ascending(_tables(batches, schema, first))
+    pieces = _ascending(_tables(batches, schema))
     with (
         contextlib.closing(_sink(path)) as sink,
         files.removed_on_error(path),
@@ -121,9 +118,7 @@ def _schema(store: Store, level: str) -> pa.Schema:
     return pa.schema(fields, metadata={layout.METADATA_KEY: json.dumps(about, sort_keys=True)})
 
 
-def _tables(batches: Iterable[pl.DataFrame], schema: pa.Schema, first: RowMap | None) -> Iterator[pa.Table]:
-    if first is not None:
-        yield from (table.cast(schema) for table in first.tables())
+def _tables(batches: Iterable[pl.DataFrame], schema: pa.Schema) -> Iterator[pa.Table]:
     for frame in batches:
         if frame.columns != schema.names:
             raise ValueError(f"a row map of {', '.join(schema.names)} was given {', '.join(frame.columns)}")

@@ -1,0 +1,70 @@
+"""Packs through the encoder, several at a time on a CPU: each lane is a thread that computes a whole pack alone.
+
+Two lanes of one thread are faster than one of two: nobody waits for the other at the end of every product, and when
+the tokenizer or the writer needs a core, one pack waits and not all of them. And since a pack is always one thread's
+work, its bits do not depend on how many cores there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from bertfeat.encoder.encoder import Encoder, HiddenStates
+from bertfeat.records import Pack
+
+# Small corpora are cut into at least so many packs, as far as these keep the matrix products busy.
+_MIN_PACKS = 32
+_MIN_PACK_TOKENS = 256
+
+
+def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> int:
+    """Return the tokens of a pack: fewer on a CPU when there are few, so that every lane has its share.
+
+    It depends on the tokens alone and not on the lanes, so that the same shard gives the same packs anywhere.
+
+    Args:
+        n_tokens: All tokens that will be encoded.
+        max_batch_tokens: The most that a pack may have.
+        device: Where packs are computed.
+
+    Example:
+        >>> pack_budget(1_000, 2048, torch.device("cpu")), pack_budget(40_000, 2048, torch.device("cpu"))
+        (256, 1250)
+    """
+    if device.type != "cpu":
+        return max_batch_tokens
+    return min(max_batch_tokens, max(_MIN_PACK_TOKENS, n_tokens // _MIN_PACKS))
+
+
+def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack, HiddenStates]]:
+    """Yield each pack with its hidden states, in order.
+
+    On a CPU there are as many lanes as torch has threads (`torch.get_num_threads`, which OMP_NUM_THREADS sets), and at
+    most one finished pack a lane waits to be fetched. Elsewhere packs are encoded one after the other.
+
+    Raises:
+        RunError: Memory does not suffice for a single window.
+    """
+    n_lanes = torch.get_num_threads() if encoder.device.type == "cpu" else 1
+    if n_lanes == 1:
+        for pack in packs:
+            yield pack, encoder.encode(pack)
+        return
+    pending: deque[tuple[Pack, Future[HiddenStates]]] = deque()
+    with ThreadPoolExecutor(n_lanes, "encode") as lanes:
+        try:
+            for pack in packs:
+                pending.append((pack, lanes.submit(encoder.encode, pack)))
+                if len(pending) > n_lanes:
+                    first, states = pending.popleft()
+                    yield first, states.result()
+            while pending:
+                first, states = pending.popleft()
+                yield first, states.result()
+        finally:
+            for _, states in pending:
+                states.cancel()
