@@ -11,6 +11,7 @@ import contextlib
 import shutil
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,8 @@ class Setup:
         dtype: The type that models compute in.
         n_warm_rows: Rows of the corpus that rivals warm up on, and try their batch sizes on.
         pack_tokens: Rows of the matrix products that give the ceiling.
+        deadline: The value of `time.monotonic` by which rounds shall end; a round that would pass it is not begun,
+            except the first.
     """
 
     n_rounds: int = 3
@@ -54,6 +57,7 @@ class Setup:
     dtype: str = "float32"
     n_warm_rows: int = 256
     pack_tokens: int = 2048
+    deadline: float = float("inf")
 
 
 @dataclass
@@ -102,7 +106,11 @@ def run_workload(workload: Workload, folder: Path, setup: Setup) -> dict[str, An
         ours = rivals[0]
         for measured in rivals:
             _warm_up(measured, workload, folder, corpora, setup)
+        begun = time.monotonic()
         for number in range(setup.n_rounds):
+            each = (time.monotonic() - begun) / number if number else 0
+            if number and time.monotonic() + each > setup.deadline:
+                break
             dtype = getattr(torch, setup.dtype)
             gemm.append(gemm_ceiling(shape, setup.pack_tokens, device=setup.device, dtype=dtype))
             for measured in rivals:
