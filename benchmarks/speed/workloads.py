@@ -60,7 +60,7 @@ WORKLOADS = {
         "Short sentences, first token of every word: last four layers concatenated",
         "words",
         "word-concat4",
-        1400,
+        1000,
         _peers(CORPUS_ORDER, SORTED, ONE, FLAIR, ORT, FUSED),
         {FLAIR: 6.0, **_PLAIN_GOALS},
     ),
