@@ -85,7 +85,7 @@ def measure(model: str, output: str, folder: Path, arguments: argparse.Namespace
         n_rounds=arguments.rounds,
         device=arguments.device,
         dtype="bfloat16" if is_cuda else "float32",
-        n_warm_rows=8192 if is_cuda else 32,
+        n_warm_tokens=500_000 if is_cuda else 2048,
         pack_tokens=default_max_batch_tokens("cuda" if is_cuda else "cpu", shape.hidden_size),
         sweep=is_cuda,
     )

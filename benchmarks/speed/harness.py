@@ -8,6 +8,7 @@ extracts a corpus of one line, and that time is subtracted. `ratio_with_loading`
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import statistics
 import sys
@@ -43,7 +44,7 @@ class Setup:
         only: The rivals to run beside bertfeat; empty is all.
         device: `cpu` or `cuda`.
         dtype: The type that models compute in.
-        n_warm_rows: Rows of the corpus that rivals warm up on, and try their batch sizes on.
+        n_warm_tokens: Tokens of the part of a corpus that rivals warm up on, and try their batch sizes on.
         pack_tokens: Rows of the matrix products that give the ceiling.
         deadline: The value of `time.monotonic` by which rounds shall end; a round that would pass it is not begun,
             except the first.
@@ -55,7 +56,7 @@ class Setup:
     only: Sequence[str] = ()
     device: str = "cpu"
     dtype: str = "float32"
-    n_warm_rows: int = 256
+    n_warm_tokens: int = 4096
     pack_tokens: int = 2048
     deadline: float = float("inf")
 
@@ -230,7 +231,9 @@ def _timed(measured: Measured, workload: Workload, folder: Path, corpus: Path, *
 def _warm_up(measured: Measured, workload: Workload, folder: Path, corpora: _Corpora, setup: Setup) -> None:
     """Run a small part, and find the best batch size on it."""
     rival = measured.rival
-    corpus = corpora.small(measured.entry.corpus or workload.corpus, setup.n_warm_rows)
+    name = measured.entry.corpus or workload.corpus
+    lengths = corpora.lengths(name)
+    corpus = corpora.small(name, math.ceil(len(lengths) * min(1, setup.n_warm_tokens / sum(lengths))))
     _timed(measured, workload, folder, corpus)
     if setup.sweep and len(rival.batches) > 1:
         for batch in rival.batches:
