@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,9 +41,12 @@ def gemm_ceiling(
 
     ways: dict[str, Callable[[], None]] = {"torch.mm": plain}
     if device == "cpu" and torch.backends.mkldnn.is_available() and dtype is torch.float32:
-        ways["oneDNN"] = _onednn(weights, inputs, n_tokens)
+        packed = _onednn(weights, inputs, n_tokens)
+        ways["oneDNN"] = packed
+        ways["oneDNN, a thread each"] = lambda: _on_each_thread(packed)
+    n_times = {"oneDNN, a thread each": torch.get_num_threads()}
     with torch.inference_mode():
-        return {name: _rate(way, flops, seconds, device) for name, way in ways.items()}
+        return {name: _rate(way, flops * n_times.get(name, 1), seconds, device) for name, way in ways.items()}
 
 
 def _onednn(weights: list[list[torch.Tensor]], inputs: dict[int, torch.Tensor], n_tokens: int) -> Callable[[], None]:
@@ -56,6 +60,23 @@ def _onednn(weights: list[list[torch.Tensor]], inputs: dict[int, torch.Tensor], 
             ops._linear_pointwise(given, weight, None, "none", [], "")
 
     return run
+
+
+def _on_each_thread(call: Callable[[], None]) -> None:
+    """Make a call on as many threads as torch has, each of which computes alone."""
+    n_threads = torch.get_num_threads()
+
+    def alone() -> None:
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            call()
+
+    threads = [threading.Thread(target=alone) for _ in range(n_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.set_num_threads(n_threads)
 
 
 def matrix_rate(size: int, *, device: str, dtype: torch.dtype, seconds: float = 1.0) -> float:

@@ -18,6 +18,7 @@ from benchmarks.speed.harness import MAX_LENGTH, Setup
 from benchmarks.speed.models import Shape
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.extraction import ShardTask
 from bertfeat.jobs import Job, open_inputs, open_job
 from bertfeat.progress import Silent
@@ -42,22 +43,23 @@ def opened_job(
             yield job, ShardTask(job), list(writer.pending())
 
 
-def encoder_and_packs(
-    shape: Shape, corpus: str, folder: Path, setup: Setup, n_rows: int
-) -> tuple[Encoder, list[Pack], int]:
-    """Return an encoder for the last layer, the packs that a run makes of a corpus, and their token budget."""
+def encoder_and_packs(shape: Shape, corpus: str, folder: Path, setup: Setup, n_rows: int) -> tuple[Encoder, list[Pack]]:
+    """Return an encoder for the last layer, and the packs that a run makes of a corpus."""
     given = {"levels": "sentence", "layers": "-1", "device": setup.device, "compute_dtype": setup.dtype}
     with opened_job(shape, corpus, folder, n_rows, **given) as (job, task, shards):
-        budget = job.max_batch_tokens
-        packs = [pack for shard in shards for pack in pack_windows(task.prepare(shard).text.windows, budget)]
-    return task.worker.encoder, packs, budget
+        packs = []
+        for shard in shards:
+            windows = task.prepare(shard).text.windows
+            budget = pack_budget(int(windows.lengths.sum()), job.max_batch_tokens, task.worker.encoder.device)
+            packs += list(pack_windows(windows, budget))
+    return task.worker.encoder, packs
 
 
 def operators(
     shape: Shape, corpus: str, folder: Path, setup: Setup, *, n_rows: int, n_most: int = 12
 ) -> dict[str, Any]:
     """Return the share of the encoder's time that each operator of PyTorch takes by itself, largest first."""
-    encoder, packs, _ = encoder_and_packs(shape, corpus, folder, setup, n_rows)
+    encoder, packs = encoder_and_packs(shape, corpus, folder, setup, n_rows)
     _encode(encoder, packs[-2:])
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         _encode(encoder, packs)
@@ -73,14 +75,15 @@ def encoder_alone(shape: Shape, corpus: str, folder: Path, setup: Setup, *, n_ro
     The share of the ceiling is the time that the ceiling's rate would need for all matrix products of the windows,
     attention's among them, in the time that the encoder takes.
     """
-    encoder, packs, budget = encoder_and_packs(shape, corpus, folder, setup, n_rows)
+    encoder, packs = encoder_and_packs(shape, corpus, folder, setup, n_rows)
     lengths = [int(n) for pack in packs for n in pack.lengths]
     flops, linear_flops = shape.flops(lengths), shape.flops([1] * sum(lengths))
     dtype = getattr(torch, setup.dtype)
+    largest = max(pack.n_tokens for pack in packs)
     seconds, ceilings = [], []
     _encode(encoder, packs[-2:])
     for _ in range(setup.n_rounds):
-        ceilings.append(gemm_ceiling(shape, budget, device=setup.device, dtype=dtype))
+        ceilings.append(gemm_ceiling(shape, largest, device=setup.device, dtype=dtype))
         start = time.perf_counter()
         _encode(encoder, packs)
         seconds.append(time.perf_counter() - start)
@@ -99,8 +102,8 @@ def encoder_alone(shape: Shape, corpus: str, folder: Path, setup: Setup, *, n_ro
 
 
 def _encode(encoder: Encoder, packs: list[Pack]) -> None:
-    for pack in packs:
-        encoder.encode(pack)
+    for _ in encode_packs(encoder, packs):
+        pass
     if encoder.device.type == "cuda":
         torch.cuda.synchronize()
 
