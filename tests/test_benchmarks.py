@@ -11,15 +11,17 @@ import pytest
 from transformers import AutoTokenizer
 
 import bertfeat
+from benchmarks.speed.child import timed
 from benchmarks.speed.corpora import CORPORA, count_tokens, padded_share
 from benchmarks.speed.equality import assert_same_files
-from benchmarks.speed.harness import Setup, run_workload
+from benchmarks.speed.harness import Setup, make_task, run_workload
 from benchmarks.speed.models import Shape, get_model
 from benchmarks.speed.outputs import OUTPUTS
+from benchmarks.speed.peers import make_peer
 from benchmarks.speed.peers.writing import write_features
 from benchmarks.speed.report import table, write_report
 from benchmarks.speed.rivals import ENVIRONMENTS
-from benchmarks.speed.workloads import CORPUS_ORDER, ENCODE, FLAIR, WORKLOADS
+from benchmarks.speed.workloads import CORPUS_ORDER, ENCODE, FLAIR, ONE, SORTED, WORKLOADS
 from bertfeat.encoder.packaged import minilm
 
 
@@ -89,6 +91,7 @@ def test_other_vectors_and_other_rows_are_found(tmp_path):
         assert_same_files(store.path, path, output, 6)
 
 
+@pytest.mark.long
 def test_rivals_run_in_turns_and_those_that_are_missing_are_named(tmp_path, monkeypatch):
     for variable, _ in ENVIRONMENTS.values():
         monkeypatch.setenv(variable, "/no/such/python")
@@ -116,8 +119,20 @@ def test_vectors_in_memory_are_compared_too(tmp_path):
     assert result["rivals"][ENCODE]["largest_difference"] < 1e-4
 
 
+@pytest.mark.parametrize("name", ["token-last4-concat", "sentence"])
+def test_peers_and_bertfeat_leave_the_same_vectors(name, tmp_path):
+    corpus, task = tmp_path / "corpus.txt", make_task(get_model("minilm", tmp_path), name, tmp_path)
+    corpus.write_text("a rather longer line than the others\nshort\nshort\nof four words\n")
+    outputs = {}
+    for peer in ("bertfeat", CORPUS_ORDER, SORTED, ONE):
+        outputs[peer] = tmp_path / peer
+        measured = timed(make_peer(peer, task), {"do": "run", "corpus": corpus, "output": outputs[peer], "batch": 2})
+        assert min(measured["wall_s"], measured["cpu_s"], measured["peak_bytes"]) > 0
+    for peer in (CORPUS_ORDER, SORTED, ONE):
+        assert_same_files(outputs["bertfeat"], outputs[peer], OUTPUTS[name], 6)
+
+
 def test_a_peers_file_holds_a_row_a_token(tmp_path):
-    from benchmarks.speed.harness import make_task
     from benchmarks.speed.peers.sorted_batches import Peer
 
     corpus, path = tmp_path / "corpus.txt", tmp_path / "out.parquet"
