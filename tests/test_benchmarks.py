@@ -68,7 +68,7 @@ def test_operations_are_those_of_bert_base():
 def test_an_output_names_the_columns_that_bertfeat_writes(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("one line\n")
-    for name in ("token-last4-concat", "word-concat4", "token-all", "sentence"):
+    for name in ("token-last4-concat", "word-concat4"):
         output = OUTPUTS[name]
         store = bertfeat.extract(corpus, tmp_path / name, **output.settings())
         features = store.schema(output.level).features
