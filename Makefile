@@ -41,10 +41,10 @@ check: $(INSTALLED_DEV)
 	$(BIN)/mypy
 
 bench: $(INSTALLED_DEV)
-	$(BIN)/python benchmarks/extract.py
+	$(BIN)/python -m benchmarks.speed --output benchmarks/results/speed
 
 bench-quick: $(INSTALLED_DEV)
-	$(BIN)/python benchmarks/extract.py --quick
+	$(BIN)/python -m benchmarks.speed --quick
 
 clean:
 	rm -rf $(VENV) demo-* build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

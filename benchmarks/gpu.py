@@ -1,0 +1,159 @@
+"""A CUDA device against its limits and against peers on the same device: BERT-base, BERT-large and MiniLM in bfloat16.
+
+    python -m benchmarks.gpu                             on a CUDA device; some 20 minutes
+    python -m benchmarks.gpu --models bert-base --outputs sentence
+    python -m benchmarks.gpu --device cpu --models bert-tiny --rows 60 --rounds 1      tries the script itself
+
+Two outputs from a text file to files on disk: sentence embeddings (limited by the device's matrix products) and every
+token's last four layers in float16 (limited by the disk, or by the device). Rivals: sentence-transformers, where it
+gives that output, and transformers in corpus order with padded batches of 32. Beside them, in the same run:
+
+- the matrix rate: one large product, and those of the model's own shapes;
+- the encoder alone: packs in, hidden states out, nothing copied back;
+- the rate of copies from the device to pinned memory, and the rate of writing a file and seeing it on disk;
+- how busy the device was while each rival ran (nvidia-smi, ten samples a second).
+
+Goals: sentence embeddings of BERT-base at 40 % of the matrix rate with the device busy for 90 % of the time; tokens at
+80 % of the smaller of disk and device. There is no figure yet: nothing of this was run on a CUDA device so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.speed.ceiling import matrix_rate
+from benchmarks.speed.encoder_alone import encoder_alone
+from benchmarks.speed.harness import Setup, run_workload
+from benchmarks.speed.models import SHAPES, get_model
+from benchmarks.speed.outputs import OUTPUTS
+from benchmarks.speed.report import table, write_report
+from benchmarks.speed.workloads import CORPUS_ORDER, ENCODE, Entry, Workload
+from bertfeat.encoder.devices import default_max_batch_tokens
+
+# Rows of the corpus, each some 65 tokens: enough for a run of ten seconds or more on a large device.
+_ROWS = {"bert-base": 400_000, "bert-large": 120_000, "minilm": 800_000, "bert-tiny": 60}
+# Tokens write 6 KB and more each.
+_TOKEN_ROWS_PART = 0.2
+_RIVALS = {"sentence": (ENCODE, CORPUS_ORDER), "token-last4": (CORPUS_ORDER,)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--models", default="bert-base,bert-large,minilm", help=f"of minilm, {', '.join(SHAPES)}")
+    parser.add_argument("--outputs", default=",".join(_RIVALS))
+    parser.add_argument("--rows", type=int, help="rows of each corpus, instead of a number that suits the model")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path, help="write OUTPUT.json, .md, .png and .svg")
+    arguments = parser.parse_args()
+    if arguments.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device here; --device cpu --models bert-tiny tries the script itself")
+    results = {}
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        for model in arguments.models.split(","):
+            for output in arguments.outputs.split(","):
+                name = f"gpu-{model}-{output}"
+                print(name, file=sys.stderr)
+                place = Path(folder) / name
+                place.mkdir()
+                results[name] = measure(model, output, place, arguments)
+                if arguments.output:
+                    write_report(results, arguments.output, "python -m benchmarks.gpu " + " ".join(sys.argv[1:]))
+    print(table(results))
+    for name, result in results.items():
+        print(name, {key: round(value, 3) for key, value in result["limits"].items()})
+
+
+def measure(model: str, output: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run one model and output, and hold it against what the machine could do."""
+    is_cuda = arguments.device.startswith("cuda")
+    n_rows = arguments.rows or round(_ROWS[model] * (_TOKEN_ROWS_PART if output.startswith("token") else 1))
+    title = f"{model}, {output}, {'bfloat16' if is_cuda else 'float32'} on {arguments.device}"
+    rivals = {name: Entry(name) for name in _RIVALS[output]}
+    workload = Workload(title, "passages", output, n_rows, rivals, model=model)
+    shape = get_model(model, folder)
+    setup = Setup(
+        n_rounds=arguments.rounds,
+        device=arguments.device,
+        dtype="bfloat16" if is_cuda else "float32",
+        n_warm_tokens=500_000 if is_cuda else 2048,
+        pack_tokens=default_max_batch_tokens("cuda" if is_cuda else "cpu", shape.hidden_size),
+        sweep=is_cuda,
+    )
+    result = run_workload(workload, folder, setup)
+    result["limits"] = limits(result, model, folder, setup)
+    return result
+
+
+def limits(result: dict[str, Any], model: str, folder: Path, setup: Setup) -> dict[str, float]:
+    """Return the rates of the machine, and which part of each the run reached."""
+    ours = result["rivals"]["bertfeat"]
+    seconds = result["n_tokens"] / ours["tokens_per_s"]
+    output = OUTPUTS[result["output"]]
+    shape = get_model(model, folder)
+    n_layers = len(output.absolute(shape.n_layers))
+    rows = result["n_tokens"] if output.level == "token" else result["n_rows"]
+    n_bytes = rows * n_layers * shape.hidden_size * (2 if output.dtype == "float16" else 4)
+    dtype = getattr(torch, setup.dtype)
+    size = 8192 if setup.device.startswith("cuda") else 512
+    matrix = matrix_rate(size, device=setup.device, dtype=dtype) * 1e9
+    shaped = statistics.median(max(rates.values()) for rates in result["gemm_gflops"]) * 1e9
+    alone = encoder_alone(shape, "passages", folder, setup, n_rows=min(result["n_rows"], 20_000))
+    device_bytes_per_s = alone["tokens_per_s"] * n_bytes / result["n_tokens"]
+    disk = disk_rate(folder)
+    found = {
+        "matrix_tflops": matrix / 1e12,
+        "model_shaped_tflops": shaped / 1e12,
+        "encoder_alone_tflops": alone["gflops"] / 1e3,
+        "reached_tflops": result["flops"] / seconds / 1e12,
+        "share_of_matrix_rate": result["flops"] / seconds / matrix,
+        "share_of_model_shaped_rate": result["flops"] / seconds / shaped,
+        "share_of_encoder_alone": ours["tokens_per_s"] / alone["tokens_per_s"],
+        "vectors_gb_per_s": n_bytes / seconds / 1e9,
+        "disk_gb_per_s": disk / 1e9,
+        "share_of_disk_or_device": n_bytes / seconds / min(disk, device_bytes_per_s),
+    }
+    if setup.device.startswith("cuda"):
+        found["copy_gb_per_s"] = copy_rate(setup.device) / 1e9
+        found["gpu_busy"] = ours["gpu_busy"]
+    return found
+
+
+def copy_rate(device: str, n_bytes: int = 1 << 30, n_copies: int = 5) -> float:
+    """Return the rate of copies from the device to pinned memory, in bytes a second."""
+    there = torch.empty(n_bytes, dtype=torch.uint8, device=device)
+    here = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+    here.copy_(there)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(n_copies):
+        here.copy_(there, non_blocking=True)
+    torch.cuda.synchronize()
+    return n_bytes * n_copies / (time.perf_counter() - start)
+
+
+def disk_rate(folder: Path, n_bytes: int = 1 << 30) -> float:
+    """Return the rate of writing a file in pieces of 16 MiB until it is on disk, in bytes a second."""
+    path, piece = folder / "disk-rate", os.urandom(1 << 24)
+    start = time.perf_counter()
+    with path.open("wb") as file:
+        for _ in range(n_bytes // len(piece)):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    seconds = time.perf_counter() - start
+    path.unlink()
+    return n_bytes / seconds
+
+
+if __name__ == "__main__":
+    main()

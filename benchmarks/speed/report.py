@@ -1,0 +1,120 @@
+"""Results as JSON, as a Markdown table and as a bar chart.
+
+python -m benchmarks.speed.report STEM       writes STEM.md, STEM.png and STEM.svg of STEM.json again
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe_machine
+from benchmarks.speed.check_tables import check_tables
+
+_OURS, _OTHER = "#1b6ca8", "#b9c3cc"
+# What the chart shows where nothing else is asked for: one workload of each kind.
+_CHART = ("short-token", "short-word", "short-sentence", "paragraphs", "mixed")
+
+
+def write_report(results: Mapping[str, Any], stem: Path, command: str) -> None:
+    """Put results into STEM.json beside those of other workloads, and write table and chart of all of them."""
+    path = stem.with_suffix(".json")
+    whole: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"results": {}}
+    whole["machine"] = describe_machine()
+    for name, result in results.items():
+        whole["results"][name] = {**result, "command": command, "date": whole["machine"]["date"]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    write_views(whole["results"], stem)
+
+
+def write_views(results: Mapping[str, Any], stem: Path, chart: Sequence[str] = _CHART) -> None:
+    """Write STEM.md, and STEM.png and STEM.svg where workloads of `chart` are among the results."""
+    stem.with_suffix(".md").write_text(table(results), encoding="utf-8")
+    duels = {name: results[name] for name in chart if name in results}
+    if duels:
+        draw(duels, stem)
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Return the Markdown tables: a row for each rival of each workload, then the checks that have no rival."""
+    duels = [result for result in results.values() if "rivals" in result]
+    return "\n".join([*(_duels(duels) if duels else []), *check_tables(results)]) + "\n"
+
+
+def _duels(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
+        "| workload | rival | tokens/s | batch | bertfeat, times as fast | with loading | goal | CPU s |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for result in results:
+        title = f"{result['title']} ({result['n_rows']:,} rows, {result['n_tokens']:,} tokens)"
+        for label, rival in result["rivals"].items():
+            lines.append(_row(title, label, rival))
+            title = ""
+        lines += [f"| | {label} | missing | | | | | |" for label in result["missing"]]
+    return lines
+
+
+def _row(title: str, label: str, rival: Mapping[str, Any]) -> str:
+    cpu = sorted(rival["cpu_s"])[len(rival["cpu_s"]) // 2]
+    cells = [title, label, f"{rival['tokens_per_s']:,.0f}", str(rival["batch"] or "")]
+    if "ratio" in rival:
+        goal = rival["goal"]
+        is_short = goal is not None and rival["ratio"] < goal
+        cells += [f"{rival['ratio']:.2f}", f"{rival['ratio_with_loading']:.2f}"]
+        cells += ["" if goal is None else f"{goal:g}{' (missed)' if is_short else ''}"]
+    else:
+        cells += ["", "", ""]
+    return "| " + " | ".join([*cells, f"{cpu:.1f}"]) + " |"
+
+
+def draw(results: Mapping[str, Any], stem: Path) -> None:
+    """Draw tokens a second of each rival, a panel a workload, with how many times slower it is than bertfeat."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    n_bars = [len(result["rivals"]) for result in results.values()]
+    figure, axes = plt.subplots(
+        len(results),
+        1,
+        figsize=(9, 0.34 * sum(n_bars) + 0.62 * len(n_bars)),
+        gridspec_kw={"height_ratios": [n + 0.4 for n in n_bars]},
+        layout="constrained",
+        squeeze=False,
+    )
+    for axis, result in zip(axes[:, 0], results.values(), strict=True):
+        _panel(axis, result)
+    figure.supxlabel("tokens per second, from text to files on disk", fontsize=9)
+    for suffix in (".png", ".svg"):
+        figure.savefig(stem.with_suffix(suffix), dpi=150, metadata={"Date": None} if suffix == ".svg" else None)
+    plt.close(figure)
+
+
+def _panel(axis: Any, result: Mapping[str, Any]) -> None:
+    rivals = sorted(result["rivals"].items(), key=lambda item: item[1]["tokens_per_s"])
+    rates = [rival["tokens_per_s"] for _, rival in rivals]
+    labels = [label for label, _ in rivals]
+    axis.barh(labels, rates, color=[_OURS if label == "bertfeat" else _OTHER for label in labels], height=0.72)
+    for place, (label, rival) in enumerate(rivals):
+        text = f"{rival['tokens_per_s']:,.0f}"
+        if label != "bertfeat":
+            text += f"   bertfeat: {rival['ratio']:.2f} times as fast"
+        axis.text(rates[place] + max(rates) * 0.01, place, text, va="center", fontsize=8)
+    axis.set_title(result["title"], loc="left", fontsize=9.5, fontweight="bold")
+    axis.set_xlim(0, max(rates) * 1.33)
+    axis.tick_params(labelsize=8.5, length=0)
+    axis.set_xticks([])
+    for side in ("top", "right", "bottom"):
+        axis.spines[side].set_visible(False)
+
+
+if __name__ == "__main__":
+    given = Path(sys.argv[1])
+    kept = json.loads(given.with_suffix(".json").read_text(encoding="utf-8"))["results"]
+    write_views(kept, given, sys.argv[2:] or _CHART)

@@ -1,0 +1,158 @@
+"""What is measured: a corpus, an output, the rivals, and the ratios that were set as goals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+OURS = "bertfeat"
+CORPUS_ORDER = "transformers, corpus order"
+SORTED = "transformers, sorted"
+ONE = "transformers, one at a time"
+ENCODE = "sentence-transformers"
+FLAIR = "flair"
+ORT = "ONNX Runtime"
+FUSED = "ONNX Runtime, fused"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rival in a workload: which peer it is, and where its corpus or its output is not the workload's.
+
+    An entry with another corpus or output is bertfeat itself, doing more; its vectors are not compared.
+    """
+
+    peer: str
+    corpus: str | None = None
+    output: str | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One table of the result. `goals` are the least ratios of bertfeat's tokens a second to a rival's."""
+
+    title: str
+    corpus: str
+    output: str
+    n_rows: int
+    rivals: Mapping[str, Entry]
+    goals: Mapping[str, float] = field(default_factory=dict)
+    model: str = "minilm"
+    in_memory: bool = False
+
+
+def _peers(*names: str) -> dict[str, Entry]:
+    return {name: Entry(name) for name in names}
+
+
+_PLAIN_GOALS = {ORT: 1.0, FUSED: 1.0}
+
+WORKLOADS = {
+    "short-token": Workload(
+        "Short sentences, every token: last four layers and their concatenation",
+        "sentences",
+        "token-last4-concat",
+        1400,
+        _peers(CORPUS_ORDER, SORTED, ONE, ORT, FUSED),
+        {CORPUS_ORDER: 3.5, ONE: 5.0, **_PLAIN_GOALS},
+    ),
+    "short-word": Workload(
+        "Short sentences, first token of every word: last four layers concatenated",
+        "words",
+        "word-concat4",
+        1000,
+        _peers(CORPUS_ORDER, SORTED, ONE, FLAIR, ORT, FUSED),
+        {FLAIR: 6.0, **_PLAIN_GOALS},
+    ),
+    "short-sentence": Workload(
+        "Short sentences, sentence embeddings",
+        "sentences",
+        "sentence",
+        3000,
+        _peers(ENCODE, CORPUS_ORDER, SORTED, ORT, FUSED),
+        {ENCODE: 1.15, **_PLAIN_GOALS},
+    ),
+    "short-memory": Workload(
+        "Short sentences, sentence embeddings in memory",
+        "sentences",
+        "sentence",
+        3000,
+        _peers(ENCODE),
+        {ENCODE: 1.15},
+        in_memory=True,
+    ),
+    "short-token-last": Workload(
+        "Short sentences, every token: last layer", "sentences", "token-last", 3000, _peers(ENCODE, SORTED, ORT, FUSED)
+    ),
+    "short-token-4": Workload(
+        "Short sentences, every token: last four layers", "sentences", "token-last4", 3000, _peers(SORTED, ORT, FUSED)
+    ),
+    "short-token-all": Workload(
+        "Short sentences, every token: all layers",
+        "sentences",
+        "token-all",
+        3000,
+        _peers(CORPUS_ORDER, SORTED, ORT, FUSED),
+        _PLAIN_GOALS,
+    ),
+    "paragraphs": Workload(
+        "Paragraphs of PEPs, sentence embeddings",
+        "paragraphs",
+        "sentence",
+        600,
+        _peers(ENCODE, CORPUS_ORDER, SORTED, ORT, FUSED),
+        {ENCODE: 1.15, **_PLAIN_GOALS},
+    ),
+    "paragraphs-token": Workload(
+        "Paragraphs of PEPs, every token: last four layers and their concatenation",
+        "paragraphs",
+        "token-last4-concat",
+        400,
+        _peers(CORPUS_ORDER, SORTED, ORT, FUSED),
+        _PLAIN_GOALS,
+    ),
+    "encyclopedia": Workload(
+        "Paragraphs of Wikipedia, sentence embeddings",
+        "encyclopedia",
+        "sentence",
+        250,
+        _peers(ENCODE, CORPUS_ORDER, SORTED, ORT, FUSED),
+        {ENCODE: 1.15, **_PLAIN_GOALS},
+    ),
+    "mixed": Workload(
+        "Mixed lengths, 4 to 512 tokens, sentence embeddings",
+        "mixed",
+        "sentence",
+        250,
+        _peers(CORPUS_ORDER, SORTED, ENCODE, ORT, FUSED),
+        {CORPUS_ORDER: 5.0, ENCODE: 1.15, **_PLAIN_GOALS},
+    ),
+    "mixed-token": Workload(
+        "Mixed lengths, 4 to 512 tokens, every token: last four layers and their concatenation",
+        "mixed",
+        "token-last4-concat",
+        250,
+        _peers(CORPUS_ORDER, SORTED, ORT, FUSED),
+        {CORPUS_ORDER: 5.0, **_PLAIN_GOALS},
+    ),
+    "half-the-layers": Workload(
+        "Layer 6 of BERT-base's shape, mean of each paragraph",
+        "paragraphs",
+        "sentence-layer-6",
+        120,
+        {
+            "bertfeat, layers 1 to 12": Entry(OURS, output="sentence-layers-1-12"),
+            **_peers(CORPUS_ORDER, SORTED, ORT, FUSED),
+        },
+        {"bertfeat, layers 1 to 12": 1.9, **_PLAIN_GOALS},
+        model="bert-base",
+    ),
+    "duplicates": Workload(
+        "Short sentences of which every fifth repeats another, sentence embeddings",
+        "duplicates",
+        "sentence",
+        2800,
+        {"bertfeat, without repeats": Entry(OURS, corpus="distinct"), **_peers(ENCODE, SORTED, ORT, FUSED)},
+        {"bertfeat, without repeats": 1.2, **_PLAIN_GOALS},
+    ),
+}
