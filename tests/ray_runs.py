@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -103,13 +102,9 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         assert head.poll() is None, (folder / "head.log").read_text()
         yield Cluster(f"127.0.0.1:{port}", f"ray://127.0.0.1:{client_port}", environment, head.pid)
     finally:
-        processes = psutil.Process(head.pid).children(recursive=True) if head.poll() is None else []
-        head.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            head.wait(20)
+        processes = [head, *(psutil.Process(head.pid).children(recursive=True) if head.poll() is None else [])]
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        head.kill()
         head.wait()
         wait_until(lambda: not any(is_alive(process.pid) for process in processes))

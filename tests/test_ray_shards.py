@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,23 @@ from ray_runs import Cluster, cluster
 from runner_fakes import MakeFake, is_alive, wait_until
 
 pytestmark = pytest.mark.ray
+# Start Ray as a run does, then join it with the token and with another one.
+JOIN = """
+import os, stat, subprocess, sys
+from bertfeat.runners.ray_cluster import connection
+with connection("local"):
+    import ray
+    from ray._common.usage.usage_lib import usage_stats_enabled
+    token = os.environ["RAY_AUTH_TOKEN_PATH"]
+    print(*(oct(stat.S_IMODE(os.stat(path).st_mode)) for path in (token, os.path.dirname(token))))
+    print(usage_stats_enabled())
+    join = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
+    address = ray.get_runtime_context().gcs_address
+    other = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    other |= {"HOME": sys.argv[1], "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64}
+    for environment in (dict(os.environ), other):
+        print(subprocess.run([sys.executable, "-c", join, address], env=environment).returncode)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +102,15 @@ def test_actors_never_outlive_their_driver(ray, tmp_path, number):
     assert fake.done() == []
     # What a killed driver leaves is taken down by the next run on the store.
     assert len(list((tmp_path / "marks").glob("run-*"))) == (number != signal.SIGINT)
+
+
+def test_a_ray_started_here_lets_nobody_in_without_its_token(tmp_path):
+    """The token lies where only this user can read it, and usage statistics are off."""
+    done = subprocess.run(
+        [sys.executable, "-c", JOIN, str(tmp_path)], capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["0o600 0o700", "False", "0"]
+    assert lines[3] != "0"
+    assert "authentication" in done.stderr.lower()

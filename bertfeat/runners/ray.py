@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bertfeat.errors import RunError
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.fence import Fence
 from bertfeat.runners.ray_actor import SHARDS_AT_ONCE, ActorSetup, ShardActor
+from bertfeat.runners.ray_client import is_client, outcomes_through_client
 from bertfeat.runners.ray_cluster import Share, connection, machines_of_cluster, share_out
 from bertfeat.runners.task import MakeTask, PreparedT
 from bertfeat.runners.tries import given_up
@@ -52,7 +54,8 @@ def run_on_ray(
         share = Share(min(share.n_actors, len(shards)), share.n_cpus)
         setup = ActorSetup(make_task, place.folder, fence, share.n_cpus)
         progress.stage("loading the model")
-        with closing(_outcomes(setup, shards, share, on_gpu=place.on_gpu)) as outcomes:
+        run = partial(outcomes_of, setup, shards, share, on_gpu=place.on_gpu)
+        with closing(outcomes_through_client(run) if is_client() else run()) as outcomes, ray_errors():
             for outcome in outcomes:
                 if isinstance(outcome, Done):
                     progress.encoded(outcome.receipt.counts.get("n_encoded_tokens", 0))
@@ -72,11 +75,27 @@ def _settled(outcome: Failed) -> dict[int, str]:
     return {outcome.shard: outcome.reason}
 
 
-def _outcomes(
+@contextmanager
+def ray_errors() -> Iterator[None]:
+    """Turn what Ray raises of itself into one line."""
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+        raise RunError(f"Ray failed: {reason.strip()}; run the same command again to go on") from error
+
+
+def outcomes_of(
     setup: ActorSetup, shards: Sequence[ShardSpec], share: Share, *, on_gpu: bool
 ) -> Generator[Done | Failed]:
+    """Run shards in a pool of actors of the cluster that this process belongs to; yield what became of each.
+
+    Raises:
+        RunError: Ray failed.
+    """
     from ray.data import ActorPoolStrategy, DataContext, from_items
-    from ray.exceptions import RayError
 
     # Set up when it is imported, as talkative as it is there.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -96,12 +115,10 @@ def _outcomes(
             num_cpus=share.n_cpus,
             num_gpus=1 if on_gpu else None,
         )
-    try:
-        with closing(iter(dataset.iter_batches(batch_size=1, prefetch_batches=0))) as batches:
-            for batch in batches:
-                yield pickle.loads(batch["outcome"][0])
-    except RayError as error:
-        raise RunError(f"Ray failed: {_last_line(error)}; run the same command again to go on") from error
+    batches = iter(dataset.iter_batches(batch_size=1, prefetch_batches=0))
+    with closing(cast("Generator[Any]", batches)), ray_errors():
+        for batch in batches:
+            yield pickle.loads(batch["outcome"][0])
 
 
 def _context() -> Any:
@@ -115,7 +132,3 @@ def _context() -> Any:
     context.issue_detectors_config.detectors = []
     context.max_errored_blocks = 0
     return context
-
-
-def _last_line(error: Exception) -> str:
-    return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__).strip()
