@@ -62,12 +62,17 @@ class Cluster:
 
     def actors(self) -> list[int]:
         """Return the processes of actors that run shards."""
-        found = []
-        for process in psutil.Process(self.head).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if "MapWorker" in " ".join(process.cmdline()):
-                    found.append(process.pid)
-        return found
+        return actors_under(self.head)
+
+
+def actors_under(pid: int) -> list[int]:
+    """Return the processes of actors that run shards, of a Ray that the process `pid` started."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "MapWorker" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
 
 
 @contextlib.contextmanager
