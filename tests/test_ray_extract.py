@@ -48,9 +48,11 @@ def check(root: Path, whole: dict[str, bytes]) -> None:
 
 
 def test_a_run_on_ray_started_here_gives_the_bytes_of_a_local_run(tmp_path, settings, whole):
-    command = [*BERTFEAT, *flags(settings), "-o", str(tmp_path / "s"), "--runner=ray", "--workers=1"]
+    command = [*BERTFEAT, *flags(settings), "-o", str(tmp_path / "s"), "--runner=ray", "--workers=1", "-v"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    assert "; 1 actor on Ray\n" in done.stderr
+    assert "Traceback" not in done.stderr
     assert done.stdout.startswith(f"{tmp_path / 's'}: ")
     assert done.stdout.count("\n") == 1
     check(tmp_path / "s", whole)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -346,6 +347,13 @@ def test_without_the_extra_the_command_that_installs_it_is_named(tmp_path, monke
     assert result.code == 2
     assert result.err == "bertfeat: --runner ray needs Ray, which is not installed; run: pip install 'bertfeat[ray]'\n"
     assert not (tmp_path / "s").exists()
+
+
+def test_a_folder_named_ray_is_no_ray(tmp_path, monkeypatch):
+    (tmp_path / "ray").mkdir()
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
+    with pytest.raises(UserError, match=r"pip install 'bertfeat\[ray\]'"):
+        ray_cluster.check_ray(None)
 
 
 def test_standard_input_is_copied_where_every_machine_sees_it(tmp_path):

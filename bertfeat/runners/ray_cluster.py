@@ -26,6 +26,8 @@ INSTALL = "pip install 'bertfeat[ray]'"
 # Rows of a few kilobytes pass through it; Ray would set aside a third of the memory.
 _OBJECT_STORE_BYTES = 100_000_000
 _HERE = "local"
+# Ray Data asks for more than Ray itself.
+_NEEDED = ("ray", "pandas", "fsspec")
 _ANSWER_S = 10.0
 
 
@@ -93,7 +95,8 @@ def check_ray(address: str | None) -> None:
     Raises:
         UserError: It is not, and the message names the command that installs it; or nobody does.
     """
-    if find_spec("ray") is None:
+    # A folder of that name in the way is found as well, but comes from no file.
+    if any(spec is None or spec.origin is None for spec in map(find_spec, _NEEDED)):
         raise UserError(f"--runner ray needs Ray, which is not installed; run: {INSTALL}")
     host, _, port = _resolved(address).removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
