@@ -55,7 +55,10 @@ class Fence:
         Raises:
             RunError: It is down.
         """
-        fd = self._open()
+        try:
+            fd = os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise self._is_down() from None
         try:
             fcntl.flock(fd, fcntl.LOCK_SH)
             # It may have been taken down between the two.
@@ -64,14 +67,6 @@ class Fence:
             yield
         finally:
             os.close(fd)
-
-    def check(self) -> None:
-        """Do nothing while the fence is up.
-
-        Raises:
-            RunError: It is down.
-        """
-        os.close(self._open())
 
     def take_down(self) -> None:
         """Wait until no worker writes, and let none write from then on.
@@ -99,12 +94,6 @@ class Fence:
                     "the same command again"
                 )
             time.sleep(_POLL_S)
-
-    def _open(self) -> int:
-        try:
-            return os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise self._is_down() from None
 
     def _is_mark(self, fd: int) -> bool:
         try:

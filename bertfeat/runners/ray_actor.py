@@ -65,7 +65,7 @@ class ShardActor:
             return _failed(None, error)
         try:
             with self._turns.take(alone=self._tries.count(shard.name) > 0):
-                if not self._tries.begin(shard.name):
+                if not self._begin(shard.name):
                     return Failed(shard.index, None, self._tries.reason(shard.name))
                 self._in_hand.add(shard.name)
                 receipt = self._run(task, shard)
@@ -80,11 +80,10 @@ class ShardActor:
 
     def _load(self) -> Task[Any]:
         setup: ActorSetup = pickle.loads(self._setup)
-        setup.fence.check()
         self._fence, self._tries = setup.fence, Tries(setup.folder)
         # The id stays when the actor is restarted.
         name = f"start-{_actor_id()}"
-        if not self._tries.begin(name):
+        if not self._begin(name):
             raise RuntimeError(self._tries.reason(name))
         # Libraries that take all cores unless told otherwise get the actor's share.
         for variable in ("RAYON_NUM_THREADS", "POLARS_MAX_THREADS"):
@@ -93,8 +92,12 @@ class ShardActor:
         self._tries.forget(name)
         return task
 
+    def _begin(self, name: str) -> bool:
+        # An actor that outlives its run leaves no marks in the store of the next one.
+        with self._fence.held():
+            return self._tries.begin(name)
+
     def _run(self, task: Task[Any], shard: ShardSpec) -> Receipt:
-        self._fence.check()
         with self._prepares:
             prepared = task.prepare(shard)
         with self._encodes:

@@ -55,8 +55,10 @@ class Tries:
 
     def explain(self, name: str, reason: str) -> None:
         """Keep why the last try failed, one line."""
-        if n_tries := self.count(name):
-            self._path(name, n_tries - 1).write_text(reason, encoding="utf-8")
+        n_tries = self.count(name)
+        # The file is there, or the run has ended: it is never made anew.
+        with suppress(FileNotFoundError), self._path(name, n_tries - 1).open("r+", encoding="utf-8") as file:
+            file.write(reason)
 
     def reason(self, name: str) -> str:
         """Return why the last try failed that could say so."""
