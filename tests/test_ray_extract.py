@@ -147,7 +147,7 @@ def test_a_killed_driver_takes_the_actors_of_the_ray_that_it_started_along(tmp_p
     check(root, whole)
     wait_until(lambda: not any(map(is_alive, actors)), 30)
     check(root, whole)
-    # Ray's agents take a minute to find out; they run nothing of ours.
+    # Ray's agents outlive it for a minute and more; they run nothing of ours.
     for helper in helpers:
         with contextlib.suppress(psutil.Error):
             helper.kill()
