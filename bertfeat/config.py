@@ -106,6 +106,13 @@ class BadRows(StrEnum):
     QUARANTINE = "quarantine"
 
 
+class Runner(StrEnum):
+    """Where shards run: on this machine, or on a Ray cluster."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 # Settings that decide where and how fast a shard runs, never its bytes: a rerun may change them.
 RUN_ONLY = {"plan": False}
 
@@ -158,6 +165,8 @@ class ExtractConfig:
 
     device: str = field(default="auto", metadata=RUN_ONLY)
     workers: int | None = field(default=None, metadata=RUN_ONLY)
+    runner: Runner = field(default=Runner.LOCAL, metadata=RUN_ONLY)
+    ray_address: str | None = field(default=None, metadata=RUN_ONLY)
 
     def __post_init__(self) -> None:
         for name, kind in _ENUMS.items():
@@ -169,6 +178,7 @@ class ExtractConfig:
         for name, least in _MINIMA.items():
             _check_int(name, getattr(self, name), least)
         self._check_together()
+        self._check_runner()
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -193,6 +203,15 @@ class ExtractConfig:
                 )
         if self.keep_columns and Level.SENTENCE not in self.levels:
             raise ConfigError("--keep-columns are written at the sentence level; add it: --level token,sentence")
+
+    def _check_runner(self) -> None:
+        if self.runner is Runner.RAY:
+            if "cuda:" in self.device:
+                raise ConfigError(f"--device {self.device} numbers devices, which Ray deals out; pass --device cuda")
+            if self.ray_address is not None:
+                _check_ray_address(self.ray_address)
+        elif self.ray_address is not None:
+            raise ConfigError(f"--ray-address {self.ray_address} has no meaning without --runner ray; add it")
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ExtractConfig:
@@ -227,6 +246,7 @@ _ENUMS: dict[str, type[StrEnum]] = {
     "store_dtype": StoreDtype,
     "vector_encoding": VectorEncoding,
     "compute_dtype": ComputeDtype,
+    "runner": Runner,
 }
 _MINIMA = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 
@@ -300,6 +320,14 @@ def _check_int(name: str, value: object, least: int) -> None:
         raise ConfigError(f"{flag(name)} {value!r} is no whole number")
     if value < least:
         raise ConfigError(f"{flag(name)} {value} is below {least}")
+
+
+def _check_ray_address(address: str) -> None:
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"--ray-address {address!r} is none of auto, local, HOST:PORT, ray://HOST:PORT")
 
 
 def _plain(value: object) -> object:

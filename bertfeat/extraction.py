@@ -17,7 +17,7 @@ from bertfeat.encoder.transfers import Fetches
 from bertfeat.jobs import Job, load_worker, open_inputs, open_job
 from bertfeat.progress import Progress, Silent, Stopwatch
 from bertfeat.records import BadRow, Document, Receipt, ShardResult, ShardSpec
-from bertfeat.runners import run_shards
+from bertfeat.runners import end_earlier_runs, run_shards
 from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
@@ -77,10 +77,11 @@ def extract(
     progress = progress or Silent()
     with open_inputs(inputs, output, config) as files:
         job = open_job(config, files, Path(output), progress, overwrite=overwrite)
+        end_earlier_runs(job.root)
         with open_for_writing(output, job.plan, overwrite=overwrite) as writer:
             if not writer.is_complete:
                 progress.start(job.plan, writer.receipts())
-                run_shards(partial(ShardTask, job), writer.pending(), job.n_workers, progress)
+                run_shards(partial(ShardTask, job.for_workers()), writer.pending(), job.workers, progress)
                 writer.complete()
     return open_store(output)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -10,18 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertfeat.config import CorpusFormat, ExtractConfig, Level, Pooling
+from bertfeat.config import CorpusFormat, ExtractConfig, Level, Pooling, Runner
 from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
 from bertfeat.corpus.inputs import STDIN
-from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
 from bertfeat.encoder.devices import resolve_compute_dtype, resolve_device, share_threads
 from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.errors import InputError, PlanMismatch, RunError
 from bertfeat.planning import Resolved, hash_fields, make_plan, plan_fields, resolve, versions
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
-from bertfeat.store.layout import MANIFEST
+from bertfeat.runners import OnRay, check_ray
+from bertfeat.store.layout import MANIFEST, TMP
 from bertfeat.store.planfile import PlanDamaged, read_plan
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
@@ -31,7 +33,10 @@ _WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker must know to run any shard; small, and it pickles."""
+    """What a worker must know to run any shard; small, and it pickles.
+
+    `workers` is how many processes of this machine there are to be, or where on Ray.
+    """
 
     root: Path
     plan: Plan
@@ -39,7 +44,30 @@ class Job:
     files: tuple[InputFile, ...]
     limits: WindowLimits
     max_batch_tokens: int
-    n_workers: int
+    workers: int | OnRay
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether workers run on other machines, too."""
+        return isinstance(self.workers, OnRay)
+
+    def for_workers(self) -> Job:
+        """Return what workers need of this job.
+
+        Other machines know neither this process's folder nor what a hub's branch stood for here, and are told which
+        kind of device the plan is made for.
+        """
+        if not self.on_cluster:
+            return self
+        config = dataclasses.replace(
+            self.config,
+            device=self.plan.fields["device_kind"],
+            model=name_elsewhere(self.config.model),
+            revision=self.plan.model.revision,
+        )
+        files = tuple(dataclasses.replace(file, path=str(Path(file.path).absolute())) for file in self.files)
+        plan = dataclasses.replace(self.plan, shards=())
+        return dataclasses.replace(self, root=self.root.absolute(), plan=plan, config=config, files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +95,8 @@ def open_inputs(
         yield _with_bytes(resolve_inputs(arguments, config.format))
         return
     beside = Path(output).absolute().parent
+    if config.runner is Runner.RAY and not beside.is_dir():
+        raise InputError(f"- is copied beside the output, where every machine can read it; create {beside} first")
     with tempfile.TemporaryDirectory(
         prefix=".bertfeat-stdin-", dir=beside if beside.is_dir() else None, ignore_cleanup_errors=True
     ) as folder:
@@ -120,6 +150,8 @@ def open_job(
         UserError: The model, the settings or a row of the corpus cannot be used.
         PlanMismatch: A broken-off store was begun by other versions of the libraries.
     """
+    if config.runner is Runner.RAY:
+        check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config))
     resolved = resolve(config, checkpoint.info(), tokenizer)
@@ -132,8 +164,12 @@ def open_job(
             dataclasses.replace(f, path=STDIN) if Path(f.path).name.startswith("stdin-") else f for f in files
         )
         plan = dataclasses.replace(plan, inputs=named)
-    n_workers = config.workers or len(resolve_device(config.device))
-    return Job(output, plan, config, files, resolved.limits, resolved.max_batch_tokens, n_workers)
+    if config.runner is Runner.RAY:
+        folder = output.absolute() / TMP
+        workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda", folder)
+    else:
+        workers = config.workers or len(resolve_device(config.device))
+    return Job(output, plan, config, files, resolved.limits, resolved.max_batch_tokens, workers)
 
 
 def _stored_plan(output: Path, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
@@ -168,6 +204,8 @@ def load_worker(job: Job, worker: int, n_workers: int) -> Worker:
     if n_workers > 1:
         share_threads(n_workers)
     checkpoint = open_checkpoint(config.model, config.revision)
+    if job.on_cluster:
+        _check_machine(job, checkpoint)
     devices = resolve_device(config.device)
     device = devices[worker % len(devices)]
     layers = sorted({i for schema in job.plan.schemas.values() for column in schema.features for i in column.layers})
@@ -180,3 +218,16 @@ def load_worker(job: Job, worker: int, n_workers: int) -> Worker:
     )
     tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(job.files, config))
     return Worker(Corpus(job.files, config), tokenizer, encoder)
+
+
+def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
+    """Refuse to work on a machine that would not give the plan's bytes.
+
+    Raises:
+        RunError: Its libraries or its model are others.
+    """
+    expected: dict[str, str] = {**job.plan.metadata["versions"], "weights": job.plan.model.weights_sha256}
+    found = {**versions(), "weights": checkpoint.info().weights_sha256}
+    differing = [f"{name} {found[name]}, not {expected[name]}" for name in expected if found[name] != expected[name]]
+    if differing:
+        raise RunError(f"{socket.gethostname()}: has {'; '.join(differing)}; install the same on every machine")

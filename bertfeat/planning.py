@@ -10,9 +10,9 @@ from importlib.metadata import version
 from typing import Any
 
 from bertfeat._version import __version__
-from bertfeat.config import Combine, ExtractConfig, Level, Pooling, StoreDtype
+from bertfeat.config import Combine, ExtractConfig, Level, Pooling, Runner, StoreDtype
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
-from bertfeat.encoder.devices import default_max_batch_tokens, resolve_compute_dtype, resolve_device
+from bertfeat.encoder.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import ConfigError
@@ -52,7 +52,7 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Res
         ConfigError: A layer is out of range, `max_length` is more than the model takes or leaves no room, `stride`
             leaves no step, the pooling needs a token that the tokenizer has not, or a device is not there.
     """
-    device = resolve_device(config.device)[0]
+    device = planned_device(config.device, elsewhere=config.runner is Runner.RAY)
     family = family_of(info.family)
     return Resolved(
         model=info,

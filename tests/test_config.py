@@ -23,10 +23,11 @@ ENUMS = {
     "store_dtype": settings.StoreDtype,
     "vector_encoding": settings.VectorEncoding,
     "compute_dtype": settings.ComputeDtype,
+    "runner": settings.Runner,
 }
 MEMBERS = [(name, member) for name, kind in ENUMS.items() for member in kind]
 NUMBERS = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
-RUN_ONLY = {"device", "workers"}
+RUN_ONLY = {"device", "workers", "runner", "ray_address"}
 
 
 def test_every_enum_is_tested() -> None:

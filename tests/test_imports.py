@@ -52,6 +52,7 @@ HOMES = {
     "sklearn": {"probes"},
     "matplotlib": {"reports"},
     "sentence_transformers": set(),
+    "ray": {"runners"},
 }
 
 
@@ -218,6 +219,22 @@ def test_reading_a_store_loads_no_encoder() -> None:
     found = loaded_by("import bertfeat, bertfeat.cli.summary, bertfeat.store.verification; bertfeat.open_store")
     assert {"polars", "pyarrow"} <= found
     assert not found & {"torch", "transformers", "tokenizers"}
+
+
+def test_a_run_on_this_machine_loads_no_ray(tmp_path: Path, tiny_folder: Path) -> None:
+    """Importing ray.data registers types with Arrow for the whole process."""
+    (tmp_path / "corpus.txt").write_text("the bank of the river\n")
+    arguments = ["extract", str(tmp_path / "corpus.txt"), "-o", str(tmp_path / "s"), "--layers=-1"]
+    arguments += ["--model", str(tiny_folder)]
+    code = f"""
+import sys
+sys.argv = ["bertfeat", *{arguments!r}]
+from bertfeat.cli import main
+main()
+assert "torch" in sys.modules
+assert not [name for name in sys.modules if name.split(".")[0] == "ray"]
+"""
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=True)
 
 
 def test_public_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import Any
@@ -18,7 +19,7 @@ from bertfeat.cli.options import (
     option,
     store_options,
 )
-from bertfeat.config import ExtractConfig
+from bertfeat.config import ExtractConfig, Runner
 
 _RUN = "Run"
 _HELP = """Run an encoder over a corpus once and keep its hidden states as Parquet.
@@ -104,8 +105,11 @@ def _extract(
 
     line = ProgressLine() if draws else None
     log = RunLog(config, line, verbose=verbose)
+    # Ray prints what befalls its processes; standard output belongs to the result.
+    aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
     try:
-        store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
+        with aside:
+            store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
     finally:
         if line is not None:
             line.close()

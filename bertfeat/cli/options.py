@@ -144,5 +144,11 @@ compute_options = _together(
         "shard_bytes",
         {"type": ByteSize(), "default": "256MB", "show_default": True, "help": "Size of a shard, the unit of resume."},
     ),
-    _number("workers", "Processes.", auto="one a device"),
+    _number("workers", "Processes; on Ray, actors.", auto="one a device; on Ray without GPUs, one a machine"),
+    _choice("runner", settings.Runner, "Where shards run: on this machine, or on a Ray cluster."),
+    _text(
+        "ray_address",
+        "ADDRESS",
+        "The Ray cluster: auto, HOST:PORT, ray://HOST:PORT.  [default: $RAY_ADDRESS, else Ray is started here]",
+    ),
 )

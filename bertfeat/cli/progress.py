@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from bertfeat.config import ExtractConfig
+from bertfeat.config import ExtractConfig, Runner
 from bertfeat.progress import Progress, Silent
 from bertfeat.records import Plan, Receipt
 
@@ -125,9 +125,15 @@ def run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
     from bertfeat.encoder.devices import resolve_device
 
     meta, model = plan.metadata, plan.model
-    devices = resolve_device(config.device)
-    n_workers = config.workers or len(devices)
-    threads = max(1, (os.cpu_count() or 1) // n_workers) if n_workers > 1 else torch.get_num_threads()
+    if config.runner is Runner.RAY:
+        devices: tuple[object, ...] = (meta["device_kind"],)
+        workers = counted(config.workers, "actor") if config.workers else "as many actors as it has room for"
+        workers += f" on Ray at {config.ray_address}" if config.ray_address else " on Ray"
+    else:
+        devices = resolve_device(config.device)
+        n_workers = config.workers or len(devices)
+        threads = max(1, (os.cpu_count() or 1) // n_workers) if n_workers > 1 else torch.get_num_threads()
+        workers = f"{counted(n_workers, 'worker')} with {counted(threads, 'thread')}"
     revision = f" at {model.revision}" if model.revision else ""
     done = f", {n_done:,} of them done before" if n_done else ""
     return [
@@ -138,7 +144,7 @@ def run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
         (
             f"device {', '.join(map(str, devices))}; compute {meta['compute_dtype']}, store {meta['store_dtype']}; "
             f"path {meta['attention']}; packs of up to {plan.fields['max_batch_tokens']:,} tokens; "
-            f"{counted(n_workers, 'worker')} with {counted(threads, 'thread')}"
+            f"{workers}"
         ),
         f"{counted(plan.n_rows, 'row')} in {counted(len(plan.shards), 'shard')}{done}",
     ]

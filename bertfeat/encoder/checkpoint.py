@@ -178,6 +178,18 @@ def _locate(name: str, revision: str | None) -> tuple[Path, str | None, str | No
     return fetched.resolve(), commit, None
 
 
+def name_elsewhere(name: str) -> str:
+    """Return a name that stands for the same model on a machine with the same files: a folder's absolute path.
+
+    Example:
+        >>> name_elsewhere("minilm")
+        'minilm'
+    """
+    folder = Path(name).expanduser()
+    is_folder = folder.is_dir() and (name.startswith((".", "/", "~")) or find_packaged(name) is None)
+    return str(folder.resolve()) if is_folder else name
+
+
 def _no_revision(name: str, revision: str | None) -> None:
     if revision is not None:
         raise CheckpointError(f"--revision {revision}: model {name!r} is no hub model; drop --revision")

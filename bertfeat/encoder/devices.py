@@ -54,6 +54,23 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
     return tuple(devices)
 
 
+def planned_device(spec: str, *, elsewhere: bool) -> torch.device:
+    """Return the device that a plan is made for.
+
+    Args:
+        spec: As `resolve_device` takes it.
+        elsewhere: Other machines compute, which may have a CUDA device where this one has none.
+
+    Raises:
+        ConfigError: A device is malformed or not there.
+
+    Example:
+        >>> planned_device("cuda", elsewhere=True)
+        device(type='cuda')
+    """
+    return torch.device("cuda") if elsewhere and spec == "cuda" else resolve_device(spec)[0]
+
+
 def _auto() -> tuple[torch.device, ...]:
     if torch.cuda.is_available():
         return tuple(torch.device("cuda", index) for index in range(torch.cuda.device_count()))

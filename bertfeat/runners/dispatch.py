@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import cast
 
@@ -10,11 +10,23 @@ from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.local import run_overlapped
 from bertfeat.runners.processes import ProcessPool
+from bertfeat.runners.ray import OnRay, run_on_ray
 from bertfeat.runners.task import MakeTask, PreparedT
 
 
-def run_shards(make_task: MakeTask[PreparedT], shards: Sequence[ShardSpec], n_workers: int, progress: Progress) -> None:
-    """Run shards in this process or, for several workers, in a process each; tell `progress` of each that is done.
+def run_shards(
+    make_task: MakeTask[PreparedT],
+    shards: Sequence[ShardSpec],
+    workers: int | OnRay,
+    progress: Progress,
+) -> None:
+    """Run shards in this process, in several, or on Ray; tell `progress` of each that is done.
+
+    Args:
+        make_task: Makes a worker's task.
+        shards: What to run.
+        workers: How many processes of this machine, or where on Ray.
+        progress: Told of tokens and receipts.
 
     Raises:
         BertfeatError: What a stage raised on purpose.
@@ -22,13 +34,19 @@ def run_shards(make_task: MakeTask[PreparedT], shards: Sequence[ShardSpec], n_wo
     """
     if not shards:
         return
-    n_workers = min(n_workers, len(shards))
-    progress.stage("loading the model")
-    if n_workers == 1:
-        receipts = run_overlapped(make_task(0, 1), shards, progress)
-    else:
-        receipts = ProcessPool(make_task, shards, n_workers, progress).run()
     # Closed at once when `progress` raises, so that no worker writes on after the store's lock is given back.
-    with closing(cast("Generator[Receipt]", receipts)):
+    with closing(cast("Generator[Receipt]", _receipts(make_task, shards, workers, progress))) as receipts:
         for receipt in receipts:
             progress.committed(receipt)
+
+
+def _receipts(
+    make_task: MakeTask[PreparedT], shards: Sequence[ShardSpec], workers: int | OnRay, progress: Progress
+) -> Iterator[Receipt]:
+    if isinstance(workers, OnRay):
+        return run_on_ray(make_task, shards, workers, progress)
+    progress.stage("loading the model")
+    n_workers = min(workers, len(shards))
+    if n_workers == 1:
+        return run_overlapped(make_task(0, 1), shards, progress)
+    return ProcessPool(make_task, shards, n_workers, progress).run()

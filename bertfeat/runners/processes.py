@@ -18,9 +18,9 @@ from bertfeat.errors import RunError
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.task import MakeTask, PreparedT
+from bertfeat.runners.tries import MAX_TRIES, given_up
 from bertfeat.runners.worker import BOOT, Done, Encoded, Failed, Message, Setup, Started
 
-MAX_TRIES = 3
 # One being written, one being encoded, one being read.
 _SHARDS_AHEAD = 3
 _GRACE_S = 10.0
@@ -104,10 +104,7 @@ class ProcessPool:
             for process in self._processes:
                 process.end()
         if self._failures:
-            names = ", ".join(f"{number:05d} ({why})" for number, why in sorted(self._failures.items()))
-            raise RunError(
-                f"shards failed {MAX_TRIES} times: {names}; the others are done: run the same command again to try them"
-            )
+            raise given_up(self._failures)
 
     def _hire(self) -> None:
         n_wanted = min(self._n_workers, len(self._waiting) + len(self._suspects) + len(self._processes))

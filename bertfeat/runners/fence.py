@@ -1,0 +1,125 @@
+"""A fence around a run: workers on other machines write only while it stands, and who takes it down waits for them.
+
+A worker in the run's own process tree dies with the run. One on another machine may not hear for a while that the run
+was killed, and must not write on into a store that the next run has opened. So it commits under a shared lock on the
+run's mark, a file in the store: the next run takes that lock for itself alone, then removes the mark.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bertfeat.errors import RunError, StoreError
+from bertfeat.store import layout
+from bertfeat.store.lock import StoreLock
+
+_PATTERN = "run-*.tmp"
+_WAIT_S = 60.0
+_POLL_S = 0.05
+
+
+class Fence:
+    """The fence of one run; it pickles, and a worker uses a copy."""
+
+    def __init__(self, mark: Path) -> None:
+        """Take the fence whose mark is this file."""
+        self._mark = mark
+
+    @classmethod
+    @contextmanager
+    def around(cls, folder: Path) -> Iterator[Fence]:
+        """Put up a fence whose mark is a new file in `folder`; take it down at the end.
+
+        Raises:
+            StoreError: At the end: a worker has been writing for a minute, and writes still.
+        """
+        mark = folder / f"run-{secrets.token_hex(8)}.tmp"
+        mark.touch(exist_ok=False)
+        fence = cls(mark)
+        try:
+            yield fence
+        finally:
+            fence.take_down()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the fence up for the block.
+
+        Raises:
+            RunError: It is down.
+        """
+        try:
+            fd = os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise self._is_down() from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            # It may have been taken down between the two.
+            if not self._is_mark(fd):
+                raise self._is_down()
+            yield
+        finally:
+            os.close(fd)
+
+    def take_down(self) -> None:
+        """Wait until no worker writes, and let none write from then on.
+
+        Raises:
+            StoreError: A worker has been writing for a minute, and writes still.
+        """
+        with suppress(FileNotFoundError):
+            fd = os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                self._wait(fd)
+                self._mark.unlink()
+            finally:
+                os.close(fd)
+
+    def _wait(self, fd: int) -> None:
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"{self._mark}: a worker of an earlier run on Ray holds it and writes; end its Ray job, then run "
+                    "the same command again"
+                )
+            time.sleep(_POLL_S)
+
+    def _is_mark(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), self._mark.lstat())
+        except FileNotFoundError:
+            return False
+
+    def _is_down(self) -> RunError:
+        return RunError(
+            f"{self._mark}: not there on {socket.gethostname()}: its run has ended, or this machine does not see the "
+            "store; the output must lie on a file system that all machines share"
+        )
+
+
+def end_earlier_runs(root: Path) -> None:
+    """Take down the fences that killed runs left in a store, so that no worker of theirs writes from then on.
+
+    Raises:
+        StoreError: A run is still at work on the store, or a worker does not come to an end.
+    """
+    folder = root / layout.TMP
+    if root.is_symlink() or folder.is_symlink() or not any(folder.glob(_PATTERN)):
+        return
+    lock = StoreLock(root)
+    try:
+        for mark in sorted(folder.glob(_PATTERN)):
+            Fence(mark).take_down()
+    finally:
+        lock.release()

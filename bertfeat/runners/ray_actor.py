@@ -1,0 +1,126 @@
+"""A worker on a Ray cluster: an actor that loads the model once and takes up to three shards at a time.
+
+Ray restarts an actor that died, and runs its tasks again, without end: the tries are counted here, in the store. Ray
+may also hang on an exit raised in a worker: nothing is raised out of it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertfeat.errors import BertfeatError
+from bertfeat.progress import Silent
+from bertfeat.records import Receipt, ShardSpec
+from bertfeat.runners.fence import Fence
+from bertfeat.runners.task import MakeTask, Task
+from bertfeat.runners.tries import Tries
+from bertfeat.runners.turns import Turns
+from bertfeat.runners.worker import Done, Failed
+
+# One being written, one being encoded, one being read.
+SHARDS_AT_ONCE = 3
+_LAST_LINES = -3
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSetup:
+    """What an actor must know; small, and it pickles."""
+
+    make_task: MakeTask[Any]
+    folder: Path
+    fence: Fence
+    n_cpus: int
+
+
+class ShardActor:
+    """Runs shards that come in rows of pickles, in several threads at once; returns what became of each."""
+
+    def __init__(self, setup: bytes) -> None:
+        """Keep the pickled `ActorSetup`; all else waits for the first shard, whose task can tell what fails."""
+        self._setup = setup
+        self._task: Task[Any] | None = None
+        self._in_hand: set[str] = set()
+        self._turns = Turns()
+        self._loads, self._prepares, self._encodes, self._commits = (threading.Lock() for _ in range(4))
+
+    def __call__(self, rows: Mapping[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
+        """Run the shard in the one row; return a row with a pickled `Done` or `Failed`."""
+        shard: ShardSpec = pickle.loads(rows["shard"][0])
+        return {"outcome": [pickle.dumps(self._outcome(shard))]}
+
+    def _outcome(self, shard: ShardSpec) -> Done | Failed:
+        try:
+            with self._loads:
+                task = self._task or self._load()
+                self._task = task
+        except BaseException as error:
+            return _failed(None, error)
+        try:
+            with self._turns.take(alone=self._tries.count(shard.name) > 0):
+                if not self._begin(shard.name):
+                    return Failed(shard.index, None, self._tries.reason(shard.name))
+                self._in_hand.add(shard.name)
+                receipt = self._run(task, shard)
+                self._in_hand.remove(shard.name)
+                self._tries.forget(shard.name)
+                return Done(receipt)
+        except BertfeatError as error:
+            return _failed(shard.index, error)
+        except BaseException as error:
+            self._start_over(shard, _failed(shard.index, error).reason)
+            raise
+
+    def _load(self) -> Task[Any]:
+        setup: ActorSetup = pickle.loads(self._setup)
+        self._fence, self._tries = setup.fence, Tries(setup.folder)
+        # The id stays when the actor is restarted.
+        name = f"start-{_actor_id()}"
+        if not self._begin(name):
+            raise RuntimeError(self._tries.reason(name))
+        # Libraries that take all cores unless told otherwise get the actor's share.
+        for variable in ("RAYON_NUM_THREADS", "POLARS_MAX_THREADS"):
+            os.environ.setdefault(variable, str(setup.n_cpus))
+        task = setup.make_task(0, max(1, (os.cpu_count() or 1) // setup.n_cpus))
+        self._tries.forget(name)
+        return task
+
+    def _begin(self, name: str) -> bool:
+        # An actor that outlives its run leaves no marks in the store of the next one.
+        with self._fence.held():
+            return self._tries.begin(name)
+
+    def _run(self, task: Task[Any], shard: ShardSpec) -> Receipt:
+        with self._prepares:
+            prepared = task.prepare(shard)
+        with self._encodes:
+            result = task.encode(prepared, Silent())
+        del prepared
+        with self._commits, self._fence.held():
+            return task.commit(shard, result)
+
+    def _start_over(self, shard: ShardSpec, reason: str) -> None:
+        """End this process, which a fault may have spoilt; Ray starts it anew, and runs its tasks again."""
+        self._tries.explain(shard.name, reason)
+        for name in self._in_hand - {shard.name}:
+            self._tries.take_back(name)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _failed(shard: int | None, error: BaseException) -> Failed:
+    known = error if isinstance(error, BertfeatError) else None
+    return Failed(shard, known, "".join(traceback.format_exception(error, limit=_LAST_LINES)))
+
+
+def _actor_id() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_actor_id())

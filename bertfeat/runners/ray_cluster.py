@@ -1,0 +1,193 @@
+"""The connection to a Ray cluster, or a small one started on this machine, and the room that it has for actors."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bertfeat.errors import RunError, UserError
+
+INSTALL = "pip install 'bertfeat[ray]'"
+# Rows of a few kilobytes pass through it; Ray would set aside a third of the memory.
+_OBJECT_STORE_BYTES = 100_000_000
+_HERE = "local"
+# Ray Data asks for more than Ray itself.
+_NEEDED = ("ray", "pandas", "fsspec")
+_ANSWER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a machine of the cluster offers to actors."""
+
+    n_cpus: int
+    n_gpus: int
+
+    def room(self, cpus_each: int, *, on_gpu: bool) -> int:
+        """Return how many actors of `cpus_each` CPUs, and a GPU where they need one, it has room for."""
+        room = self.n_cpus // cpus_each
+        return min(room, self.n_gpus) if on_gpu else room
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many actors there are to be, and the CPUs that each gets."""
+
+    n_actors: int
+    n_cpus: int
+
+
+def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool) -> Share:
+    """Choose the number of actors unless it is given, and give each as many CPUs as all of them can have.
+
+    Args:
+        machines: The machines of the cluster as they are now.
+        n_actors: How many are asked for; the cluster may still grow to hold them.
+        on_gpu: Whether each needs a GPU; one a GPU is the default, else one a machine.
+
+    Raises:
+        UserError: No number is given, and the cluster has room for none.
+
+    Example:
+        >>> share_out([Machine(8, 0), Machine(24, 0)], None, on_gpu=False)
+        Share(n_actors=2, n_cpus=12)
+        >>> share_out([Machine(16, 4)], None, on_gpu=True)
+        Share(n_actors=4, n_cpus=4)
+    """
+    default = sum(m.room(1, on_gpu=True) if on_gpu else m.n_cpus > 0 for m in machines)
+    n_actors = n_actors or default
+    if not n_actors:
+        what = "GPU" if on_gpu else "CPU"
+        raise UserError(f"the Ray cluster has no {what} now; if it grows on demand, pass --workers N")
+    most = max((machine.n_cpus for machine in machines), default=1)
+    for n_cpus in range(most, 1, -1):
+        if sum(machine.room(n_cpus, on_gpu=on_gpu) for machine in machines) >= n_actors:
+            return Share(n_actors, n_cpus)
+    return Share(n_actors, 1)
+
+
+def machines_of_cluster() -> list[Machine]:
+    """Return the machines that are up in the cluster that this process is connected to."""
+    import ray
+
+    offered = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [Machine(int(resources.get("CPU", 0)), int(resources.get("GPU", 0))) for resources in offered]
+
+
+def check_ray(address: str | None) -> None:
+    """Check that Ray is installed and that somebody listens at the address, without loading it.
+
+    Raises:
+        UserError: It is not, and the message names the command that installs it; or nobody does.
+    """
+    # A folder of that name in the way is found as well, but comes from no file.
+    if any(spec is None or spec.origin is None for spec in map(find_spec, _NEEDED)):
+        raise UserError(f"--runner ray needs Ray, which is not installed; run: {INSTALL}")
+    host, _, port = _resolved(address).removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        hint = "check the address and that Ray runs there"
+        raise UserError(f"--ray-address {_resolved(address)}: no answer ({reason}); {hint}") from error
+
+
+def _resolved(address: str | None) -> str:
+    return address or os.environ.get("RAY_ADDRESS") or _HERE
+
+
+@contextmanager
+def connection(address: str | None) -> Iterator[None]:
+    """Connect to a cluster, or start Ray on this machine, for the block; a connection that is there is used and kept.
+
+    Args:
+        address: `auto`, `HOST:PORT`, `ray://HOST:PORT`; `local` starts Ray here, as None does where $RAY_ADDRESS says
+            nothing else.
+
+    Raises:
+        UserError: Ray is not installed, or no cluster answers there.
+    """
+    check_ray(address)
+    address = _resolved(address)
+    _prepare_environment(starts_here=address == _HERE)
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    with _signal_handlers_kept():
+        _init(address)
+    try:
+        yield
+    finally:
+        with _signal_handlers_kept():
+            ray.shutdown()
+
+
+def _prepare_environment(*, starts_here: bool) -> None:
+    """Say what Ray reads when it is imported: no usage statistics, and a token for a cluster of our own."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Its core writes to standard error what its log files say as well.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    chosen = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if starts_here and not chosen:
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(_own_token())
+        # Once it is loaded, Ray reads this no more, and asks for a token by itself.
+        if "ray" not in sys.modules:
+            os.environ["RAY_AUTH_MODE"] = "token"
+
+
+@cache
+def _own_token() -> Path:
+    """Write a token that only this user can read; one a process, for Ray keeps the first that it has read."""
+    folder = tempfile.mkdtemp(prefix="bertfeat-ray-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    token = Path(folder) / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32), encoding="ascii")
+    return token
+
+
+def _init(address: str) -> None:
+    import ray
+
+    settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
+    if address == _HERE:
+        settings |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    try:
+        ray.init(**settings)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if address == _HERE:
+            raise RunError(f"Ray does not start on this machine: {reason}") from error
+        raise UserError(f"--ray-address {address}: cannot connect: {reason}") from error
+
+
+@contextmanager
+def _signal_handlers_kept() -> Iterator[None]:
+    """Put back the handler of SIGTERM, which Ray replaces: a run ends at once, as without Ray."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
