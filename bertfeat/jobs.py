@@ -21,6 +21,7 @@ from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.planning import Resolved, hash_fields, make_plan, plan_fields, resolve, versions
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
+from bertfeat.storage import AnyPath, ObjectPath, as_path
 from bertfeat.store.layout import MANIFEST
 from bertfeat.store.planfile import PlanDamaged, read_plan
 from bertfeat.text.spans import WindowLimits
@@ -33,7 +34,7 @@ _WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
 class Job:
     """What a worker must know to run any shard; small, and it pickles."""
 
-    root: Path
+    root: AnyPath
     plan: Plan
     config: ExtractConfig
     files: tuple[InputFile, ...]
@@ -53,22 +54,21 @@ class Worker:
 
 @contextmanager
 def open_inputs(
-    inputs: str | Path | Sequence[str | Path], output: str | Path, config: ExtractConfig
+    inputs: str | Path | Sequence[str | Path], output: str | AnyPath, config: ExtractConfig
 ) -> Iterator[tuple[InputFile, ...]]:
     """Resolve the inputs to files; standard input is copied beside the output for as long as the run lasts.
 
     Raises:
         InputError: A file is missing or of no known format.
     """
-    arguments = [str(item) for item in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+    arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in _listed(inputs)]
     if not arguments:
         raise InputError("no input; name files, a glob, or - for standard input")
     if STDIN not in arguments:
         yield _with_bytes(resolve_inputs(arguments, config.format))
         return
-    beside = Path(output).absolute().parent
     with tempfile.TemporaryDirectory(
-        prefix=".bertfeat-stdin-", dir=beside if beside.is_dir() else None, ignore_cleanup_errors=True
+        prefix=".bertfeat-stdin-", dir=_beside(output), ignore_cleanup_errors=True
     ) as folder:
         spooled = spool_stdin(sys.stdin.buffer, Path(folder))
         try:
@@ -77,6 +77,19 @@ def open_inputs(
             if error.path != str(spooled):
                 raise
             raise InputError(error.reason, path="<stdin>", row=error.row) from None
+
+
+def _listed(inputs: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [inputs] if isinstance(inputs, str | Path) else inputs
+
+
+def _beside(output: str | AnyPath) -> Path | None:
+    """Return the folder that an output lies in; None where it is no local one, or not there."""
+    place = as_path(output)
+    if isinstance(place, ObjectPath):
+        return None
+    beside = place.absolute().parent
+    return beside if beside.is_dir() else None
 
 
 def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
@@ -112,7 +125,7 @@ def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
 
 
 def open_job(
-    config: ExtractConfig, files: tuple[InputFile, ...], output: Path, progress: Progress, *, overwrite: bool
+    config: ExtractConfig, files: tuple[InputFile, ...], output: AnyPath, progress: Progress, *, overwrite: bool
 ) -> Job:
     """Plan a run, or take up the plan of the store that stands at `output` if it is the same.
 
@@ -129,14 +142,14 @@ def open_job(
         progress.stage("reading the corpus")
         plan = make_plan(config, resolved, files, Corpus(files, config), tokenizer)
         named = tuple(
-            dataclasses.replace(f, path=STDIN) if Path(f.path).name.startswith("stdin-") else f for f in files
+            dataclasses.replace(f, path=STDIN) if f.path.rpartition("/")[2].startswith("stdin-") else f for f in files
         )
         plan = dataclasses.replace(plan, inputs=named)
     n_workers = config.workers or len(resolve_device(config.device))
     return Job(output, plan, config, files, resolved.limits, resolved.max_batch_tokens, n_workers)
 
 
-def _stored_plan(output: Path, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
+def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
     try:
         stored = read_plan(output)
     except PlanDamaged:

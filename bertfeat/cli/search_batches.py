@@ -18,6 +18,7 @@ from bertfeat.cli.search_output import split_names
 from bertfeat.errors import RunError, UserError
 from bertfeat.indexing.hits import DEFAULT_COLUMNS
 from bertfeat.indexing.queryfiles import Query, QueryFile
+from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
     from bertfeat.indexing.index import Index
@@ -33,7 +34,7 @@ def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
         RunError: The hits cannot be written.
     """
     started = time.monotonic()
-    out = Path(settings["out"])
+    out = local_path(settings["out"], "a file of hits")
     check_output(out, overwrite=settings["overwrite"])
     file = QueryFile(
         queries,

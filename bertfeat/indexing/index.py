@@ -27,6 +27,7 @@ from bertfeat.search.hits import SearchesVectors
 from bertfeat.search.loading import load_index
 from bertfeat.search.metrics import Metric
 from bertfeat.search.transforms import Transform
+from bertfeat.storage import local_path
 from bertfeat.store.reader import Store
 from bertfeat.store.rowmap import RowMap
 
@@ -289,7 +290,7 @@ def open_index(path: str | Path, *, untrusted: bool = False, store: str | Path |
         >>> index = open_index("sentences.index")  # doctest: +SKIP
         >>> index.search(["late delivery", "broken on arrival"], k=5)  # doctest: +SKIP
     """
-    folder = Path(path)
+    folder = local_path(path, "an index")
     vectors = load_index(folder, untrusted=untrusted)
     try:
         return Index(folder, read_description(folder), vectors, store=store)

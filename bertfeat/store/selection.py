@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from bertfeat.errors import UserError
 from bertfeat.records import IntArray
+from bertfeat.storage import AnyPath
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.vectors import VectorSource, fill, opened_part
 
@@ -22,13 +22,13 @@ from bertfeat.store.vectors import VectorSource, fill, opened_part
 class RowGroup:
     """A row group of a part: rows `start` to `stop - 1` of the level."""
 
-    path: Path
+    path: AnyPath
     number: int
     start: int
     stop: int
 
 
-def find_row_groups(paths: Sequence[Path]) -> list[RowGroup]:
+def find_row_groups(paths: Sequence[AnyPath]) -> list[RowGroup]:
     """Return the row groups of a level's parts, in order.
 
     Raises:
