@@ -72,6 +72,11 @@ def bucket() -> Any:
     return fsspec.filesystem("s3", use_listings_cache=False)
 
 
+def make_bucket() -> None:
+    if not bucket().exists(BUCKET):
+        bucket().mkdir(BUCKET)
+
+
 def upload(path: Path, url: str) -> str:
     bucket().pipe_file(url, path.read_bytes())
     return url
@@ -125,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request  # noqa: N815
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Say nothing."""

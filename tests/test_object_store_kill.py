@@ -1,4 +1,4 @@
-"""Kill drill against an object store: random SIGKILLs, also of runs that resume; every store ends with the same bytes."""
+"""Kill drill against an object store: random SIGKILLs, of runs that resume as well, and always the same bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import pytest
 from drill import ask, run_extract, run_pooled, write_corpus, zygote
 from families import build_model
-from object_stores import BUCKET, bucket, objects, point_at, result_objects, s3_server
+from object_stores import BUCKET, objects, result_objects
 from runner_fakes import is_alive
 
 from bertfeat.store import verify
@@ -39,15 +39,12 @@ def settings(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def warm(tmp_path_factory, settings):
+def warm(tmp_path_factory, settings, s3):
     folder = tmp_path_factory.mktemp("zygote")
-    with s3_server() as url, pytest.MonkeyPatch.context() as patch:
-        point_at(patch, url)
-        bucket().mkdir(BUCKET)
-        with zygote(folder, settings) as made:
-            (folder / "more").write_text(json.dumps(MODULES))
-            assert made.wait(ask(made.address, None, (str(folder / "more"),))) == 0
-            yield made
+    with zygote(folder, settings) as made:
+        (folder / "more").write_text(json.dumps(MODULES))
+        assert made.wait(ask(made.address, None, (str(folder / "more"),))) == 0
+        yield made
 
 
 class Drill:

@@ -47,8 +47,13 @@ def open_filesystem(scheme: str) -> AbstractFileSystem:
 
 
 @contextlib.contextmanager
-def clear_errors(scheme: str, url: str) -> Iterator[None]:
+def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Iterator[None]:
     """Turn what a file system raises into few kinds of errors.
+
+    Args:
+        scheme: The URL's scheme.
+        url: What it is about.
+        needs_no_object: The operation makes or lists objects: only a bucket can be missing.
 
     Raises:
         FileNotFoundError: There is no such object.
@@ -63,7 +68,7 @@ def clear_errors(scheme: str, url: str) -> Iterator[None]:
     except Exception as error:
         cause = error.__cause__ or error
         names = {kind.__name__ for kind in (*type(error).__mro__, *type(cause).__mro__)}
-        if names & _NO_BUCKET or (isinstance(error, FileNotFoundError) and "bucket" in _line(error).lower().split()):
+        if names & _NO_BUCKET or (needs_no_object and isinstance(error, FileNotFoundError)):
             raise StorageError(f"{url}: no such bucket; create it, or check its name and the endpoint") from error
         if isinstance(error, FileNotFoundError):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -73,8 +74,8 @@ class ObjectPath:
     def _place(self) -> str:
         return f"{self.bucket}/{self.key}" if self.key else self.bucket
 
-    def _errors(self) -> AbstractContextManager[None]:
-        return clear_errors(self.scheme, str(self))
+    def _errors(self, *, needs_no_object: bool = False) -> AbstractContextManager[None]:
+        return clear_errors(self.scheme, str(self), needs_no_object=needs_no_object)
 
     def exists(self) -> bool:
         """Tell whether there is an object here, or one below."""
@@ -112,7 +113,7 @@ class ObjectPath:
     def find(self) -> dict[str, ObjectInfo]:
         """Describe all objects below, by their names from here on; what browsers make to show a folder is left out."""
         prefix = self._place + "/"
-        with self._errors():
+        with self._errors(needs_no_object=True):
             found = self.filesystem.find(self._place, detail=True)
         return {
             name.removeprefix(prefix): _info(entry)
@@ -122,7 +123,7 @@ class ObjectPath:
 
     def glob(self) -> list[ObjectPath]:
         """Return the objects that a pattern names, sorted."""
-        with self._errors():
+        with self._errors(needs_no_object=True):
             found = self.filesystem.glob(self._place, detail=True)
         names = sorted(name for name, entry in found.items() if entry["type"] == "file")
         return [ObjectPath(self.scheme, self.bucket, name.partition("/")[2]) for name in names]
@@ -134,7 +135,7 @@ class ObjectPath:
 
     def write_bytes(self, data: bytes) -> None:
         """Write an object in one request; one that is there is replaced."""
-        with self._errors():
+        with self._errors(needs_no_object=True):
             self.filesystem.pipe_file(self._place, data)
 
     def create_bytes(self, data: bytes) -> None:
@@ -144,12 +145,14 @@ class ObjectPath:
             FileExistsError: There is one with another content. One with this very content is the work of a request
                 whose answer was lost and that was sent again.
         """
-        with self._errors():
-            try:
+        try:
+            with self._errors(needs_no_object=True):
                 self.filesystem.pipe_file(self._place, data, mode="create")
-            except FileExistsError:
-                if self.read_bytes() != data:
-                    raise
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                if self.read_bytes() == data:
+                    return
+            raise
 
     def create_from(self, file: IO[bytes]) -> None:
         """Upload a file, one without a name too; it becomes visible whole with the last request, or not at all.
@@ -159,7 +162,7 @@ class ObjectPath:
         """
         file.flush()
         file.seek(0)
-        with self._errors():
+        with self._errors(needs_no_object=True):
             self.filesystem.put_file(f"/dev/fd/{file.fileno()}", self._place, mode="create", chunksize=_UPLOAD_BYTES)
 
     def unlink(self) -> None:
