@@ -62,6 +62,9 @@ def forget_clients() -> None:
     """Have the next use of an object store read the environment anew."""
     from s3fs import S3FileSystem
 
+    from bertfeat.storage.filesystems import forget_filesystems
+
+    forget_filesystems()
     S3FileSystem.clear_instance_cache()
 
 

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import bertfeat
-from object_stores import (
-    BUCKET,
-    point_at,
-    s3_server,
-    upload,
-)
+from object_stores import BUCKET, forget_clients, point_at, s3_server, upload
 
 from bertfeat import open_store
 from bertfeat.errors import StorageError
@@ -20,6 +15,13 @@ from bertfeat.errors import StorageError
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("s3")
+
+
+@pytest.fixture(autouse=True)
+def fresh_clients():
+    """Leave no client behind that was made for another server."""
+    yield
+    forget_clients()
 
 
 class TestMistakes:
@@ -55,6 +57,8 @@ class TestMistakes:
     @pytest.mark.parametrize(("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
     def test_a_package_that_is_missing(self, scheme, package, extra, monkeypatch):
         import fsspec.registry
+
+        forget_clients()
 
         for name in [name for name in sys.modules if name.partition(".")[0] == package]:
             monkeypatch.delitem(sys.modules, name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,14 +38,25 @@ def open_filesystem(scheme: str) -> AbstractFileSystem:
     """
     package = PACKAGES[scheme]
     try:
-        import fsspec
-
-        # Listings that are kept would not show what other processes write.
-        return fsspec.filesystem(scheme, use_listings_cache=False)
+        return _filesystem(scheme, os.getpid())
     except ImportError as error:
         raise StorageError(
             f"{scheme}:// needs the package {package.name} ({error}); run pip install 'bertfeat[{package.extra}]'"
         ) from error
+
+
+@functools.cache
+def _filesystem(scheme: str, pid: int) -> AbstractFileSystem:  # noqa: ARG001
+    """Return one file system a process, which its threads share; fsspec by itself keeps one a thread."""
+    import fsspec
+
+    # Listings that are kept would not show what other processes write.
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+
+
+def forget_filesystems() -> None:
+    """Have the next use of an object store read the environment and fsspec's configuration anew."""
+    _filesystem.cache_clear()
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -110,8 +111,8 @@ class LocalFolder(Folder):
             status = path.lstat()
         except FileNotFoundError:
             return None
-        is_regular = path.is_file() and not path.is_symlink()
-        return FileInfo(status.st_size, status.st_mtime_ns, None if is_regular else files.kind_of(path))
+        oddity = None if stat.S_ISREG(status.st_mode) else files.kind_of(path)
+        return FileInfo(status.st_size, status.st_mtime_ns, oddity)
 
     def entries(self, place: str) -> list[str]:
         """Return the names of all that lies in a folder."""
