@@ -30,10 +30,10 @@ class TestMistakes:
         assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result.err
         return result.err.removeprefix("bertfeat: ").strip()
 
-    def test_a_bucket_that_is_not_there(self, tmp_path, settings):
+    def test_a_bucket_that_is_not_there(self, tmp_path, tiny_folder):
         (tmp_path / "a.txt").write_text("one\n")
         for arguments in (
-            ["extract", str(tmp_path / "a.txt"), "-o", "s3://nowhere/out", "--model", settings["model"]],
+            ["extract", str(tmp_path / "a.txt"), "-o", "s3://nowhere/out", "--model", str(tiny_folder), "--layers=-1"],
             ["extract", "s3://nowhere/a.txt", "-o", str(tmp_path / "out")],
             ["extract", "s3://nowhere/*.txt", "-o", str(tmp_path / "out")],
             ["inspect", "s3://nowhere/out"],
@@ -56,14 +56,11 @@ class TestMistakes:
 
     @pytest.mark.parametrize(("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
     def test_a_package_that_is_missing(self, scheme, package, extra, monkeypatch):
-        import fsspec.registry
-
         forget_clients()
-
         for name in [name for name in sys.modules if name.partition(".")[0] == package]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, package, None)
-        monkeypatch.delitem(fsspec.registry._registry, scheme, raising=False)
+        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
         line = self.one_line("inspect", f"{scheme}://features/out")
         assert f"{scheme}:// needs the package {package}" in line
         assert line.endswith(f"run pip install 'bertfeat[{extra}]'")
