@@ -6,13 +6,17 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from drill import ask, run_extract, run_pooled, write_corpus, zygote
 from families import build_model
-from object_stores import BUCKET, objects, result_objects
+from object_stores import BUCKET, bucket, objects, result_objects
 from runner_fakes import is_alive
+from store_fakes import make_plan, write_store
 
 from bertfeat.store import verify
 
@@ -92,13 +96,37 @@ class Drill:
         return self.warm.wait(parent)
 
 
-def test_three_random_kills_lose_nothing(tmp_path, settings, warm):
-    drill = Drill(warm, tmp_path, settings)
-    assert len(drill.whole) > 12
-    number = 0
-    while drill.n_kills < 3:
-        drill.one_store(f"s3://{BUCKET}/short-{number}", 3)
-        number += 1
+CHILD = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from store_fakes import make_plan, write_store
+import bertfeat.store, pandas, s3fs
+print("ready", flush=True)
+write_store(sys.argv[1], make_plan((3, 2, 2, 3), combine="none"), n_bad=1)
+"""
+PLAN = make_plan((3, 2, 2, 3), combine="none")
+
+
+def test_three_random_kills_of_a_writer_lose_nothing(s3):
+    start = time.monotonic()
+    write_store(f"s3://{BUCKET}/whole-writer", PLAN, n_bad=1)
+    duration_s = time.monotonic() - start
+    whole = result_objects(f"s3://{BUCKET}/whole-writer")
+    root, chance, n_kills = f"s3://{BUCKET}/killed-writer", random.Random(SEED), 0
+    here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    while n_kills < 3:
+        command = [sys.executable, "-c", CHILD, root, *here]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as child:
+            assert child.stdout.readline() == b"ready\n"
+            time.sleep(chance.uniform(0.2, 0.8) * duration_s)
+            child.kill()
+        n_kills += child.returncode == -signal.SIGKILL
+        assert result_objects(root).items() <= whole.items()
+        if child.returncode == 0:
+            bucket().rm(root, recursive=True)
+    write_store(root, PLAN, n_bad=1)
+    assert result_objects(root) == whole
+    assert verify(root).is_good
 
 
 @pytest.mark.long
