@@ -28,6 +28,8 @@ PACKAGES = {"s3": _S3, "gs": _GCS, "gcs": _GCS}
 # Names, for the libraries that define these are imported by fsspec alone, and only when they are needed.
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError"}
 _NO_BUCKET = {"NoSuchBucket"}
+# Not every server names the condition that failed, which s3fs goes by; no other than this one is ever set.
+_IS_THERE = {"PreconditionFailed", "412"}
 
 
 def open_filesystem(scheme: str) -> AbstractFileSystem:
@@ -80,6 +82,8 @@ def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Ite
         raise
     except Exception as error:
         cause = error.__cause__ or error
+        if _code(cause) in _IS_THERE:
+            raise FileExistsError(f"{url}: there is such an object") from error
         names = {kind.__name__ for kind in (*type(error).__mro__, *type(cause).__mro__)}
         if names & _NO_BUCKET or (needs_no_object and isinstance(error, FileNotFoundError)):
             raise StorageError(f"{url}: no such bucket; create it, or check its name and the endpoint") from error
@@ -91,6 +95,12 @@ def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Ite
                 "rights"
             ) from error
         raise RunError(f"{url}: {_line(error)}; see to it and run the same command again") from error
+
+
+def _code(cause: BaseException) -> object:
+    """Return what the server of an S3 request calls its error."""
+    response = getattr(cause, "response", None)
+    return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
 
 
 def _is_forbidden(error: Exception) -> bool:
