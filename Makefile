@@ -6,13 +6,14 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test check test-long test-gpu test-peer bench bench-quick clean
+.PHONY: help demo test check test-long test-ray test-gpu test-peer bench bench-quick clean
 
 help:
 	@echo "make demo        extract features of examples/data/peps.txt and show them"
 	@echo "make test        the tests of every change"
 	@echo "make check       ruff and mypy"
 	@echo "make test-long   the tests that take minutes"
+	@echo "make test-ray    the tests that start Ray clusters"
 	@echo "make test-gpu    the tests that need a CUDA device"
 	@echo "make test-peer   the tests against peer libraries"
 	@echo "make bench       the benchmarks; make bench-quick: a small run of them"
@@ -28,6 +29,9 @@ test: $(INSTALLED_DEV)
 
 test-long: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m long
+
+test-ray: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -m ray
 
 test-gpu: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m gpu

@@ -57,6 +57,10 @@ class StoreError(UserError):
     """An output folder cannot be used: it holds something else, another plan, or a running process."""
 
 
+class StorageError(UserError):
+    """An object store cannot be used: a package, credentials or a bucket is missing, or it lacks what is needed."""
+
+
 class PlanMismatch(StoreError):
     """A store was made under a different plan; `fields` names what differs, with both values."""
 

@@ -18,6 +18,7 @@ from bertfeat.jobs import Job, load_worker, open_inputs, open_job
 from bertfeat.progress import Progress, Silent, Stopwatch
 from bertfeat.records import BadRow, Document, Receipt, ShardResult, ShardSpec
 from bertfeat.runners import end_earlier_runs, run_shards
+from bertfeat.storage import as_path
 from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
@@ -54,8 +55,8 @@ def extract(
     says that it is done; the manifest comes last.
 
     Args:
-        inputs: Files, globs, or `-` for standard input.
-        output: The store's folder.
+        inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`).
+        output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`.
         overwrite: Replace a store that is already there.
         progress: Told of rows, tokens and bytes as they are done.
@@ -76,7 +77,7 @@ def extract(
     config = ExtractConfig.from_dict(settings) if config is None else config
     progress = progress or Silent()
     with open_inputs(inputs, output, config) as files:
-        job = open_job(config, files, Path(output), progress, overwrite=overwrite)
+        job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
         end_earlier_runs(job.root)
         with open_for_writing(output, job.plan, overwrite=overwrite) as writer:
             if not writer.is_complete:

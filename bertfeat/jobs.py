@@ -23,6 +23,7 @@ from bertfeat.planning import Resolved, hash_fields, make_plan, plan_fields, res
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners import OnRay, check_ray
+from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
 from bertfeat.store.layout import MANIFEST, TMP
 from bertfeat.store.planfile import PlanDamaged, read_plan
 from bertfeat.text.spans import WindowLimits
@@ -38,7 +39,7 @@ class Job:
     `workers` is how many processes of this machine there are to be, or where on Ray.
     """
 
-    root: Path
+    root: AnyPath
     plan: Plan
     config: ExtractConfig
     files: tuple[InputFile, ...]
@@ -65,9 +66,12 @@ class Job:
             model=name_elsewhere(self.config.model),
             revision=self.plan.model.revision,
         )
-        files = tuple(dataclasses.replace(file, path=str(Path(file.path).absolute())) for file in self.files)
+        files = tuple(
+            file if is_url(file.path) else dataclasses.replace(file, path=str(Path(file.path).absolute()))
+            for file in self.files
+        )
         plan = dataclasses.replace(self.plan, shards=())
-        return dataclasses.replace(self, root=self.root.absolute(), plan=plan, config=config, files=files)
+        return dataclasses.replace(self, root=_absolute(self.root), plan=plan, config=config, files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +85,28 @@ class Worker:
 
 @contextmanager
 def open_inputs(
-    inputs: str | Path | Sequence[str | Path], output: str | Path, config: ExtractConfig
+    inputs: str | Path | Sequence[str | Path], output: str | AnyPath, config: ExtractConfig
 ) -> Iterator[tuple[InputFile, ...]]:
     """Resolve the inputs to files; standard input is copied beside the output for as long as the run lasts.
 
     Raises:
         InputError: A file is missing or of no known format.
     """
-    arguments = [str(item) for item in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+    arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in _listed(inputs)]
     if not arguments:
         raise InputError("no input; name files, a glob, or - for standard input")
     if STDIN not in arguments:
         yield _with_bytes(resolve_inputs(arguments, config.format))
         return
-    beside = Path(output).absolute().parent
-    if config.runner is Runner.RAY and not beside.is_dir():
-        raise InputError(f"- is copied beside the output, where every machine can read it; create {beside} first")
-    with tempfile.TemporaryDirectory(
-        prefix=".bertfeat-stdin-", dir=beside if beside.is_dir() else None, ignore_cleanup_errors=True
-    ) as folder:
+    beside = _beside(output)
+    if config.runner is Runner.RAY and beside is None:
+        place = as_path(output)
+        if isinstance(place, ObjectPath):
+            raise InputError("- cannot be read by the machines of a cluster; upload it first, and name the object")
+        raise InputError(
+            f"- is copied beside the output, where every machine can read it; create {place.absolute().parent} first"
+        )
+    with tempfile.TemporaryDirectory(prefix=".bertfeat-stdin-", dir=beside, ignore_cleanup_errors=True) as folder:
         spooled = spool_stdin(sys.stdin.buffer, Path(folder))
         try:
             yield _with_bytes(resolve_inputs(arguments, config.format, spooled=spooled))
@@ -107,6 +114,23 @@ def open_inputs(
             if error.path != str(spooled):
                 raise
             raise InputError(error.reason, path="<stdin>", row=error.row) from None
+
+
+def _listed(inputs: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [inputs] if isinstance(inputs, str | Path) else inputs
+
+
+def _beside(output: str | AnyPath) -> Path | None:
+    """Return the folder that an output lies in; None where it is no local one, or not there."""
+    place = as_path(output)
+    if isinstance(place, ObjectPath):
+        return None
+    beside = place.absolute().parent
+    return beside if beside.is_dir() else None
+
+
+def _absolute(place: AnyPath) -> AnyPath:
+    return place if isinstance(place, ObjectPath) else place.absolute()
 
 
 def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
@@ -142,7 +166,7 @@ def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
 
 
 def open_job(
-    config: ExtractConfig, files: tuple[InputFile, ...], output: Path, progress: Progress, *, overwrite: bool
+    config: ExtractConfig, files: tuple[InputFile, ...], output: AnyPath, progress: Progress, *, overwrite: bool
 ) -> Job:
     """Plan a run, or take up the plan of the store that stands at `output` if it is the same.
 
@@ -161,18 +185,18 @@ def open_job(
         progress.stage("reading the corpus")
         plan = make_plan(config, resolved, files, Corpus(files, config), tokenizer)
         named = tuple(
-            dataclasses.replace(f, path=STDIN) if Path(f.path).name.startswith("stdin-") else f for f in files
+            dataclasses.replace(f, path=STDIN) if f.path.rpartition("/")[2].startswith("stdin-") else f for f in files
         )
         plan = dataclasses.replace(plan, inputs=named)
     if config.runner is Runner.RAY:
-        folder = output.absolute() / TMP
+        folder = _absolute(output) / TMP
         workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda", folder)
     else:
         workers = config.workers or len(resolve_device(config.device))
     return Job(output, plan, config, files, resolved.limits, resolved.max_batch_tokens, workers)
 
 
-def _stored_plan(output: Path, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
+def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
     try:
         stored = read_plan(output)
     except PlanDamaged:

@@ -76,6 +76,34 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    """The URL of a server of this machine that speaks S3."""
+    from object_stores import s3_server
+
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def s3(s3_url: str) -> Iterator[str]:
+    """A bucket on that server, which `s3://` leads to in this process and its children."""
+    from object_stores import make_bucket, point_at
+
+    with pytest.MonkeyPatch.context() as patch:
+        point_at(patch, s3_url)
+        make_bucket()
+        yield s3_url
+
+
+@pytest.fixture
+def root(request: pytest.FixtureRequest) -> str:
+    """The URL of a place for a store that no other test uses."""
+    from object_stores import BUCKET
+
+    return f"s3://{BUCKET}/{request.node.name}/s"
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Compute on one thread: tiny matrices are slower when they are shared out among several."""

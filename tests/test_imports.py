@@ -12,12 +12,13 @@ import pytest
 import bertfeat
 
 PACKAGE = Path(bertfeat.__file__).parent
-HEAVY = ("torch", "transformers", "faiss", "pyarrow", "polars", "numpy", "tokenizers", "huggingface_hub")
+HEAVY = ("torch", "transformers", "faiss", "pyarrow", "polars", "numpy", "tokenizers", "huggingface_hub", "fsspec")
 
 # From the ground up; a module may import from its own floor and from those below. Floors on one line are neighbours
 # that do not know each other.
 FLOORS = [
     ["_version", "errors"],
+    ["storage"],
     ["config"],
     ["records"],
     ["progress"],
@@ -48,6 +49,10 @@ HOMES = {
     "pyarrow": {"store", "corpus", "cli"},
     # Probing and indexing hand out and take in frames; what they know of Parquet is the store's.
     "polars": {"store", "corpus", "probing", "indexing", "cli"},
+    # Which package fsspec loads for a URL is its own affair.
+    "fsspec": {"storage"},
+    "s3fs": set(),
+    "gcsfs": set(),
     "pandas": set(),
     "sklearn": {"probes"},
     "matplotlib": {"reports"},

@@ -20,7 +20,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.encoder.devices import planned_device
 from bertfeat.errors import ConfigError, RunError, StoreError, UserError
 from bertfeat.runners import end_earlier_runs, fence, ray_actor, ray_cluster
-from bertfeat.runners.fence import Fence
+from bertfeat.runners.fence import FileFence, fence_around
 from bertfeat.runners.ray_actor import ActorSetup, ShardActor
 from bertfeat.runners.ray_cluster import Machine, Share, share_out
 from bertfeat.runners.tries import Tries, given_up
@@ -29,8 +29,8 @@ from bertfeat.runners.worker import Done, Failed
 from bertfeat.store.lock import StoreLock
 
 HOLD = (
-    "import sys; from pathlib import Path; from bertfeat.runners.fence import Fence\n"
-    "with Fence(Path(sys.argv[1])).held():\n    print('held', flush=True); sys.stdin.read()\n"
+    "import sys; from pathlib import Path; from bertfeat.runners.fence import FileFence\n"
+    "with FileFence(Path(sys.argv[1])).held():\n    print('held', flush=True); sys.stdin.read()\n"
 )
 
 
@@ -70,16 +70,17 @@ def test_a_try_that_was_taken_back_is_given_again_and_the_last_reason_is_kept(tm
 
 
 def test_tries_are_unfinished_files_of_the_store_which_the_next_run_removes(tmp_path):
-    from bertfeat.store import layout, opening
+    from bertfeat.store import layout
+    from bertfeat.store.folder import folder_at
 
     folder = tmp_path / layout.TMP
     folder.mkdir(parents=True)
-    with Fence.around(folder):
+    with fence_around(folder):
         Tries(folder).begin("00001")
         Tries(folder).begin("start-0123456789abcdef")
         assert len(list(folder.iterdir())) == 3
         assert layout.foreign_entries(tmp_path) == []
-        opening.clean_tmp(tmp_path)
+        folder_at(tmp_path).clean_tmp()
         assert list(folder.iterdir()) == []
 
 
@@ -90,9 +91,9 @@ def test_given_up_names_every_shard_in_order():
 
 
 def test_a_fence_is_up_until_its_end_and_workers_hold_it_side_by_side(tmp_path):
-    with Fence.around(tmp_path) as first:
+    with fence_around(tmp_path) as first:
         copy = pickle.loads(pickle.dumps(first))
-        with first.held(), copy.held(), Fence.around(tmp_path) as second, second.held():
+        with first.held(), copy.held(), fence_around(tmp_path) as second, second.held():
             pass
         with copy.held():
             pass
@@ -103,7 +104,7 @@ def test_a_fence_is_up_until_its_end_and_workers_hold_it_side_by_side(tmp_path):
 
 
 def test_the_end_of_a_run_waits_for_a_worker_that_writes(tmp_path):
-    with Fence.around(tmp_path):
+    with fence_around(tmp_path):
         (mark,) = tmp_path.iterdir()
         worker = hold(mark)
         let_go = threading.Event()
@@ -134,7 +135,7 @@ def test_a_run_does_not_begin_while_a_worker_of_a_killed_one_writes(tmp_path, mo
     end(worker)
     end_earlier_runs(root)
     assert not mark.exists()
-    with pytest.raises(RunError, match="its run has ended"), Fence(mark).held():
+    with pytest.raises(RunError, match="its run has ended"), FileFence(mark).held():
         pass
 
 
@@ -147,7 +148,7 @@ def test_the_fence_of_a_run_at_work_stays(tmp_path):
     with pytest.raises(StoreError, match=f"process {os.getpid()} on host .* is writing this store"):
         end_earlier_runs(root)
     lock.release()
-    with Fence(mark).held():
+    with FileFence(mark).held():
         pass
 
 
@@ -233,7 +234,7 @@ def actor(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "_exit", exit_)
     (tmp_path / "marks").mkdir()
     (tmp_path / "notes").mkdir()
-    with Fence.around(tmp_path / "marks") as up:
+    with fence_around(tmp_path / "marks") as up:
 
         def make(**deeds: str) -> tuple[ShardActor, MakeFake]:
             fake = MakeFake(tmp_path / "notes", {name.replace("_", ":"): deed for name, deed in deeds.items()})

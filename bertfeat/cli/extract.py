@@ -25,13 +25,14 @@ _RUN = "Run"
 _HELP = """Run an encoder over a corpus once and keep its hidden states as Parquet.
 
 INPUT is one or more files or globs, or - for standard input: .txt (a line is a document), .jsonl, .csv, .tsv,
-.parquet, .conll, .conllu; text formats also as .gz or .zst. Run again, the same command goes on where it broke
-off, and does nothing on a finished store.
+.parquet, .conll, .conllu; text formats also as .gz or .zst. INPUT and DIR may be URLs in an object store, s3:// or
+gs://. Run again, the same command goes on where it broke off, and does nothing on a finished store.
 
 \b
 Examples:
   bertfeat extract reviews.csv -o features --text-column body --level sentence --layers -1
   bertfeat extract train.conll -o features --level word --layers last4
+  bertfeat extract 's3://corpora/web/*.txt.gz' -o s3://features/web --level sentence
   bertfeat extract corpus.txt.gz -o features --model ./my-bert --layers 0,9..12 --dry-run
 """
 

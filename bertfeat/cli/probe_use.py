@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
@@ -64,8 +63,9 @@ def predict(
 ) -> None:
     """Label a corpus, or a store, and write Parquet."""
     from bertfeat.probing.fitted import load_probe
+    from bertfeat.storage import as_path
 
-    is_store = len(inputs) == 1 and Path(inputs[0]).is_dir()
+    is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()
     if is_store:
         _refuse_text_options(settings)
     fitted = load_probe(probe)

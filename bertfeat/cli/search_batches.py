@@ -19,6 +19,7 @@ from bertfeat.cli.search_output import split_names
 from bertfeat.errors import UserError
 from bertfeat.indexing.hits import DEFAULT_COLUMNS
 from bertfeat.indexing.queryfiles import Query, QueryFile
+from bertfeat.storage import local_path
 from bertfeat.store.files import Sink, sync_folder, write_errors
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
         RunError: The hits cannot be written.
     """
     started = time.monotonic()
-    out = Path(settings["out"])
+    out = local_path(settings["out"], "a file of hits")
     check_output(out, overwrite=settings["overwrite"])
     file = QueryFile(
         queries,

@@ -9,6 +9,7 @@ from bertfeat.cli.progress import counted, human_bytes, human_time
 from bertfeat.indexing.origin import Origin
 from bertfeat.search.description import INDEX, IndexDescription
 from bertfeat.search.files import read_description
+from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
     from bertfeat.indexing.index import Index
@@ -20,7 +21,7 @@ def description_summary(path: str | Path) -> dict[str, Any]:
     Raises:
         UserError: There is no index, or its description is damaged.
     """
-    folder = Path(path)
+    folder = local_path(path, "an index")
     description = read_description(folder)
     return _summary(folder, description, Origin.from_json(description.source, folder))
 

@@ -6,7 +6,7 @@ import glob
 import os
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import xxhash
@@ -14,6 +14,7 @@ import xxhash
 from bertfeat.config import CorpusFormat
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
+from bertfeat.storage import AnyPath, ObjectPath, as_path
 
 STDIN = "-"
 BLOCK_BYTES = 1 << 20
@@ -42,7 +43,7 @@ def resolve_inputs(
     """Find the files that the arguments name, in the order given; a glob's matches are sorted.
 
     Args:
-        arguments: Paths, globs, or `-` for standard input. A file may be named twice.
+        arguments: Paths, URLs of objects, globs of both, or `-` for standard input. A file may be named twice.
         corpus_format: Overrides the file endings; `-` is read as txt unless it is given.
         spooled: The file that `spool_stdin` wrote; needed where an argument is `-`.
 
@@ -88,6 +89,9 @@ def _describe_stdin(spooled: Path | None, corpus_format: CorpusFormat) -> InputF
 
 
 def _expand(argument: str) -> list[str]:
+    place = as_path(argument)
+    if isinstance(place, ObjectPath):
+        return _expand_url(argument, place)
     # A file whose own name holds brackets is meant literally.
     if os.path.lexists(argument) or not glob.has_magic(argument):
         return [argument]
@@ -97,7 +101,38 @@ def _expand(argument: str) -> list[str]:
     return paths
 
 
+def _expand_url(argument: str, place: ObjectPath) -> list[str]:
+    if not glob.has_magic(argument) or place.is_file():
+        return [str(place)]
+    paths = [str(path) for path in place.glob()]
+    if not paths:
+        raise InputError(f"no object matches {argument!r}; check the pattern and the bucket")
+    return paths
+
+
 def _describe(path: str, corpus_format: CorpusFormat) -> InputFile:
+    place = as_path(path)
+    if isinstance(place, ObjectPath):
+        _check_object(place)
+    else:
+        _check_file(path)
+    found, compression = _format_of(path, corpus_format)
+    n_bytes, digest = _digest(place)
+    if compression is not None and n_bytes == 0:
+        raise InputError(f"has no bytes, which is no {compression} stream; write the file again", path=path)
+    return InputFile(path=path, format=str(found), compression=compression, n_bytes=n_bytes, digest=digest)
+
+
+def _check_object(place: ObjectPath) -> None:
+    path = str(place)
+    if place.is_file():
+        return
+    if place.is_dir():
+        raise InputError(f"is a folder; name its objects, for example with a glob: {place / '*.jsonl'}", path=path)
+    raise InputError("no such object; check the name and the bucket", path=path)
+
+
+def _check_file(path: str) -> None:
     place = Path(path)
     if place.is_dir():
         raise InputError("is a folder; name its files, for example with a glob: " + str(place / "*.jsonl"), path=path)
@@ -105,18 +140,13 @@ def _describe(path: str, corpus_format: CorpusFormat) -> InputFile:
         raise InputError(f"no such file; check the path (read from {Path.cwd()})", path=path)
     if not place.is_file():
         raise InputError("is no regular file; pipe it in instead: `bertfeat extract - < FILE`", path=path)
-    found, compression = _format_of(place, corpus_format)
-    n_bytes, digest = _digest(path)
-    if compression is not None and n_bytes == 0:
-        raise InputError(f"has no bytes, which is no {compression} stream; write the file again", path=path)
-    return InputFile(path=path, format=str(found), compression=compression, n_bytes=n_bytes, digest=digest)
 
 
-def _format_of(place: Path, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str | None]:
-    endings = [suffix.lower() for suffix in place.suffixes]
+def _format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str | None]:
+    endings = [suffix.lower() for suffix in PurePosixPath(path.rpartition("/")[2]).suffixes]
     last = endings[-1] if endings else ""
     if last in _OTHER_ARCHIVES:
-        raise InputError(f"{last} is not read; decompress it, or compress it as .gz or .zst", path=str(place))
+        raise InputError(f"{last} is not read; decompress it, or compress it as .gz or .zst", path=path)
     compression = _COMPRESSIONS.get(last)
     if compression is not None:
         endings.pop()
@@ -126,23 +156,21 @@ def _format_of(place: Path, corpus_format: CorpusFormat) -> tuple[CorpusFormat, 
         found = corpus_format
     if found is None:
         known = ", ".join(_FORMATS)
-        raise InputError(
-            f"ending {ending!r} names no format; rename it to one of {known}, or pass --format", path=str(place)
-        )
+        raise InputError(f"ending {ending!r} names no format; rename it to one of {known}, or pass --format", path=path)
     if found is CorpusFormat.PARQUET and compression is not None:
-        raise InputError(f"Parquet is compressed inside; decompress the {last} around it", path=str(place))
+        raise InputError(f"Parquet is compressed inside; decompress the {last} around it", path=path)
     return found, compression
 
 
-def _digest(path: str) -> tuple[int, str]:
+def _digest(place: AnyPath) -> tuple[int, str]:
     """Return the size in bytes and the xxh3-128 (hex) of a file, read in blocks."""
     digest = xxhash.xxh3_128()
     n_bytes = 0
     try:
-        with Path(path).open("rb") as file:
+        with place.open_buffered() if isinstance(place, ObjectPath) else place.open("rb") as file:
             while block := file.read(BLOCK_BYTES):
                 digest.update(block)
                 n_bytes += len(block)
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror}); check its permissions", path=path) from error
+        raise InputError(f"cannot be read ({error.strerror}); check its permissions", path=str(place)) from error
     return n_bytes, digest.hexdigest()

@@ -14,6 +14,7 @@ from bertfeat.corpus import streams
 from bertfeat.corpus.rows import Content, Fault, Reader, Row, RowError, Start, check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
+from bertfeat.storage import ObjectPath, as_path
 
 # A batch lives in memory as Python objects; a few hundred rows keep that small and cost no speed.
 BATCH_ROWS = 512
@@ -26,7 +27,7 @@ class ParquetReader(Reader):
         super().__init__(file, config)
         self._columns = needed_columns(config)
         with self._readable():
-            self._parquet = pq.ParquetFile(file.path)
+            self._parquet = _open(file.path)
             schema = self._parquet.schema_arrow
         try:
             check_columns(file.path, schema.names, config)
@@ -133,6 +134,11 @@ class ParquetReader(Reader):
             return content_of(dict(zip(self._columns, values, strict=True)), self.config)
         except RowError as error:
             return Fault(str(error), None)
+
+
+def _open(path: str) -> pq.ParquetFile:
+    place = as_path(path)
+    return pq.ParquetFile(place.open(), pre_buffer=True) if isinstance(place, ObjectPath) else pq.ParquetFile(path)
 
 
 class _Unreadable:

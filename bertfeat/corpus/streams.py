@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
+from bertfeat.storage import ObjectPath, as_path
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -35,7 +36,7 @@ class _Decompressed(io.RawIOBase):
 
     def _open(self) -> None:
         try:
-            source = pa.OSFile(self._file.path)
+            source = _open(self._file.path)
         except OSError as error:
             raise InputError(
                 f"cannot be opened ({_first_line(error)}); was it moved since it was planned?", path=self._file.path
@@ -86,6 +87,11 @@ class _Decompressed(io.RawIOBase):
         if not self.closed:
             self._source.close()
         super().close()
+
+
+def _open(path: str) -> pa.NativeFile:
+    place = as_path(path)
+    return pa.PythonFile(place.open_buffered(), mode="r") if isinstance(place, ObjectPath) else pa.OSFile(path)
 
 
 def _first_line(error: OSError) -> str:

@@ -23,6 +23,7 @@ from bertfeat.search.metrics import parse_metric
 from bertfeat.search.settings import BuildSettings
 from bertfeat.search.sources import VectorBatch
 from bertfeat.search.transforms import TransformSpec
+from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.store.steps import step
@@ -129,8 +130,9 @@ def build_or_find(
     opened = store if isinstance(store, Store) else open_store(store)
     where = choose_level(opened, level)
     spec = FeatureSpec.of(opened, where, choose_feature(opened, where, feature))
-    request = Request(opened, spec, settings, Path(output))
-    if request.output.resolve().is_relative_to(opened.path.resolve()):
+    request = Request(opened, spec, settings, local_path(output, "an index"))
+    where_store = opened.path
+    if isinstance(where_store, Path) and request.output.resolve().is_relative_to(where_store.resolve()):
         raise UserError(f"{request.output}: lies in the store {opened.path}; choose another place for the index")
     source = StoreParts(opened, where, spec.feature)
     if not source.n_vectors:

@@ -27,6 +27,7 @@ from bertfeat.search.hits import SearchesVectors
 from bertfeat.search.loading import load_index
 from bertfeat.search.metrics import Metric
 from bertfeat.search.transforms import Transform
+from bertfeat.storage import local_path
 from bertfeat.store.reader import Store
 from bertfeat.store.rowmap import RowMap
 
@@ -290,7 +291,7 @@ def open_index(path: str | Path, *, untrusted: bool = False, store: str | Path |
         >>> index = open_index("sentences.index")  # doctest: +SKIP
         >>> index.search(["late delivery", "broken on arrival"], k=5)  # doctest: +SKIP
     """
-    folder = Path(path)
+    folder = local_path(path, "an index")
     for _ in range(_MAX_TRIES):
         description = read_description(folder)
         try:

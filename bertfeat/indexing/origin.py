@@ -11,6 +11,7 @@ from typing import Any, Self
 from bertfeat.errors import UserError
 from bertfeat.indexing.encoding import gives_words
 from bertfeat.provenance import FeatureSpec
+from bertfeat.storage import as_path, is_url
 from bertfeat.store.reader import Store, open_store
 
 
@@ -20,8 +21,8 @@ class Origin:
 
     Attributes:
         spec: The feature.
-        store: The store's absolute path when the index was built.
-        relative: The same as seen from the index's folder, so that both can be moved together.
+        store: The store's absolute path, or its URL, when the index was built.
+        relative: The path as seen from the index's folder, so that both can be moved together; empty for a URL.
         plan_hash: The store's plan.
         n_rows: The rows of the level, those without a vector included.
         rows_digest: The digest of the rows that the index holds.
@@ -43,11 +44,11 @@ class Origin:
         Raises:
             StoreError: The store was copied without its plan.
         """
-        path = store.path.resolve()
+        path = store.path.resolve() if isinstance(store.path, Path) else store.path
         return cls(
             spec=spec,
             store=str(path),
-            relative=os.path.relpath(path, index.resolve()),
+            relative=os.path.relpath(path, index.resolve()) if isinstance(path, Path) else "",
             plan_hash=store.manifest["plan_hash"],
             n_rows=store.n_rows(spec.level),
             rows_digest=rows_digest,
@@ -91,7 +92,9 @@ class Origin:
         """
         if override is not None:
             return self.check_store(override if isinstance(override, Store) else open_store(override), index)
-        places = list(dict.fromkeys([(index.resolve() / self.relative).resolve(), Path(self.store)]))
+        places = [as_path(self.store)]
+        if not is_url(self.store):
+            places = list(dict.fromkeys([(index.resolve() / self.relative).resolve(), *places]))
         errors: list[UserError] = []
         for place in places:
             if place.exists():

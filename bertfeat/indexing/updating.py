@@ -26,6 +26,7 @@ from bertfeat.search.sources import VectorBatch
 from bertfeat.search.training import threads
 from bertfeat.search.tuning import HeldOut, tune
 from bertfeat.search.updating import extend
+from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.steps import step
 
@@ -58,7 +59,7 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: Tell
 
 def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Tell | None = None) -> tuple[Index, int]:
     """Do what `update_index` does; return also how many vectors were added."""
-    path = Path(index)
+    path = local_path(index, "an index")
     opened = store if isinstance(store, Store) else open_store(store)
     there = read_description(path)
     origin = Origin.from_json(there.source, path)

@@ -24,6 +24,7 @@ from bertfeat.probing.scoring import ProbeScore, score_labelled
 from bertfeat.probing.streams import StoreStream
 from bertfeat.progress import Progress
 from bertfeat.provenance import FeatureSpec
+from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, open_store
 
 if TYPE_CHECKING:
@@ -198,8 +199,9 @@ class FittedProbe:
             "first_tokens": self.first_tokens,
             "training": self.training,
         }
-        save_head(self.probe, folder, extra, overwrite=overwrite)
-        self.name = Path(folder).absolute().name
+        target = local_path(folder, "a probe")
+        save_head(self.probe, target, extra, overwrite=overwrite)
+        self.name = target.absolute().name
 
     def summary(self) -> dict[str, Any]:
         """Return what it is and how it was trained, as JSON values."""
@@ -250,7 +252,7 @@ def load_probe(folder: str | Path) -> FittedProbe:
         >>> load_probe(tmp / "probe").score(store).metric
         'entity_f1'
     """
-    probe, extra = load_head(folder)
+    probe, extra = load_head(local_path(folder, "a probe"))
     try:
         spec = FeatureSpec.from_dict(extra["spec"])
         label, first_tokens, training = extra["label"], extra["first_tokens"], extra["training"]
@@ -265,7 +267,7 @@ def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:
     Raises:
         UserError: Something stands there, or no folder can be made there.
     """
-    target = Path(folder)
+    target = local_path(folder, "a probe")
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise UserError(f"{target}: not a folder; choose another --output")
     check_parents(target)

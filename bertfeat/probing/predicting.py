@@ -23,6 +23,7 @@ from bertfeat.probing.reading import select_rows
 from bertfeat.probing.streams import StoreStream, lengths_of
 from bertfeat.provenance import FeatureSpec
 from bertfeat.records import BoolArray, IntArray, LevelTable
+from bertfeat.storage import local_path
 from bertfeat.store.reader import Store
 
 #: The columns that say which row of a level a prediction is for.
@@ -206,7 +207,7 @@ def check_output(path: str | Path, *, overwrite: bool) -> Path:
     Raises:
         UserError: It is no name of a Parquet file, or something stands there.
     """
-    out = Path(path)
+    out = local_path(path, "a file of predictions")
     if out.suffix.lower() != ".parquet":
         raise UserError(f"{out}: predictions are written as Parquet; name a file that ends in .parquet")
     if out.is_dir() or out.is_symlink() or (out.exists() and not overwrite):

@@ -12,6 +12,7 @@ from bertfeat.probing.outputs import check_parents
 from bertfeat.reports.files import write_whole
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
+from bertfeat.storage import local_path
 
 _FILES = {"table.csv", "result.json", "plot.png", "plot.svg"}
 _HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
@@ -119,7 +120,7 @@ def check_folder(folder: str | Path, *, overwrite: bool) -> Path:
         UserError: Something stands there that is no sweep, or a sweep and it is not to be replaced, or no folder can be
             made there.
     """
-    out = Path(folder)
+    out = local_path(folder, "a sweep")
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UserError(f"{out}: not a folder; choose another --output")
     check_parents(out)

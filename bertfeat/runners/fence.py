@@ -3,6 +3,10 @@
 A worker in the run's own process tree dies with the run. One on another machine may not hear for a while that the run
 was killed, and must not write on into a store that the next run has opened. So it commits under a shared lock on the
 run's mark, a file in the store: the next run takes that lock for itself alone, then removes the mark.
+
+In an object store nothing can be locked. There a worker looks for the mark before it begins and before it commits; one
+that is in the middle of a commit when the mark goes can but create what is not there, and of the same plan that is the
+same part.
 """
 
 from __future__ import annotations
@@ -13,10 +17,13 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from bertfeat.errors import RunError, StoreError
+from bertfeat.runners.marks import marks_in
+from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import layout
 from bertfeat.store.lock import StoreLock
 
@@ -25,28 +32,61 @@ _WAIT_S = 60.0
 _POLL_S = 0.05
 
 
-class Fence:
+class Fence(Protocol):
     """The fence of one run; it pickles, and a worker uses a copy."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep the fence up for a block, as far as that can be; raise RunError when it is down."""
+
+    def take_down(self) -> None:
+        """Let no worker write from then on."""
+
+
+@contextmanager
+def fence_around(folder: AnyPath) -> Iterator[Fence]:
+    """Put up a fence whose mark is a new file in `folder`, or a new object; take it down at the end.
+
+    Raises:
+        StoreError: At the end: a worker has been writing for a minute, and writes still.
+    """
+    name = f"run-{secrets.token_hex(8)}.tmp"
+    marks_in(folder).create(name)
+    fence: Fence = ObjectFence(folder / name) if isinstance(folder, ObjectPath) else FileFence(folder / name)
+    try:
+        yield fence
+    finally:
+        fence.take_down()
+
+
+class ObjectFence:
+    """A fence whose mark is an object."""
+
+    def __init__(self, mark: ObjectPath) -> None:
+        """Take the fence whose mark is this object."""
+        self._mark = mark
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Look for the mark, and run the block.
+
+        Raises:
+            RunError: It is down.
+        """
+        if not self._mark.is_file():
+            raise _is_down(self._mark)
+        yield
+
+    def take_down(self) -> None:
+        """Remove the mark."""
+        self._mark.unlink()
+
+
+class FileFence:
+    """A fence whose mark is a file."""
 
     def __init__(self, mark: Path) -> None:
         """Take the fence whose mark is this file."""
         self._mark = mark
-
-    @classmethod
-    @contextmanager
-    def around(cls, folder: Path) -> Iterator[Fence]:
-        """Put up a fence whose mark is a new file in `folder`; take it down at the end.
-
-        Raises:
-            StoreError: At the end: a worker has been writing for a minute, and writes still.
-        """
-        mark = folder / f"run-{secrets.token_hex(8)}.tmp"
-        mark.touch(exist_ok=False)
-        fence = cls(mark)
-        try:
-            yield fence
-        finally:
-            fence.take_down()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -58,12 +98,12 @@ class Fence:
         try:
             fd = os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise self._is_down() from None
+            raise _is_down(self._mark) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_SH)
             # It may have been taken down between the two.
             if not self._is_mark(fd):
-                raise self._is_down()
+                raise _is_down(self._mark)
             yield
         finally:
             os.close(fd)
@@ -101,25 +141,30 @@ class Fence:
         except FileNotFoundError:
             return False
 
-    def _is_down(self) -> RunError:
-        return RunError(
-            f"{self._mark}: not there on {socket.gethostname()}: its run has ended, or this machine does not see the "
-            "store; the output must lie on a file system that all machines share"
-        )
+
+def _is_down(mark: AnyPath) -> RunError:
+    return RunError(
+        f"{mark}: not there on {socket.gethostname()}: its run has ended, or this machine does not see the store; the "
+        "output must lie in an object store or on a file system that all machines share"
+    )
 
 
-def end_earlier_runs(root: Path) -> None:
-    """Take down the fences that killed runs left in a store, so that no worker of theirs writes from then on.
+def end_earlier_runs(root: AnyPath) -> None:
+    """Take down the fences that killed runs left in a folder, so that no worker of theirs writes from then on.
+
+    In an object store they go when the store is opened for writing.
 
     Raises:
         StoreError: A run is still at work on the store, or a worker does not come to an end.
     """
+    if isinstance(root, ObjectPath):
+        return
     folder = root / layout.TMP
     if root.is_symlink() or folder.is_symlink() or not any(folder.glob(_PATTERN)):
         return
     lock = StoreLock(root)
     try:
         for mark in sorted(folder.glob(_PATTERN)):
-            Fence(mark).take_down()
+            FileFence(mark).take_down()
     finally:
         lock.release()

@@ -8,19 +8,19 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from bertfeat.errors import RunError
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
-from bertfeat.runners.fence import Fence
+from bertfeat.runners.fence import fence_around
 from bertfeat.runners.ray_actor import SHARDS_AT_ONCE, ActorSetup, ShardActor
 from bertfeat.runners.ray_client import is_client, outcomes_through_client
 from bertfeat.runners.ray_cluster import Share, connection, machines_of_cluster, share_out
 from bertfeat.runners.task import MakeTask, PreparedT
 from bertfeat.runners.tries import given_up
 from bertfeat.runners.worker import Done, Failed
+from bertfeat.storage import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class OnRay:
     address: str | None
     n_workers: int | None
     on_gpu: bool
-    folder: Path
+    folder: AnyPath
 
 
 def run_on_ray(
@@ -49,7 +49,7 @@ def run_on_ray(
     """
     progress.stage("starting Ray" if place.address is None else f"connecting to Ray at {place.address}")
     failures: dict[int, str] = {}
-    with Fence.around(place.folder) as fence, connection(place.address):
+    with fence_around(place.folder) as fence, connection(place.address):
         share = share_out(machines_of_cluster(), place.n_workers, on_gpu=place.on_gpu)
         share = Share(min(share.n_actors, len(shards)), share.n_cpus)
         setup = ActorSetup(make_task, place.folder, fence, share.n_cpus)

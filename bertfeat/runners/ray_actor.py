@@ -13,7 +13,6 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bertfeat.errors import BertfeatError
@@ -24,6 +23,7 @@ from bertfeat.runners.task import MakeTask, Task
 from bertfeat.runners.tries import Tries
 from bertfeat.runners.turns import Turns
 from bertfeat.runners.worker import Done, Failed
+from bertfeat.storage import AnyPath
 
 # One being written, one being encoded, one being read.
 SHARDS_AT_ONCE = 3
@@ -35,7 +35,7 @@ class ActorSetup:
     """What an actor must know; small, and it pickles."""
 
     make_task: MakeTask[Any]
-    folder: Path
+    folder: AnyPath
     fence: Fence
     n_cpus: int
 

@@ -1,13 +1,12 @@
-"""How often each shard was tried, as files that outlive the workers: one a try, without a server to keep count."""
+"""How often each shard was tried, as marks that outlive the workers: one a try, without a server to keep count."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 
 from bertfeat.errors import RunError
+from bertfeat.runners.marks import marks_in
+from bertfeat.storage import AnyPath
 
 MAX_TRIES = 3
 _UNEXPLAINED = "its worker died each time, perhaps for want of memory"
@@ -24,49 +23,41 @@ def given_up(failures: Mapping[int, str]) -> RunError:
 class Tries:
     """The tries of a run in a folder that all its workers see; the next run on the store begins with none.
 
-    Each try is a file, created exclusively, so that two machines never take the same one.
+    Each try is a mark, created exclusively, so that two machines never take the same one.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Count in `folder`, which must exist."""
-        self._folder = folder
+    def __init__(self, folder: AnyPath) -> None:
+        """Count in `folder`, which must exist, or below a URL."""
+        self._marks = marks_in(folder)
 
     def begin(self, name: str) -> bool:
         """Count a try of `name` (lower-case letters, digits, hyphens); False when it has had them all."""
-        for number in range(MAX_TRIES):
-            with suppress(FileExistsError):
-                os.close(os.open(self._path(name, number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
-                return True
-        return False
+        return any(self._marks.create(_mark(name, number)) for number in range(MAX_TRIES))
 
     def count(self, name: str) -> int:
         """Return how many tries are counted."""
-        return sum(self._path(name, number).exists() for number in range(MAX_TRIES))
+        return sum(self._marks.exists(_mark(name, number)) for number in range(MAX_TRIES))
 
     def take_back(self, name: str) -> None:
         """Uncount the last try: it was ended by no fault of its own."""
         if n_tries := self.count(name):
-            self._path(name, n_tries - 1).unlink(missing_ok=True)
+            self._marks.remove(_mark(name, n_tries - 1))
 
     def forget(self, name: str) -> None:
         """Uncount all tries: the last one came to its end."""
         for number in range(MAX_TRIES):
-            self._path(name, number).unlink(missing_ok=True)
+            self._marks.remove(_mark(name, number))
 
     def explain(self, name: str, reason: str) -> None:
         """Keep why the last try failed, one line."""
-        n_tries = self.count(name)
-        # The file is there, or the run has ended: it is never made anew.
-        with suppress(FileNotFoundError), self._path(name, n_tries - 1).open("r+", encoding="utf-8") as file:
-            file.write(reason)
+        if n_tries := self.count(name):
+            self._marks.write(_mark(name, n_tries - 1), reason)
 
     def reason(self, name: str) -> str:
         """Return why the last try failed that could say so."""
-        for number in reversed(range(MAX_TRIES)):
-            with suppress(FileNotFoundError):
-                if reason := self._path(name, number).read_text(encoding="utf-8"):
-                    return reason
-        return _UNEXPLAINED
+        texts = (self._marks.read(_mark(name, number)) for number in reversed(range(MAX_TRIES)))
+        return next(filter(None, texts), _UNEXPLAINED)
 
-    def _path(self, name: str, number: int) -> Path:
-        return self._folder / f"try-{name}.{number}.tmp"
+
+def _mark(name: str, number: int) -> str:
+    return f"try-{name}.{number}.tmp"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,14 @@ import numpy.typing as npt
 
 from bertfeat.config import Level
 from bertfeat.records import LevelTable, Plan, Receipt, ShardResult, ShardSpec
+from bertfeat.storage import AnyPath
 from bertfeat.store import parts, receipts
 from bertfeat.store.checks import check_result
+from bertfeat.store.folder import folder_at
 from bertfeat.store.schema import VectorLayout, arrow_schema
 
 
-def commit_shard(root: Path, plan: Plan, shard: ShardSpec, result: ShardResult) -> Receipt:
+def commit_shard(root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResult) -> Receipt:
     """Write a shard's parts, set-aside rows and receipt into a store that is open for writing.
 
     Idempotent: committed again, a shard gives the same parts. Two processes may commit different shards at once; the
@@ -33,12 +34,14 @@ def commit_shard(root: Path, plan: Plan, shard: ShardSpec, result: ShardResult) 
 
     Raises:
         FeatureError: A vector holds NaN or infinity; nothing is written.
-        RunError: The system refused a write; what stood before is untouched.
+        RunError: The system refused a write; what stood before is untouched. Or, in an object store, another run has
+            written the shard otherwise.
         ValueError: The tables do not follow the plan's schemas; nothing is written.
     """
     check_result(result, plan)
-    written = tuple(parts.write_part(root, plan, shard.index, result.tables[level]) for level in plan.schemas)
-    quarantine = receipts.write_quarantine(root, shard.index, result.bad_rows)
+    folder = folder_at(root)
+    written = tuple(parts.write_part(folder, plan, shard.index, result.tables[level]) for level in plan.schemas)
+    quarantine = receipts.write_quarantine(folder, shard.index, result.bad_rows)
     receipt = Receipt(
         shard=shard.index,
         plan_hash=plan.plan_hash,
@@ -49,7 +52,7 @@ def commit_shard(root: Path, plan: Plan, shard: ShardSpec, result: ShardResult) 
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         notes=dict(result.notes),
     )
-    return receipts.write_receipt(root, receipt, quarantine).receipt
+    return receipts.commit_receipt(folder, receipt, quarantine)
 
 
 def empty_result(plan: Plan) -> ShardResult:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from bertfeat.errors import RunError, StoreError
+from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.steps import step
 
@@ -34,13 +35,17 @@ _REMEDIES = {
 class Sink(io.RawIOBase):
     """A new file that is hashed as it is written, so that its digest costs no second read.
 
+    Args:
+        file: The path, where nothing may be, or the descriptor of a file that is open; it is closed with the sink.
+
     Raises:
         OSError: From the write that failed; `n_bytes` says how much was written before.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: Path | int) -> None:
         super().__init__()
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = file if isinstance(file, int) else os.open(file, flags, 0o666)
         self._hash = xxhash.xxh3_128()
         self.n_bytes = 0
         self.error: OSError | None = None
@@ -97,7 +102,7 @@ def tmp_path(root: Path, stem: str) -> Path:
 
 
 @contextlib.contextmanager
-def write_errors(root: Path, name: str, sink: Sink | None = None) -> Iterator[None]:
+def write_errors(root: AnyPath, name: str, sink: Sink | None = None) -> Iterator[None]:
     """Turn a failed write of the store's file `name` into one clear line.
 
     Raises:
@@ -113,7 +118,7 @@ def write_errors(root: Path, name: str, sink: Sink | None = None) -> Iterator[No
         raise _run_error(root, name, sink.error, sink) from error
 
 
-def _run_error(root: Path, name: str, error: OSError, sink: Sink | None) -> RunError:
+def _run_error(root: AnyPath, name: str, error: OSError, sink: Sink | None) -> RunError:
     reason = (error.strerror or str(error)).lower()
     after = "" if sink is None else f" after {sink.n_bytes} bytes"
     remedy = _REMEDIES.get(error.errno or 0, "see to it and run the same command again")

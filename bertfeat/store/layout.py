@@ -15,6 +15,8 @@ MANIFEST = "manifest.json"
 PRIVATE = "_bertfeat"
 PLAN = f"{PRIVATE}/plan.json"
 LOCK = f"{PRIVATE}/lock"
+# In an object store, which has no kernel to lock for it; see `objectlock`.
+LOCKS = f"{PRIVATE}/locks"
 RECEIPTS = f"{PRIVATE}/receipts"
 QUARANTINE = f"{PRIVATE}/quarantine"
 TMP = f"{PRIVATE}/tmp"
@@ -29,8 +31,9 @@ _NAMED = {
     RECEIPTS: re.compile(r"\d{5,}\.json"),
     QUARANTINE: re.compile(r"\d{5,}\.jsonl"),
     TMP: re.compile(r"[a-z0-9.-]+\.tmp"),
+    LOCKS: re.compile(r"\d{5,}\.json"),
 }
-_PRIVATE_NAMES = {"plan.json", "lock", "damaged.json", "receipts", "quarantine", "tmp"}
+_PRIVATE_NAMES = {"plan.json", "lock", "damaged.json", "receipts", "quarantine", "tmp", "locks"}
 
 
 def part_path(level: Level, shard: int) -> str:
@@ -53,9 +56,39 @@ def quarantine_path(shard: int) -> str:
     return f"{QUARANTINE}/{shard:05d}.jsonl"
 
 
+def shard_of(name: str) -> int:
+    """Return the number of the shard whose receipt is of this name."""
+    return int(name.rpartition("/")[2].removesuffix(".json"))
+
+
 def folders(levels: tuple[Level, ...]) -> tuple[str, ...]:
     """Return the folders of a store with these levels, parents first."""
     return (PRIVATE, RECEIPTS, QUARANTINE, TMP, *(str(level) for level in levels))
+
+
+def lock_path(number: int) -> str:
+    """Return the path, relative to the store, of the lock of this number."""
+    return f"{LOCKS}/{number:05d}.json"
+
+
+def is_owned(name: str) -> bool:
+    """Tell whether a relative path is that of a part, receipt or quarantine file.
+
+    Example:
+        >>> is_owned("token/part-00003.parquet"), is_owned("manifest.json")
+        (True, False)
+    """
+    place, _, file = name.rpartition("/")
+    pattern = _NAMED["level"] if place in set(Level) else _NAMED.get(place) if place in (RECEIPTS, QUARANTINE) else None
+    return pattern is not None and pattern.fullmatch(file) is not None
+
+
+def is_piece(name: str) -> bool:
+    """Tell whether a relative path is that of a file that a store may consist of."""
+    place, _, file = name.rpartition("/")
+    pattern = _NAMED.get(place)
+    own = {MANIFEST, PLAN, LOCK, DAMAGED}
+    return name in own or is_owned(name) or (pattern is not None and pattern.fullmatch(file) is not None)
 
 
 def owned_files(root: Path) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from bertfeat.errors import StoreError
 from bertfeat.records import Plan, Receipt
-from bertfeat.store import codec, files, layout
+from bertfeat.storage import AnyPath
+from bertfeat.store import codec, layout
+from bertfeat.store.folder import Folder
 from bertfeat.store.receipts import StoredReceipt, quarantine_from_json, quarantine_to_json
 from bertfeat.store.schema import VectorLayout
 
@@ -62,16 +63,16 @@ def _totals(receipts: Sequence[StoredReceipt]) -> dict[str, Any]:
     }
 
 
-def read_manifest(root: Path, *, follow_links: bool = False) -> dict[str, Any]:
+def read_manifest(folder: Folder, *, follow_links: bool = False) -> dict[str, Any]:
     """Return a store's manifest.
 
     Raises:
         FileNotFoundError: There is none: the store is not complete.
         StoreError: It is damaged, or of a newer format.
     """
-    path = root / layout.MANIFEST
+    path = folder.path / layout.MANIFEST
     try:
-        content = codec.unseal(files.read_small(path, follow_links=follow_links))
+        content = codec.unseal(folder.read(layout.MANIFEST, follow_links=follow_links))
         check_format(path, content)
     except (FileNotFoundError, NotADirectoryError):
         raise
@@ -80,7 +81,7 @@ def read_manifest(root: Path, *, follow_links: bool = False) -> dict[str, Any]:
     return content
 
 
-def check_format(path: Path, content: Mapping[str, Any]) -> None:
+def check_format(path: AnyPath, content: Mapping[str, Any]) -> None:
     """Refuse a file of a format that this version cannot read.
 
     Raises:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
-from enum import StrEnum
-from pathlib import Path
 
-from bertfeat.config import Level
 from bertfeat.errors import StoreError
 from bertfeat.records import Plan
 from bertfeat.store import codec, files, layout, planfile, receipts
+from bertfeat.store.folder import Folder, Found, Listing
 from bertfeat.store.manifest import read_manifest, receipts_in
 from bertfeat.store.receipts import StoredReceipt
 
@@ -20,37 +17,26 @@ _MAX_NAMED_FILES = 5
 Progress = Callable[[int, int], None]
 
 
-class Found(StrEnum):
-    """What stands at the place of an output."""
-
-    NOTHING = "nothing"
-    EMPTY = "empty"
-    STORE = "store"
-
-
-def look(root: Path, plan: Plan, *, overwrite: bool) -> Found:
-    """Say what stands at `root`, refusing what a run must not touch; writes nothing.
+def look(folder: Folder, plan: Plan, *, overwrite: bool) -> Found:
+    """Say what stands at an output's place, refusing what a run must not touch; writes nothing.
 
     Raises:
         PlanMismatch: A store of another plan stands there.
         StoreError: Something else does, or a symbolic link in the output's place.
     """
-    if not os.path.lexists(root):
-        return Found.NOTHING
-    if root.is_symlink() or not root.is_dir():
-        raise StoreError(f"{root}: not a folder ({files.kind_of(root)}); choose another --output")
-    if not any(root.iterdir()):
-        return Found.EMPTY
-    foreign = layout.foreign_entries(root)
-    links = [name for name in foreign if (root / name).is_symlink()]
-    if links:
-        raise StoreError(f"{root}: holds symbolic links ({_listed(links)}); remove them or choose another --output")
-    if not (root / layout.PRIVATE).is_dir() or (foreign and overwrite):
+    there = folder.contents()
+    if there.found is not Found.STORE:
+        return there.found
+    if there.links:
+        raise StoreError(
+            f"{folder.path}: holds symbolic links ({_listed(there.links)}); remove them or choose another --output"
+        )
+    if not there.has_private or (there.foreign and overwrite):
         what = "not a bertfeat store and not empty" if not overwrite else "holds files that are no part of a store"
-        names = foreign or [file.name for file in root.iterdir()]
-        raise StoreError(f"{root}: {what} (holds {_listed(names)}); choose another --output")
+        names = there.foreign or there.entries
+        raise StoreError(f"{folder.path}: {what} (holds {_listed(names)}); choose another --output")
     if not overwrite:
-        _check_plan(root, plan)
+        _check_plan(folder, plan)
     return Found.STORE
 
 
@@ -59,152 +45,140 @@ def _listed(names: list[str]) -> str:
     return shown + (", ..." if len(names) > _MAX_NAMED_FILES else "")
 
 
-def _check_plan(root: Path, plan: Plan) -> None:
+def _check_plan(folder: Folder, plan: Plan) -> None:
     try:
-        stored = planfile.read_plan(root)
+        stored = planfile.read_plan(folder)
     except planfile.PlanDamaged:
         stored = None
     if stored is not None:
-        planfile.check_same_plan(root, stored, plan)
+        planfile.check_same_plan(folder.path, stored, plan)
         return
     # Without its plan a store may still be known by what its receipts and manifest say; parts alone are not enough.
-    known = _known_hashes(root)
-    if known == {plan.plan_hash} or (not known and not layout.owned_files(root)):
+    owned = folder.listing().owned()
+    known = _known_hashes(folder, owned)
+    if known == {plan.plan_hash} or (not known and not owned):
         return
     raise StoreError(
-        f"{root}: {layout.PLAN} is missing or damaged, and what stands there is not known to be of this plan; "
+        f"{folder.path}: {layout.PLAN} is missing or damaged, and what stands there is not known to be of this plan; "
         "use another folder or --overwrite"
     )
 
 
-def _known_hashes(root: Path) -> set[str]:
+def _known_hashes(folder: Folder, owned: Sequence[str]) -> set[str]:
     found = set()
     with contextlib.suppress(FileNotFoundError, StoreError):
-        found.add(read_manifest(root)["plan_hash"])
-    for name in layout.owned_files(root):
-        with contextlib.suppress(OSError, ValueError):
-            if name.startswith(layout.RECEIPTS):
-                found.add(receipts.read_receipt(root, int(Path(name).stem)).receipt.plan_hash)
-    return found
+        found.add(read_manifest(folder)["plan_hash"])
+    shards = [layout.shard_of(name) for name in owned if name.startswith(layout.RECEIPTS)]
+    return found | {stored.receipt.plan_hash for stored in receipts.read_receipts(folder, shards)}
 
 
-def clear(root: Path) -> None:
+def clear(folder: Folder) -> None:
     """Remove everything of a store but its lock, in an order that leaves a resumable store at every moment.
 
     Raises:
         RunError: The system refused.
     """
-    clean_tmp(root)
-    with files.write_errors(root, layout.PRIVATE):
-        files.unlink_durably(root / layout.MANIFEST)
-        # The private folder sorts before the levels: receipts go before the parts that they vouch for.
-        for name in layout.owned_files(root):
-            (root / name).unlink()
-        files.unlink_durably(root / layout.DAMAGED)
-        files.unlink_durably(root / layout.PLAN)
-        for level in Level:
-            if (root / level).is_dir():
-                (root / level).rmdir()
+    folder.clean_tmp()
+    with files.write_errors(folder.path, layout.PRIVATE):
+        folder.remove(layout.MANIFEST)
+        # Receipts, which lie in the private folder, go before the parts that they vouch for.
+        folder.remove_each(folder.listing().owned())
+        folder.remove(layout.DAMAGED)
+        folder.remove(layout.PLAN)
+        folder.remove_levels()
 
 
-def clean_tmp(root: Path) -> None:
-    """Remove the unfinished files of processes that died."""
-    if not (root / layout.TMP).is_dir():
-        return
-    with files.write_errors(root, layout.TMP):
-        for file in (root / layout.TMP).iterdir():
-            file.unlink(missing_ok=True)
-
-
-def recover(root: Path, plan: Plan, *, recheck: bool, progress: Progress | None) -> None:
+def recover(folder: Folder, plan: Plan, *, recheck: bool, progress: Progress | None) -> None:
     """Put right what broken-off runs and damage left, so that every receipt that stands can be trusted.
 
     Unfinished files and parts of no planned shard go. A receipt that is damaged, of another plan, or whose files are
     not what it says goes, and its shard is done again; a part is only read again when its modification time is not
     the one that the receipt knows, or with `recheck`. A lost receipt of a complete store is made again from the
     manifest when the parts have the digests that stand there; without a manifest nothing vouches for the parts and
-    the shard is done again (its identical parts are then kept). Shards that `verify` has marked are done again.
+    the shard is done again (its identical parts are then kept, unless the folder does not let a commit replace others:
+    there all of them go now). Shards that `verify` has marked are done again.
 
     Raises:
         RunError: The system refused a write.
     """
-    clean_tmp(root)
+    folder.clean_tmp()
     indices = [shard.index for shard in plan.shards] or [layout.EMPTY_SHARD.index]
-    _drop_strays(root, plan, set(indices))
-    recheck = _withdraw_marked(root) or recheck
-    listed = _manifest_receipts(root, plan)
+    listing = folder.listing()
+    _drop_strays(folder, listing, plan, set(indices))
+    recheck = _withdraw_marked(folder) or recheck
+    known = _manifest_receipts(folder, plan)
+    known |= {stored.receipt.shard: stored for stored in receipts.read_receipts(folder, indices)}
     for n_done, index in enumerate(indices, start=1):
-        _recover_shard(root, plan, index, listed.get(index), recheck=recheck)
+        _recover_shard(folder, listing, plan, index, known.get(index), recheck=recheck)
         if progress is not None:
             progress(n_done, len(indices))
 
 
-def mark_damaged(root: Path, shards: Sequence[int]) -> None:
+def mark_damaged(folder: Folder, shards: Sequence[int]) -> None:
     """Have the next run do these shards again, whatever their files look like then; receipts and manifest stay.
 
     Raises:
         RunError: The system refused a write.
     """
-    files.write_atomic(root, layout.DAMAGED, codec.seal({"shards": list(shards)}), "damaged")
+    folder.write(layout.DAMAGED, codec.seal({"shards": list(shards)}), "damaged")
 
 
-def _withdraw_marked(root: Path) -> bool:
+def _withdraw_marked(folder: Folder) -> bool:
     """Take back the receipts of the shards that are marked; return whether the marks themselves are damaged."""
     try:
-        shards = [int(shard) for shard in codec.unseal(files.read_small(root / layout.DAMAGED))["shards"]]
+        shards = [int(shard) for shard in codec.unseal(folder.read(layout.DAMAGED))["shards"]]
     except FileNotFoundError:
         return False
     except (OSError, ValueError, KeyError, TypeError):
         shards = []
-    with files.write_errors(root, layout.DAMAGED):
+    with files.write_errors(folder.path, layout.DAMAGED):
         # The manifest would vouch for them once more.
-        files.unlink_durably(root / layout.MANIFEST)
+        folder.remove(layout.MANIFEST)
         for shard in shards:
-            withdraw_receipt(root, shard)
-        files.unlink_durably(root / layout.DAMAGED)
+            folder.remove(layout.receipt_path(shard))
+        folder.remove(layout.DAMAGED)
     return not shards
 
 
-def _drop_strays(root: Path, plan: Plan, indices: set[int]) -> None:
+def _drop_strays(folder: Folder, listing: Listing, plan: Plan, indices: set[int]) -> None:
     expected = {layout.part_path(level, index) for level in plan.schemas for index in indices}
     expected |= {layout.receipt_path(index) for index in indices}
     expected |= {layout.quarantine_path(index) for index in indices}
-    for name in layout.owned_files(root):
+    for name in listing.owned():
         if name not in expected:
-            with files.write_errors(root, name):
-                files.unlink_durably(root / name)
+            with files.write_errors(folder.path, name):
+                folder.remove(name)
 
 
-def _manifest_receipts(root: Path, plan: Plan) -> dict[int, StoredReceipt]:
+def _manifest_receipts(folder: Folder, plan: Plan) -> dict[int, StoredReceipt]:
     try:
-        listed = receipts_in(read_manifest(root))
+        listed = receipts_in(read_manifest(folder))
     except (FileNotFoundError, StoreError, KeyError, TypeError, ValueError):
         return {}
     return {stored.receipt.shard: stored for stored in listed if receipts.fault_of(stored, plan) is None}
 
 
-def _recover_shard(root: Path, plan: Plan, index: int, listed: StoredReceipt | None, *, recheck: bool) -> None:
-    stored = listed
-    with contextlib.suppress(OSError, ValueError):
-        stored = receipts.read_receipt(root, index)
-    if stored is None or receipts.fault_of(stored, plan) is not None or not receipts.stands(root, stored):
-        withdraw_receipt(root, index)
+def _recover_shard(
+    folder: Folder, listing: Listing, plan: Plan, index: int, stored: StoredReceipt | None, *, recheck: bool
+) -> None:
+    if stored is None or receipts.fault_of(stored, plan) is not None or not receipts.stands(listing, stored):
+        _withdraw(folder, listing, plan, index)
         return
-    is_untouched = receipts.is_untouched(root, stored)
+    is_untouched = receipts.is_untouched(listing, stored)
     if is_untouched and not recheck:
         return
-    if not receipts.is_sound(root, stored):
-        withdraw_receipt(root, index)
+    if not receipts.is_sound(folder, stored):
+        _withdraw(folder, listing, plan, index)
     elif not is_untouched:
-        receipts.write_receipt(root, stored.receipt, stored.quarantine)
+        receipts.restamp(folder, stored)
 
 
-def withdraw_receipt(root: Path, shard: int) -> None:
-    """Take a shard's receipt away, so that the next run does the shard again.
-
-    Raises:
-        RunError: The system refused.
-    """
-    name = layout.receipt_path(shard)
-    with files.write_errors(root, name):
-        files.unlink_durably(root / name)
+def _withdraw(folder: Folder, listing: Listing, plan: Plan, shard: int) -> None:
+    """Take a shard's receipt away, so that it is done again, and what a commit could not replace."""
+    names = [layout.receipt_path(shard)]
+    if not folder.replaces_parts:
+        names += [layout.part_path(level, shard) for level in plan.schemas] + [layout.quarantine_path(shard)]
+        names = [name for name in names if listing.info(name) is not None]
+    for name in names:
+        with files.write_errors(folder.path, name):
+            folder.remove(name)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
@@ -17,56 +15,23 @@ from bertfeat.config import VectorEncoding
 from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan
 from bertfeat.store import files, layout
 from bertfeat.store.codec import canonical_json
+from bertfeat.store.folder import Folder
 from bertfeat.store.schema import VectorLayout, arrow_schema, row_group_rows
-from bertfeat.store.steps import step
 
 
-def write_part(root: Path, plan: Plan, shard: int, table: LevelTable) -> PartInfo:
-    """Write a part under a temporary name, sync it, and give it its final name.
-
-    A part that already stands there is kept when it has the same bytes, and replaced when not: no receipt vouches
-    for it, so it is what a broken-off or damaged commit of the same plan left.
+def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> PartInfo:
+    """Write a part so that it stands whole; one that already stands there is kept when it has the same bytes.
 
     Raises:
-        RunError: The system refused a write; the temporary file is removed and nothing that stood is lost.
+        RunError: The system refused a write; nothing unfinished is left and nothing that stood is lost.
         ValueError: A column does not fit its type.
     """
     name = layout.part_path(table.level, shard)
-    tmp = files.tmp_path(root, f"{shard:05d}.{table.level}")
     arrow = _arrow_table(table, plan.schemas[table.level], plan)
-    with files.removed_on_error(tmp), files.write_errors(root, name):
-        with contextlib.closing(files.Sink(tmp)) as sink, files.write_errors(root, name, sink):
-            _write_parquet(sink, arrow, table, plan, shard)
-            step("part.written")
-            sink.sync()
-        step("part.synced")
-        info = PartInfo(table.level, name, table.n_rows, sink.n_bytes, sink.digest)
-        _publish(root, tmp, info)
-    return info
-
-
-def _publish(root: Path, tmp: Path, info: PartInfo) -> None:
-    final = root / info.path
-    if files.link_exclusive(tmp, final):
-        step("part.linked")
-        tmp.unlink(missing_ok=True)
-    elif is_whole(final, info):
-        step("part.linked")
-        tmp.unlink()
-    else:
-        tmp.replace(final)
-        step("part.linked")
-    step("part.unlinked")
-    files.sync_folder(final.parent)
-    step("part.durable")
-
-
-def is_whole(path: Path, info: PartInfo) -> bool:
-    """Say whether a file is a part byte for byte (its size first, which costs nothing)."""
-    try:
-        return path.lstat().st_size == info.n_bytes and files.digest_of(path) == info.digest
-    except OSError:
-        return False
+    n_bytes, digest = folder.write_part(
+        name, f"{shard:05d}.{table.level}", lambda sink: _write_parquet(sink, arrow, table, plan, shard)
+    )
+    return PartInfo(table.level, name, table.n_rows, n_bytes, digest)
 
 
 def part_metadata(plan: Plan, shard: int, table: LevelTable) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from bertfeat.config import Combine
 from bertfeat.records import IntArray
+from bertfeat.storage import AnyPath
 from bertfeat.store.pages import NotPlain, Runs, find_chunk, find_runs
 from bertfeat.store.plain import read_rows, take_rows
 from bertfeat.store.schema import VectorLayout
@@ -31,7 +32,7 @@ KnownRuns = dict[tuple[object, ...], Runs | None]
 
 @contextlib.contextmanager
 def opened_vectors(
-    path: Path, source: VectorSource, vectors: VectorLayout, known: KnownRuns, *, use_threads: bool = False
+    path: AnyPath, source: VectorSource, vectors: VectorLayout, known: KnownRuns, *, use_threads: bool = False
 ) -> Iterator[PartVectors]:
     """Open a part for reading vectors.
 
@@ -67,7 +68,7 @@ class PartVectors:
 
     def __init__(
         self,
-        path: Path,
+        path: AnyPath,
         file: pq.ParquetFile,
         fd: int | None,
         source: VectorSource,

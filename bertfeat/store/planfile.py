@@ -7,7 +7,9 @@ from typing import Any
 
 from bertfeat.errors import PlanMismatch, StoreError
 from bertfeat.records import Plan
-from bertfeat.store import codec, files, layout
+from bertfeat.storage import AnyPath, ObjectPath
+from bertfeat.store import codec, layout
+from bertfeat.store.folder import Folder, folder_at
 from bertfeat.store.manifest import check_format
 
 _MAX_NAMED_FIELDS = 8
@@ -18,26 +20,27 @@ class PlanDamaged(StoreError):
     """A plan.json is there and cannot be read."""
 
 
-def write_plan(root: Path, plan: Plan) -> None:
+def write_plan(folder: Folder, plan: Plan) -> None:
     """Write a store's plan.json.
 
     Raises:
         RunError: The system refused a write.
     """
     content = {"format_version": layout.FORMAT_VERSION, "plan": codec.plan_to_json(plan)}
-    files.write_atomic(root, layout.PLAN, codec.seal(content), "plan")
+    folder.write(layout.PLAN, codec.seal(content), "plan")
 
 
-def read_plan(path: str | Path, *, follow_links: bool = False) -> Plan | None:
-    """Return the plan of the store at `path`, without locking it; None when there is none.
+def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = False) -> Plan | None:
+    """Return the plan of the store at `place`, without locking it; None when there is none.
 
     Raises:
         PlanDamaged: Its plan.json is damaged or edited.
         StoreError: It is of a newer format.
     """
-    file = Path(path) / layout.PLAN
+    folder = folder_at(place)
+    file = folder.path / layout.PLAN
     try:
-        content = codec.unseal(files.read_small(file, follow_links=follow_links))
+        content = codec.unseal(folder.read(layout.PLAN, follow_links=follow_links))
         check_format(file, content)
         return codec.plan_from_json(content["plan"])
     except (FileNotFoundError, NotADirectoryError):
@@ -46,7 +49,7 @@ def read_plan(path: str | Path, *, follow_links: bool = False) -> Plan | None:
         raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use --overwrite") from error
 
 
-def check_same_plan(path: Path, stored: Plan, plan: Plan) -> None:
+def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     """Refuse to go on with a store that was made with another plan.
 
     Raises:

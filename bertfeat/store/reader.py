@@ -17,10 +17,13 @@ import pyarrow as pa
 from bertfeat.config import Level, StoreDtype, VectorEncoding
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
+from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
+from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.parts import read_part_metadata
 from bertfeat.store.partvectors import KnownRuns, PartVectors, opened_vectors
+from bertfeat.store.scanning import scan_parquet
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import RowGroup, check_rows, find_row_groups, slice_vectors, take_columns, take_vectors
 from bertfeat.store.vectors import VectorSource, find_source, opened_part
@@ -47,11 +50,11 @@ class FeatureBatch:
         return range(self.start, self.start + len(self.vectors))
 
 
-def open_store(path: str | Path, *, allow_incomplete: bool = False) -> Store:
+def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False) -> Store:
     """Open a store for reading.
 
     Args:
-        path: Its folder.
+        path: Its folder, or its URL in an object store.
         allow_incomplete: Read the shards that are done of a store whose run has not finished.
 
     Raises:
@@ -60,16 +63,17 @@ def open_store(path: str | Path, *, allow_incomplete: bool = False) -> Store:
     Example:
         >>> open_store("features").numpy("word", "concat_last4")  # doctest: +SKIP
     """
-    root = Path(path)
+    folder = folder_at(path)
+    root = folder.path
     try:
-        return Store(root, read_manifest(root, follow_links=True))
+        return Store(root, read_manifest(folder, follow_links=True))
     except (FileNotFoundError, NotADirectoryError):
         pass
-    plan = planfile.read_plan(root, follow_links=True)
+    plan = planfile.read_plan(folder, follow_links=True)
     if plan is None:
         what = "no such folder" if not root.exists() else f"not a bertfeat store: it has no {layout.MANIFEST}"
         raise StoreError(f"{root}: {what}")
-    done = receipts.finished(root, plan)
+    done = receipts.finished(folder, plan)
     if not allow_incomplete:
         raise StoreError(
             f"{root}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
@@ -86,7 +90,7 @@ class Store:
     word that lost its tokens to truncation) holds NaN; `valid` tells which these are.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
         self.path = path
         self.manifest = manifest
         self._layout = VectorLayout(StoreDtype(manifest["store_dtype"]), VectorEncoding(manifest["vector_encoding"]))
@@ -129,7 +133,7 @@ class Store:
 
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the shards that are done, with their times, in corpus order."""
-        return tuple(stored.receipt for stored in receipts.finished(self.path, self.plan))
+        return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level.
@@ -171,7 +175,7 @@ class Store:
 
     def scan(self, level: str) -> pl.LazyFrame:
         """Return a level as a lazy frame that reads only what is used; binary vectors become arrays on the way."""
-        frame = pl.scan_parquet(self._paths(level), glob=False)
+        frame = scan_parquet(self._paths(level))
         if self._layout.encoding is VectorEncoding.BINARY:
             inner = self._layout.polars
             frame = frame.with_columns(
@@ -328,7 +332,7 @@ class Store:
     def _source(self, level: str, feature: str) -> VectorSource:
         return find_source(self.schema(level), feature, self.manifest["model"]["n_layers"])
 
-    def _paths(self, level: str) -> list[Path]:
+    def _paths(self, level: str) -> list[AnyPath]:
         paths = [self.path / part.path for part in self.parts(level)]
         if not paths:
             raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from bertfeat.records import BadRow, Plan, Receipt
+from bertfeat.storage import AnyPath
 from bertfeat.store import codec, files, layout
-from bertfeat.store.parts import is_whole
+from bertfeat.store.folder import Folder, Listing, folder_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,9 @@ class QuarantineInfo:
 class StoredReceipt:
     """A receipt as it lies on disk.
 
-    `stamps` hold the modification time (ns) that each part had when it was last known to be whole: while it stays,
-    a rerun need not read the part again. They are no part of what is reproducible.
+    `stamps` hold the modification time (ns) that each part had when it was last known to be whole, in an object store
+    a number made from its entity tag: while it stays, a rerun need not read the part again. They are no part of what
+    is reproducible.
     """
 
     receipt: Receipt
@@ -37,7 +43,7 @@ class StoredReceipt:
     stamps: Mapping[str, int]
 
 
-def write_quarantine(root: Path, shard: int, rows: Sequence[BadRow]) -> QuarantineInfo | None:
+def write_quarantine(folder: Folder, shard: int, rows: Sequence[BadRow]) -> QuarantineInfo | None:
     """Write the rows that a shard set aside, one JSON object a line, raw bytes in base64; None when there are none.
 
     Raises:
@@ -45,11 +51,11 @@ def write_quarantine(root: Path, shard: int, rows: Sequence[BadRow]) -> Quaranti
     """
     name = layout.quarantine_path(shard)
     if not rows:
-        files.unlink_durably(root / name)
+        folder.remove(name)
         return None
     data = "".join(codec.canonical_json(_bad_row(row)) + "\n" for row in rows).encode()
-    digest = files.write_atomic(root, name, data, "quarantine")
-    return QuarantineInfo(name, len(rows), len(data), digest)
+    folder.commit(name, data, "quarantine")
+    return QuarantineInfo(name, len(rows), len(data), xxhash.xxh3_128_hexdigest(data))
 
 
 def _bad_row(row: BadRow) -> dict[str, Any]:
@@ -57,7 +63,7 @@ def _bad_row(row: BadRow) -> dict[str, Any]:
     return {"index": row.index, "path": row.path, "row": row.row, "reason": row.reason, "raw": raw}
 
 
-def read_quarantine(path: Path) -> list[BadRow]:
+def read_quarantine(path: AnyPath) -> list[BadRow]:
     """Return the rows in a quarantine file.
 
     Raises:
@@ -65,25 +71,50 @@ def read_quarantine(path: Path) -> list[BadRow]:
         ValueError: It is damaged.
     """
     rows = []
-    for line in files.read_small(path).splitlines():
+    for line in folder_at(path.parent).read(path.name).splitlines():
         content = json.loads(line)
         raw = None if content["raw"] is None else base64.b64decode(content["raw"])
         rows.append(BadRow(content["index"], content["path"], content["row"], content["reason"], raw))
     return rows
 
 
-def write_receipt(root: Path, receipt: Receipt, quarantine: QuarantineInfo | None) -> StoredReceipt:
-    """Write a receipt, with the present modification times of its parts.
+def commit_receipt(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo | None) -> Receipt:
+    """Write the receipt of a shard that has just been done, and return the one that then stands.
+
+    Raises:
+        RunError: The system refused a write, or another run has written the receipt of something else.
+    """
+
+    def says_the_same(data: bytes) -> bool:
+        try:
+            other = _from_json(data)
+        except ValueError:
+            return False
+        return (other.receipt.plan_hash, other.receipt.parts) == (receipt.plan_hash, receipt.parts)
+
+    data = codec.seal(_to_json(_stamped(folder, receipt, quarantine)))
+    return _from_json(folder.commit(layout.receipt_path(receipt.shard), data, "receipt", says_the_same)).receipt
+
+
+def restamp(folder: Folder, stored: StoredReceipt) -> None:
+    """Write a receipt anew, with the present stamps of its parts.
 
     Raises:
         RunError: The system refused a write.
     """
-    name = layout.receipt_path(receipt.shard)
-    with files.write_errors(root, name):
-        stamps = {part.path: (root / part.path).lstat().st_mtime_ns for part in receipt.parts}
-    stored = StoredReceipt(receipt, quarantine, stamps)
-    files.write_atomic(root, name, codec.seal(_to_json(stored)), "receipt")
-    return stored
+    stamped = _stamped(folder, stored.receipt, stored.quarantine)
+    folder.write(layout.receipt_path(stored.receipt.shard), codec.seal(_to_json(stamped)), "receipt")
+
+
+def _stamped(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo | None) -> StoredReceipt:
+    stamps = {}
+    for part in receipt.parts:
+        with files.write_errors(folder.path, part.path):
+            info = folder.info(part.path)
+            if info is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            stamps[part.path] = info.stamp
+    return StoredReceipt(receipt, quarantine, stamps)
 
 
 def _to_json(stored: StoredReceipt) -> dict[str, Any]:
@@ -106,7 +137,7 @@ def quarantine_from_json(content: Mapping[str, Any] | None) -> QuarantineInfo | 
     return None if content is None else QuarantineInfo(**content)
 
 
-def read_receipt(root: Path, shard: int) -> StoredReceipt:
+def read_receipt(place: AnyPath | Folder, shard: int) -> StoredReceipt:
     """Return a shard's receipt.
 
     Raises:
@@ -114,15 +145,33 @@ def read_receipt(root: Path, shard: int) -> StoredReceipt:
         ValueError: It is damaged, or another shard's.
         OSError: It cannot be read.
     """
-    content = codec.unseal(files.read_small(root / layout.receipt_path(shard)))
+    return _receipt_of(shard, folder_at(place).read(layout.receipt_path(shard)))
+
+
+def read_receipts(folder: Folder, shards: Iterable[int]) -> Iterator[StoredReceipt]:
+    """Yield the receipts of some shards, in order; those that are missing or damaged are passed over."""
+    numbers = {layout.receipt_path(shard): shard for shard in shards}
+    for name, data in folder.read_each(numbers):
+        if isinstance(data, OSError):
+            continue
+        with contextlib.suppress(ValueError):
+            yield _receipt_of(numbers[name], data)
+
+
+def _receipt_of(shard: int, data: bytes) -> StoredReceipt:
+    stored = _from_json(data)
+    if stored.receipt.shard != shard:
+        raise ValueError(f"the receipt of shard {stored.receipt.shard}")
+    return stored
+
+
+def _from_json(data: bytes) -> StoredReceipt:
+    content = codec.unseal(data)
     try:
         receipt = codec.receipt_from_json(content["receipt"])
-        stored = StoredReceipt(receipt, quarantine_from_json(content["quarantine"]), content["stamps"])
+        return StoredReceipt(receipt, quarantine_from_json(content["quarantine"]), content["stamps"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a receipt: {error}") from error
-    if receipt.shard != shard:
-        raise ValueError(f"the receipt of shard {receipt.shard}")
-    return stored
 
 
 def fault_of(stored: StoredReceipt, plan: Plan) -> str | None:
@@ -136,45 +185,38 @@ def fault_of(stored: StoredReceipt, plan: Plan) -> str | None:
     return None
 
 
-def stands(root: Path, stored: StoredReceipt) -> bool:
+def stands(listing: Listing, stored: StoredReceipt) -> bool:
     """Say whether the files of a receipt are there in the right size, without reading them."""
     listed = [(part.path, part.n_bytes) for part in stored.receipt.parts]
     if stored.quarantine is not None:
         listed.append((stored.quarantine.path, stored.quarantine.n_bytes))
-    return all(_is_file_of(root / path, n_bytes) for path, n_bytes in listed)
+    return all(_is_file_of(listing, path, n_bytes) for path, n_bytes in listed)
 
 
-def _is_file_of(path: Path, n_bytes: int) -> bool:
-    return path.is_file() and not path.is_symlink() and path.stat().st_size == n_bytes
-
-
-def is_untouched(root: Path, stored: StoredReceipt) -> bool:
-    """Say whether every part still has the modification time that the receipt knows."""
-    return all((root / p.path).lstat().st_mtime_ns == stored.stamps.get(p.path) for p in stored.receipt.parts)
-
-
-def is_sound(root: Path, stored: StoredReceipt) -> bool:
-    """Say whether every file of a receipt has its digest; reads them all."""
-    quarantine = stored.quarantine
-    parts_sound = all(is_whole(root / part.path, part) for part in stored.receipt.parts)
-    return parts_sound and (quarantine is None or _digest_is(root / quarantine.path, quarantine.digest))
-
-
-def _digest_is(path: Path, digest: str) -> bool:
+def _is_file_of(listing: Listing, name: str, n_bytes: int) -> bool:
     try:
-        return files.digest_of(path) == digest
-    except OSError:
+        info = listing.info(name)
+    except NotADirectoryError:
         return False
+    return info is not None and info.oddity is None and info.n_bytes == n_bytes
 
 
-def finished(root: Path, plan: Plan) -> list[StoredReceipt]:
+def is_untouched(listing: Listing, stored: StoredReceipt) -> bool:
+    """Say whether every part still has the stamp that the receipt knows."""
+    infos = ((listing.info(part.path), stored.stamps.get(part.path)) for part in stored.receipt.parts)
+    return all(info is not None and info.stamp == stamp for info, stamp in infos)
+
+
+def is_sound(folder: Folder, stored: StoredReceipt) -> bool:
+    """Say whether every file of a receipt has its digest; reads them all."""
+    listed = [(part.path, part.n_bytes, part.digest) for part in stored.receipt.parts]
+    if stored.quarantine is not None:
+        listed.append((stored.quarantine.path, stored.quarantine.n_bytes, stored.quarantine.digest))
+    return all(folder.is_whole(*file) for file in listed)
+
+
+def finished(folder: Folder, plan: Plan) -> list[StoredReceipt]:
     """Return the receipts of a plan's shards whose files stand, in corpus order; damaged ones are passed over."""
-    done = []
-    for shard in plan.shards:
-        try:
-            stored = read_receipt(root, shard.index)
-        except (OSError, ValueError):
-            continue
-        if fault_of(stored, plan) is None and stands(root, stored):
-            done.append(stored)
-    return done
+    found = read_receipts(folder, [shard.index for shard in plan.shards])
+    listing = folder.listing()
+    return [stored for stored in found if fault_of(stored, plan) is None and stands(listing, stored)]

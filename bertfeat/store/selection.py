@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import IntArray
+from bertfeat.storage import AnyPath
 from bertfeat.store.partvectors import KnownRuns, opened_vectors
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.vectors import VectorSource, opened_part
@@ -29,13 +29,13 @@ _R = TypeVar("_R")
 class RowGroup:
     """A row group of a part: rows `start` to `stop - 1` of the level."""
 
-    path: Path
+    path: AnyPath
     number: int
     start: int
     stop: int
 
 
-def find_row_groups(paths: Sequence[Path], n_rows: Sequence[int] | None = None) -> list[RowGroup]:
+def find_row_groups(paths: Sequence[AnyPath], n_rows: Sequence[int] | None = None) -> list[RowGroup]:
     """Return the row groups of a level's parts, in order.
 
     Args:
@@ -46,7 +46,7 @@ def find_row_groups(paths: Sequence[Path], n_rows: Sequence[int] | None = None) 
         StoreError: A part is missing or damaged, or has other rows.
     """
 
-    def read(path: Path) -> list[int]:
+    def read(path: AnyPath) -> list[int]:
         with opened_part(path) as file:
             return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
 

@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from bertfeat.config import Combine, VectorEncoding
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import LevelSchema
+from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store.schema import VectorLayout
 
 _LAYER = re.compile(r"layer_(\d{2,})")
@@ -120,14 +120,25 @@ def _stored_layers(schema: LevelSchema) -> dict[int, tuple[str, int, int]]:
 
 
 @contextlib.contextmanager
-def opened_part(path: Path) -> Iterator[pq.ParquetFile]:
+def open_parquet(path: AnyPath) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file, of an object those pieces that are asked for, with few requests."""
+    if not isinstance(path, ObjectPath):
+        with pq.ParquetFile(path) as file:
+            yield file
+        return
+    with path.open() as source, pq.ParquetFile(source, pre_buffer=True) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def opened_part(path: AnyPath) -> Iterator[pq.ParquetFile]:
     """Open a part for reading.
 
     Raises:
         StoreError: It is missing or damaged, now or while it is read.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())

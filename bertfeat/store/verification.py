@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,14 @@ import pyarrow.parquet as pq
 from bertfeat.config import Level
 from bertfeat.errors import StoreError
 from bertfeat.records import PartInfo, Plan
-from bertfeat.store import codec, files, layout, opening, planfile, receipts
-from bertfeat.store.lock import StoreLock
+from bertfeat.storage import ObjectPath
+from bertfeat.store import codec, layout, opening, planfile, receipts
+from bertfeat.store.folder import Folder, folder_at
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.parts import read_part_metadata
 from bertfeat.store.receipts import StoredReceipt
 from bertfeat.store.schema import arrow_schema
+from bertfeat.store.vectors import open_parquet
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +55,17 @@ class VerifyReport:
         return tuple(sorted({problem.shard for problem in self.problems if problem.shard is not None}))
 
 
-def verify(path: str | Path, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+def verify(path: str | Path | ObjectPath, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Read every file of a store and say what is wrong with it; changes nothing.
 
     Args:
-        path: The store's folder.
+        path: The store's folder, or its URL in an object store.
         progress: Called with (shards checked, shards).
 
     Raises:
         StoreError: There is no store at all, or it is of a newer format.
     """
-    root = Path(path)
-    check = _Check(root)
+    check = _Check(folder_at(path))
     plan = check.plan()
     if plan is None:
         return check.report()
@@ -82,7 +82,7 @@ def verify(path: str | Path, *, progress: Callable[[int, int], None] | None = No
     return check.report()
 
 
-def mark_for_redoing(path: str | Path, report: VerifyReport) -> tuple[int, ...]:
+def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tuple[int, ...]:
     """Have the next run of the extraction do the shards that a report names again; return them.
 
     A rerun by itself reads a part again only when its size or modification time has changed; a mark does not depend on
@@ -94,31 +94,24 @@ def mark_for_redoing(path: str | Path, report: VerifyReport) -> tuple[int, ...]:
     """
     if not report.bad_shards:
         return ()
-    root = Path(path)
-    lock = StoreLock(root)
+    folder = folder_at(path)
+    lock = folder.lock()
     try:
         # Without a receipt that can be read a shard is done again anyway.
-        vouched = [shard for shard in report.bad_shards if _has_receipt(root, shard)]
+        vouched = [stored.receipt.shard for stored in receipts.read_receipts(folder, report.bad_shards)]
         if vouched:
-            opening.mark_damaged(root, vouched)
+            opening.mark_damaged(folder, vouched)
     finally:
         lock.release()
     return report.bad_shards
 
 
-def _has_receipt(root: Path, shard: int) -> bool:
-    try:
-        receipts.read_receipt(root, shard)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 class _Check:
     """Collects problems and counts while the pieces of one store are looked at."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._listing = folder.listing()
         self._problems: list[Problem] = []
         self._n_parts = self._n_rows = self._n_bytes = 0
 
@@ -131,17 +124,17 @@ class _Check:
     def plan(self) -> Plan | None:
         """Return the plan; without one, check the parts against the manifest alone."""
         try:
-            plan = planfile.read_plan(self._root)
+            plan = planfile.read_plan(self._folder)
         except planfile.PlanDamaged as error:
             self._add(None, layout.PLAN, str(error.__cause__))
         else:
             if plan is not None:
                 return plan
-            if not (self._root / layout.MANIFEST).is_file():
-                raise StoreError(f"{self._root}: no bertfeat store")
+            if self._listing.info(layout.MANIFEST) is None:
+                raise StoreError(f"{self._folder.path}: no bertfeat store")
             self._add(None, layout.PLAN, "missing")
         try:
-            listed = receipts_in(read_manifest(self._root))
+            listed = receipts_in(read_manifest(self._folder))
         except (OSError, StoreError, KeyError, TypeError, ValueError) as error:
             self._add(None, layout.MANIFEST, str(error))
             return None
@@ -154,7 +147,7 @@ class _Check:
         """Check a shard's receipt, and its files against the receipt; return the receipt if it can be used."""
         name = layout.receipt_path(shard)
         try:
-            stored = receipts.read_receipt(self._root, shard)
+            stored = receipts.read_receipt(self._folder, shard)
         except FileNotFoundError:
             self._add(shard, name, "missing: the shard is not done")
             return None
@@ -178,14 +171,15 @@ class _Check:
         return self._file(shard, part.path, part.n_bytes, part.digest)
 
     def _file(self, shard: int, name: str, n_bytes: int, digest: str) -> bool:
-        path = self._root / name
         try:
-            status = path.lstat()
-            if not stat.S_ISREG(status.st_mode):
-                reason = f"not a file ({files.kind_of(path)})"
-            elif status.st_size != n_bytes:
-                reason = f"{status.st_size} bytes, its receipt says {n_bytes}"
-            elif (found := files.digest_of(path)) != digest:
+            info = self._listing.info(name)
+            if info is None:
+                reason = "missing"
+            elif info.oddity is not None:
+                reason = f"not a file ({info.oddity})"
+            elif info.n_bytes != n_bytes:
+                reason = f"{info.n_bytes} bytes, its receipt says {n_bytes}"
+            elif (found := self._folder.digest(name)) != digest:
                 reason = f"digest {found}, its receipt says {digest}"
             else:
                 return True
@@ -199,7 +193,7 @@ class _Check:
     def _content(self, plan: Plan, shard: int, part: PartInfo) -> None:
         """Check what a part says of itself; its bytes are those that were written."""
         try:
-            with pq.ParquetFile(self._root / part.path) as file:
+            with open_parquet(self._folder.path / part.path) as file:
                 reasons = list(_content_faults(file, plan, shard, part))
         except (pa.ArrowException, OSError, ValueError) as error:
             reasons = [f"cannot be opened: {error}"]
@@ -217,8 +211,8 @@ class _Check:
     def manifest(self, plan: Plan, stored: list[StoredReceipt] | None) -> None:
         """Check the manifest against the receipts (None when some cannot be used)."""
         try:
-            found = files.read_small(self._root / layout.MANIFEST)
-            read_manifest(self._root)
+            found = self._folder.read(layout.MANIFEST)
+            read_manifest(self._folder)
         except FileNotFoundError:
             self._add(None, layout.MANIFEST, "missing: the run has not finished")
         except (OSError, StoreError) as error:
@@ -231,9 +225,8 @@ class _Check:
         """Name the files in the levels' folders that no shard of the plan has written: readers would take them in."""
         expected = {layout.part_path(level, shard) for level in plan.schemas for shard in shards}
         for level in Level:
-            folder = self._root / level
-            for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-                name = f"{level}/{file.name}"
+            for entry in self._folder.entries(level):
+                name = f"{level}/{entry}"
                 if name not in expected:
                     self._add(None, name, "belongs to no shard of the plan")
 

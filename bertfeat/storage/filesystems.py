@@ -1,0 +1,113 @@
+"""The fsspec file system behind a URL, and what it raises as errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from bertfeat.errors import BertfeatError, RunError, StorageError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+
+class _Package(NamedTuple):
+    name: str
+    extra: str
+    credentials: str
+
+
+_S3 = _Package("s3fs", "s3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE")
+_GCS = _Package("gcsfs", "gcs", "GOOGLE_APPLICATION_CREDENTIALS, or gcloud auth application-default login")
+# By the scheme of a URL.
+PACKAGES = {"s3": _S3, "gs": _GCS, "gcs": _GCS}
+
+# Names, for the libraries that define these are imported by fsspec alone, and only when they are needed.
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError"}
+_NO_BUCKET = {"NoSuchBucket"}
+# Not every server names the condition that failed, which s3fs goes by; no other than this one is ever set.
+_IS_THERE = {"PreconditionFailed", "412"}
+
+
+def open_filesystem(scheme: str) -> AbstractFileSystem:
+    """Return the file system of a scheme, configured by the environment and by fsspec's own configuration.
+
+    Raises:
+        StorageError: Its package is not installed.
+    """
+    package = PACKAGES[scheme]
+    try:
+        return _filesystem(scheme, os.getpid())
+    except ImportError as error:
+        raise StorageError(
+            f"{scheme}:// needs the package {package.name} ({error}); run pip install 'bertfeat[{package.extra}]'"
+        ) from error
+
+
+@functools.cache
+def _filesystem(scheme: str, pid: int) -> AbstractFileSystem:  # noqa: ARG001
+    """Return one file system a process, which its threads share; fsspec by itself keeps one a thread."""
+    import fsspec
+
+    # Listings that are kept would not show what other processes write.
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+
+
+def forget_filesystems() -> None:
+    """Have the next use of an object store read the environment and fsspec's configuration anew."""
+    _filesystem.cache_clear()
+
+
+@contextlib.contextmanager
+def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Iterator[None]:
+    """Turn what a file system raises into few kinds of errors.
+
+    Args:
+        scheme: The URL's scheme.
+        url: What it is about.
+        needs_no_object: The operation makes or lists objects: only a bucket can be missing.
+
+    Raises:
+        FileNotFoundError: There is no such object.
+        FileExistsError: There is one already, and it was to be created.
+        StorageError: There is no such bucket, or the credentials are missing or do not give the right.
+        RunError: Anything else, such as a network that fails; the file systems have tried again by themselves.
+    """
+    try:
+        yield
+    except (BertfeatError, FileExistsError):
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        if _code(cause) in _IS_THERE:
+            raise FileExistsError(f"{url}: there is such an object") from error
+        names = {kind.__name__ for kind in (*type(error).__mro__, *type(cause).__mro__)}
+        if names & _NO_BUCKET or (needs_no_object and isinstance(error, FileNotFoundError)):
+            raise StorageError(f"{url}: no such bucket; create it, or check its name and the endpoint") from error
+        if isinstance(error, FileNotFoundError):
+            raise
+        if names & _NO_CREDENTIALS or isinstance(error, PermissionError) or _is_forbidden(error):
+            raise StorageError(
+                f"{url}: no access ({_line(error)}); check the credentials ({PACKAGES[scheme].credentials}) and their "
+                "rights"
+            ) from error
+        raise RunError(f"{url}: {_line(error)}; see to it and run the same command again") from error
+
+
+def _code(cause: BaseException) -> object:
+    """Return what the server of an S3 request calls its error."""
+    response = getattr(cause, "response", None)
+    return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+
+
+def _is_forbidden(error: Exception) -> bool:
+    """Tell whether gcsfs, which has no error of its own for it, was refused."""
+    return getattr(error, "code", None) in (401, 403) or str(error).startswith("Forbidden")
+
+
+def _line(error: Exception) -> str:
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return " ".join(text.split()).rstrip(".") or type(error).__name__

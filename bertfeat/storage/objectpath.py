@@ -1,0 +1,235 @@
+"""An object in an object store, or the common beginning of the names of several."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from bertfeat.storage.filesystems import clear_errors, open_filesystem
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+    from fsspec import AbstractFileSystem
+
+# A file is uploaded in pieces of this size, several at a time, and becomes visible with the last request.
+_UPLOAD_BYTES = 8 << 20
+_READ_AHEAD_BYTES = 8 << 20
+_N_REQUESTS = 16
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What an object store says of an object.
+
+    `version` differs when the content does (the entity tag, where there is one); `modified` is by the store's clock.
+    """
+
+    n_bytes: int
+    version: str
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPath:
+    """A place in an object store: what `Path` is among files, for the few things that are needed; it pickles.
+
+    Every operation raises what `clear_errors` makes of the store's errors.
+    """
+
+    scheme: str
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self._place}"
+
+    def __truediv__(self, name: str) -> ObjectPath:
+        return ObjectPath(self.scheme, self.bucket, f"{self.key}/{name}" if self.key else name)
+
+    @property
+    def name(self) -> str:
+        """What stands behind the last slash."""
+        return self._place.rpartition("/")[2]
+
+    @property
+    def parent(self) -> ObjectPath:
+        """What stands before the last slash."""
+        return ObjectPath(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
+    @property
+    def filesystem(self) -> AbstractFileSystem:
+        """The fsspec file system, one a process."""
+        return open_filesystem(self.scheme)
+
+    @property
+    def _place(self) -> str:
+        return f"{self.bucket}/{self.key}" if self.key else self.bucket
+
+    def _errors(self, *, needs_no_object: bool = False) -> AbstractContextManager[None]:
+        return clear_errors(self.scheme, str(self), needs_no_object=needs_no_object)
+
+    def exists(self) -> bool:
+        """Tell whether there is an object here, or one below."""
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        """Tell whether there is an object of this name."""
+        try:
+            self.info()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_dir(self) -> bool:
+        """Tell whether there are objects below."""
+        with self._errors():
+            return any(entry["name"] != self._place for entry in self._entries())
+
+    def _entries(self) -> list[dict[str, Any]]:
+        try:
+            return list(self.filesystem.ls(self._place, detail=True))
+        except FileNotFoundError as error:
+            if error.__cause__ is not None:
+                raise
+            return []
+
+    def info(self) -> ObjectInfo:
+        """Describe an object."""
+        with self._errors():
+            found = self.filesystem.info(self._place)
+        if found.get("type") == "directory":
+            raise FileNotFoundError(f"{self}: no such object")
+        return _info(found)
+
+    def find(self) -> dict[str, ObjectInfo]:
+        """Describe all objects below, by their names from here on; what browsers make to show a folder is left out."""
+        prefix = self._place + "/"
+        with self._errors(needs_no_object=True):
+            found = self.filesystem.find(self._place, detail=True)
+        return {
+            name.removeprefix(prefix): _info(entry)
+            for name, entry in sorted(found.items())
+            if name.startswith(prefix) and not name.endswith("/")
+        }
+
+    def glob(self) -> list[ObjectPath]:
+        """Return the objects that a pattern names, sorted."""
+        with self._errors(needs_no_object=True):
+            found = self.filesystem.glob(self._place, detail=True)
+        names = sorted(name for name, entry in found.items() if entry["type"] == "file")
+        return [ObjectPath(self.scheme, self.bucket, name.partition("/")[2]) for name in names]
+
+    def read_bytes(self, start: int | None = None, stop: int | None = None) -> bytes:
+        """Return an object's content, or the bytes `start` to `stop - 1` of it."""
+        with self._errors():
+            return bytes(self.filesystem.cat_file(self._place, start=start, end=stop))
+
+    def write_bytes(self, data: bytes) -> None:
+        """Write an object in one request; one that is there is replaced."""
+        with self._errors(needs_no_object=True):
+            self.filesystem.pipe_file(self._place, data)
+
+    def create_bytes(self, data: bytes) -> None:
+        """Write an object in one request that the store refuses when there is one.
+
+        Raises:
+            FileExistsError: There is one with another content. One with this very content is the work of a request
+                whose answer was lost and that was sent again.
+        """
+        try:
+            with self._errors(needs_no_object=True):
+                self.filesystem.pipe_file(self._place, data, mode="create")
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                if self.read_bytes() == data:
+                    return
+            raise
+
+    def create_from(self, file: IO[bytes]) -> None:
+        """Upload a file, one without a name too; it becomes visible whole with the last request, or not at all.
+
+        Raises:
+            FileExistsError: There is an object already.
+        """
+        file.flush()
+        file.seek(0)
+        with self._errors(needs_no_object=True):
+            self.filesystem.put_file(f"/dev/fd/{file.fileno()}", self._place, mode="create", chunksize=_UPLOAD_BYTES)
+
+    def unlink(self) -> None:
+        """Remove an object if it is there."""
+        try:
+            with self._errors():
+                self.filesystem.rm_file(self._place)
+        except FileNotFoundError:
+            return
+
+    def open(self) -> ObjectReader:
+        """Open an object for reading anywhere in it."""
+        return ObjectReader(self, self.info().n_bytes)
+
+    def open_buffered(self) -> io.BufferedReader:
+        """Open an object for reading from beginning to end."""
+        return io.BufferedReader(self.open(), _READ_AHEAD_BYTES)
+
+
+class ObjectReader(io.RawIOBase):
+    """An object as a file that seeks; what is read is asked for in one request."""
+
+    def __init__(self, path: ObjectPath, n_bytes: int) -> None:
+        super().__init__()
+        self._path = path
+        self._n_bytes = n_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it seeks."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to a byte."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._n_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the byte that is read next."""
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Read as much as the buffer holds, or what is left."""
+        view = memoryview(buffer).cast("B")
+        stop = min(self._position + len(view), self._n_bytes)
+        if stop <= self._position:
+            return 0
+        data = self._path.read_bytes(self._position, stop)
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+def _info(entry: dict[str, Any]) -> ObjectInfo:
+    # s3fs, gcsfs, and the file systems that come with fsspec.
+    modified = next((entry[key] for key in ("LastModified", "mtime", "created") if entry.get(key)), None)
+    when = modified if isinstance(modified, datetime) else datetime.fromtimestamp(0, UTC)
+    tags = (str(entry[key]) for key in ("ETag", "etag", "generation") if entry.get(key))
+    return ObjectInfo(int(entry["size"]), next(tags, when.isoformat()), when.astimezone(UTC))
+
+
+def concurrently(function: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
+    """Yield what a function gives for each item, in order, several at a time: a request is mostly waiting."""
+    with ThreadPoolExecutor(_N_REQUESTS, "objects") as pool:
+        yield from pool.map(function, items)

@@ -1,0 +1,70 @@
+"""From what a user names to a local path or an object; a URL never becomes a `Path`, which would fold its slashes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bertfeat.errors import StorageError
+from bertfeat.storage.filesystems import PACKAGES
+from bertfeat.storage.objectpath import ObjectPath
+
+AnyPath = Path | ObjectPath
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+# What `Path` makes of a URL.
+_FOLDED = re.compile(rf"({'|'.join(PACKAGES)}):/(?!/)")
+
+
+def is_url(place: object) -> bool:
+    """Tell whether something names an object and no local file.
+
+    Example:
+        >>> is_url("s3://bucket/corpus.txt"), is_url("corpus.txt")
+        (True, False)
+    """
+    return isinstance(place, ObjectPath) or (isinstance(place, str) and _URL.match(place) is not None)
+
+
+def as_path(place: str | Path | ObjectPath) -> AnyPath:
+    """Return what a user names as a local path or, of a URL, as an object.
+
+    Raises:
+        StorageError: The URL is of no known kind or names no bucket, or was made a `Path` before.
+
+    Example:
+        >>> str(as_path("s3://bucket/features/"))
+        's3://bucket/features'
+    """
+    if isinstance(place, ObjectPath):
+        return place
+    match = _URL.match(place) if isinstance(place, str) else None
+    if match is None:
+        if _FOLDED.match(str(place)):
+            raise StorageError(f"{place}: a URL that was made a Path, which folds its slashes; pass it as a string")
+        return Path(place)
+    scheme = match["scheme"].lower()
+    if scheme not in PACKAGES:
+        known = ", ".join(f"{name}://" for name in PACKAGES)
+        raise StorageError(f"{place}: no object store that is known; pass a path, or a URL with {known}")
+    bucket, _, key = match["rest"].partition("/")
+    key = key.rstrip("/")
+    if not bucket or "" in key.split("/")[:-1] or "?" in key:
+        raise StorageError(f"{place}: not a place in an object store; write {scheme}://BUCKET/NAME")
+    return ObjectPath(scheme, bucket, key)
+
+
+def local_path(place: str | Path, what: str) -> Path:
+    """Return a local path, for what is not kept in object stores.
+
+    Args:
+        place: What the user names.
+        what: What is to be kept there, for the message: `an index`.
+
+    Raises:
+        StorageError: It is a URL.
+    """
+    path = as_path(place)
+    if isinstance(path, ObjectPath):
+        raise StorageError(f"{place}: {what} lies in a local folder; name one, and copy it with the store's own tools")
+    return path

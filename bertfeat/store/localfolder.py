@@ -1,0 +1,195 @@
+"""A store's folder on a file system: files are written under a temporary name, synced, and given their final one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from bertfeat.config import Level
+from bertfeat.errors import StoreError
+from bertfeat.store import files, layout
+from bertfeat.store.folder import Contents, FileInfo, Folder, Found, Listing
+from bertfeat.store.lock import StoreLock
+from bertfeat.store.steps import step
+
+
+class LocalFolder(Folder):
+    """A folder on a file system that the process sees; its listing is always the present state."""
+
+    replaces_parts: ClassVar[bool] = True
+
+    def __init__(self, path: Path) -> None:
+        self.path: Path = path
+        # What `create` made, innermost first.
+        self._created: list[Path] = []
+
+    def contents(self) -> Contents:
+        """Say what stands here."""
+        root = self.path
+        if not os.path.lexists(root):
+            return Contents(Found.NOTHING, has_private=False, foreign=[], links=[], entries=[])
+        if root.is_symlink() or not root.is_dir():
+            raise StoreError(f"{root}: not a folder ({files.kind_of(root)}); choose another --output")
+        entries = sorted(entry.name for entry in root.iterdir())
+        foreign = layout.foreign_entries(root)
+        return Contents(
+            Found.STORE if entries else Found.EMPTY,
+            has_private=(root / layout.PRIVATE).is_dir(),
+            foreign=foreign,
+            links=[name for name in foreign if (root / name).is_symlink()],
+            entries=entries,
+        )
+
+    def create(self) -> None:
+        """Create the folder, missing parents and its private folder."""
+        missing = [self.path, *self.path.parents]
+        missing = missing[: next((i for i, folder in enumerate(missing) if folder.exists()), len(missing))]
+        try:
+            for folder in reversed(missing):
+                if files.make_folder(folder):
+                    self._created.insert(0, folder)
+            files.make_folder(self.path / layout.PRIVATE)
+        except BaseException:
+            self.remove_if_empty()
+            raise
+
+    def lock(self) -> StoreLock:
+        """Take the kernel's lock."""
+        return StoreLock(self.path)
+
+    def prepare(self, levels: tuple[Level, ...]) -> None:
+        """Create the folders inside."""
+        for name in layout.folders(levels):
+            files.make_folder(self.path / name)
+
+    def discard(self, levels: tuple[Level, ...]) -> None:
+        """Remove what opening a store has made."""
+        self.clean_tmp()
+        for name in (layout.MANIFEST, layout.PLAN, layout.LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        _remove_empty([*(self.path / name for name in reversed(layout.folders(levels))), *self._created])
+
+    def remove_if_empty(self) -> None:
+        """Remove the folders that `create` made."""
+        _remove_empty([self.path / layout.PRIVATE, *self._created])
+
+    def remove_each(self, names: Sequence[str]) -> None:
+        """Remove files in the order of their names, in which the private folder comes before the levels."""
+        for name in sorted(names):
+            (self.path / name).unlink()
+
+    def remove_levels(self) -> None:
+        """Remove the levels' folders."""
+        for level in Level:
+            if (self.path / level).is_dir():
+                (self.path / level).rmdir()
+
+    def clean_tmp(self) -> None:
+        """Remove the unfinished files of processes that died."""
+        if not (self.path / layout.TMP).is_dir():
+            return
+        with files.write_errors(self.path, layout.TMP):
+            for file in (self.path / layout.TMP).iterdir():
+                file.unlink(missing_ok=True)
+
+    def listing(self) -> Listing:
+        """Return the folder itself."""
+        return self
+
+    def owned(self) -> list[str]:
+        """Return the parts, receipts and quarantine files."""
+        return layout.owned_files(self.path)
+
+    def info(self, name: str) -> FileInfo | None:
+        """Describe a file by its size and modification time (ns), without following a symbolic link."""
+        path = self.path / name
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return None
+        oddity = None if stat.S_ISREG(status.st_mode) else files.kind_of(path)
+        return FileInfo(status.st_size, status.st_mtime_ns, oddity)
+
+    def entries(self, place: str) -> list[str]:
+        """Return the names of all that lies in a folder."""
+        folder = self.path / place
+        return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+
+    def read(self, name: str, *, follow_links: bool = False) -> bytes:
+        """Return a small file."""
+        return files.read_small(self.path / name, follow_links=follow_links)
+
+    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
+        """Yield small files one by one, each read when it is asked for."""
+        for name in names:
+            try:
+                yield name, self.read(name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                yield name, error
+
+    def digest(self, name: str) -> str:
+        """Return the xxh3-128 of a file."""
+        return files.digest_of(self.path / name)
+
+    def write(self, name: str, data: bytes, kind: str) -> str:
+        """Write a small file whole."""
+        return files.write_atomic(self.path, name, data, kind)
+
+    def commit(
+        self,
+        name: str,
+        data: bytes,
+        kind: str,
+        is_as_good: Callable[[bytes], bool] | None = None,  # noqa: ARG002
+    ) -> bytes:
+        """Write a small file whole; what a broken-off commit of the same plan left is replaced."""
+        files.write_atomic(self.path, name, data, kind)
+        return data
+
+    def write_part(self, name: str, stem: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:
+        """Write a part under a temporary name, sync it, and give it its final name.
+
+        Another part that stands there is replaced: no receipt vouches for it, so it is what a broken-off or damaged
+        commit of the same plan left.
+        """
+        root = self.path
+        tmp = files.tmp_path(root, stem)
+        with files.removed_on_error(tmp), files.write_errors(root, name):
+            with contextlib.closing(files.Sink(tmp)) as sink, files.write_errors(root, name, sink):
+                fill(sink)
+                step("part.written")
+                sink.sync()
+            step("part.synced")
+            self._publish(tmp, name, sink.n_bytes, sink.digest)
+        return sink.n_bytes, sink.digest
+
+    def _publish(self, tmp: Path, name: str, n_bytes: int, digest: str) -> None:
+        final = self.path / name
+        if files.link_exclusive(tmp, final):
+            step("part.linked")
+            tmp.unlink(missing_ok=True)
+        elif self.is_whole(name, n_bytes, digest):
+            step("part.linked")
+            tmp.unlink()
+        else:
+            tmp.replace(final)
+            step("part.linked")
+        step("part.unlinked")
+        files.sync_folder(final.parent)
+        step("part.durable")
+
+    def remove(self, name: str) -> None:
+        """Remove a file, and wait until its name is gone from the disk."""
+        files.unlink_durably(self.path / name)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()

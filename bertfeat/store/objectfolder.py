@@ -1,0 +1,199 @@
+"""A store's folder in an object store: objects appear whole, with one request, and what a commit makes must be new."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, ClassVar
+
+import xxhash
+
+from bertfeat.config import Level
+from bertfeat.errors import RunError, StoreError
+from bertfeat.storage import ObjectInfo, ObjectPath
+from bertfeat.storage.objectpath import concurrently
+from bertfeat.store import files, layout
+from bertfeat.store.folder import Contents, FileInfo, Folder, Found
+from bertfeat.store.objectlock import ObjectLock
+from bertfeat.store.steps import step
+
+_CHUNK_BYTES = 8 << 20
+
+
+class ObjectListing:
+    """The objects of a store, as of the moment when they were listed."""
+
+    def __init__(self, found: dict[str, ObjectInfo]) -> None:
+        self._found = found
+
+    def info(self, name: str) -> FileInfo | None:
+        """Describe an object; None when there is none."""
+        info = self._found.get(name)
+        return None if info is None else _file_info(info)
+
+    def owned(self) -> list[str]:
+        """Return the parts, receipts and quarantine files, sorted."""
+        return sorted(filter(layout.is_owned, self._found))
+
+
+class ObjectFolder(Folder):
+    """The objects below a URL.
+
+    Nothing is renamed here and there are no folders. A part is put together in a nameless temporary file, of which
+    nothing is left when the process dies, and uploaded by a request that the store refuses when there is one; what a
+    commit finds in its place is either the same or another run's.
+    """
+
+    replaces_parts: ClassVar[bool] = False
+
+    def __init__(self, path: ObjectPath) -> None:
+        self.path: ObjectPath = path
+        self._lock: ObjectLock | None = None
+
+    def contents(self) -> Contents:
+        """Say what stands here."""
+        names = list(self.path.find())
+        if not names and self.path.key and self.path.is_file():
+            raise StoreError(f"{self.path}: not a folder (an object); choose another --output")
+        return Contents(
+            Found.STORE if names else Found.NOTHING,
+            has_private=any(name.startswith(f"{layout.PRIVATE}/") for name in names),
+            foreign=[name for name in names if not layout.is_piece(name)],
+            links=[],
+            entries=sorted({name.partition("/")[0] for name in names}),
+        )
+
+    def create(self) -> None:
+        """Do nothing: a name with slashes needs no folders."""
+
+    def lock(self) -> ObjectLock:
+        """Take the lock."""
+        self._lock = ObjectLock(self.path)
+        return self._lock
+
+    def prepare(self, levels: tuple[Level, ...]) -> None:
+        """Do nothing: a name with slashes needs no folders."""
+
+    def discard(self, levels: tuple[Level, ...]) -> None:  # noqa: ARG002
+        """Remove what opening a store has made."""
+        for name in (layout.MANIFEST, layout.PLAN):
+            (self.path / name).unlink()
+        if self._lock is not None:
+            self._lock.discard()
+
+    def remove_if_empty(self) -> None:
+        """Do nothing: there are no folders."""
+
+    def remove_each(self, names: Sequence[str]) -> None:
+        """Remove objects, those in the private folder before all others."""
+        is_private = [name.startswith(f"{layout.PRIVATE}/") for name in names]
+        for first in (True, False):
+            chosen = [name for name, private in zip(names, is_private, strict=True) if private is first]
+            for _ in concurrently(lambda name: (self.path / name).unlink(), chosen):
+                pass
+
+    def remove_levels(self) -> None:
+        """Do nothing: there are no folders."""
+
+    def clean_tmp(self) -> None:
+        """Remove the marks of earlier runs on a cluster; what is unfinished has no name here."""
+        for name in (self.path / layout.TMP).find():
+            (self.path / layout.TMP / name).unlink()
+
+    def listing(self) -> ObjectListing:
+        """List all objects."""
+        return ObjectListing(self.path.find())
+
+    def info(self, name: str) -> FileInfo | None:
+        """Describe an object."""
+        try:
+            return _file_info((self.path / name).info())
+        except FileNotFoundError:
+            return None
+
+    def entries(self, place: str) -> list[str]:
+        """Return the names of what lies below."""
+        return sorted({name.partition("/")[0] for name in (self.path / place).find()})
+
+    def read(self, name: str, *, follow_links: bool = False) -> bytes:  # noqa: ARG002
+        """Return a small object."""
+        return (self.path / name).read_bytes()
+
+    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
+        """Yield small objects, several of which are read at a time; what is there is listed first."""
+        wanted = list(names)
+        there: set[str] = set()
+        for place in dict.fromkeys(name.rpartition("/")[0] for name in wanted):
+            there |= {f"{place}/{name}" for name in (self.path / place).find()}
+        chosen = [name for name in wanted if name in there]
+        yield from zip(chosen, concurrently(self.read, chosen), strict=True)
+
+    def digest(self, name: str) -> str:
+        """Return the xxh3-128 of an object, which is read whole, a few MB at a time."""
+        hasher = xxhash.xxh3_128()
+        with (self.path / name).open() as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                hasher.update(chunk)
+        return hasher.hexdigest()
+
+    def write(self, name: str, data: bytes, kind: str) -> str:
+        """Write an object, replacing one that is there."""
+        step(f"{kind}.written")
+        (self.path / name).write_bytes(data)
+        step(f"{kind}.durable")
+        return xxhash.xxh3_128_hexdigest(data)
+
+    def commit(self, name: str, data: bytes, kind: str, is_as_good: Callable[[bytes], bool] | None = None) -> bytes:
+        """Write an object that must be new, or as good as this one."""
+        step(f"{kind}.written")
+        try:
+            (self.path / name).create_bytes(data)
+        except FileExistsError as error:
+            data = self.read(name)
+            if is_as_good is None or not is_as_good(data):
+                raise self._taken_over(name) from error
+        step(f"{kind}.durable")
+        return data
+
+    def write_part(self, name: str, stem: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:  # noqa: ARG002
+        """Put a part together in a nameless temporary file, and upload it."""
+        with _spool() as (file, sink):
+            fill(sink)
+            step("part.written")
+            sink.sync()
+            try:
+                (self.path / name).create_from(file)
+            except FileExistsError as error:
+                if self.digest(name) != sink.digest:
+                    raise self._taken_over(name) from error
+            step("part.durable")
+            return sink.n_bytes, sink.digest
+
+    def _taken_over(self, name: str) -> RunError:
+        return RunError(
+            f"{self.path / name}: written by another run meanwhile; when no other run is at work on this store, run "
+            "the same command again"
+        )
+
+    def remove(self, name: str) -> None:
+        """Remove an object."""
+        (self.path / name).unlink()
+
+
+@contextlib.contextmanager
+def _spool() -> Iterator[tuple[IO[bytes], files.Sink]]:
+    """Give a temporary file without a name, and a sink that writes it."""
+    place = tempfile.gettempdir()
+    with contextlib.ExitStack() as stack:
+        with files.write_errors(Path(place), "a temporary file"):
+            file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
+            sink = stack.enter_context(contextlib.closing(files.Sink(os.dup(file.fileno()))))
+        stack.enter_context(files.write_errors(Path(place), "a temporary file", sink))
+        yield file, sink
+
+
+def _file_info(info: ObjectInfo) -> FileInfo:
+    return FileInfo(info.n_bytes, xxhash.xxh3_64_intdigest(info.version.encode()) >> 1)

@@ -1,0 +1,217 @@
+"""One writer a store in an object store, which has no kernel to lock for it.
+
+Locks are objects `_bertfeat/locks/NNNNN.json`, each created by a request that the store refuses when there is one of
+this number. Who wants to write looks at all there are, and when none of their owners lives, creates the next number.
+So of several that find the same dead lock one alone comes to hold the next. Numbers only grow: a released lock stays,
+marked as such, until the next owner removes it.
+
+An owner of this machine lives when its process does. Of another machine's, nothing can be known but that it writes its
+lock again every `BEAT_S` seconds: it counts as dead when it was not seen for `LEASE_S` seconds by the store's clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import socket
+import threading
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bertfeat.errors import RunError, StorageError, StoreError
+from bertfeat.storage import ObjectInfo, ObjectPath
+from bertfeat.store import layout
+
+BEAT_S = 20.0
+LEASE_S = 120.0
+_MAX_TRIES = 20
+
+
+class ObjectLock:
+    """The lock on a store in an object store, held from construction until `release`.
+
+    The first lock's creation is tried a second time, with other content, to see that the store refuses it.
+
+    Raises:
+        StoreError: Another process holds it; the message has its id and host.
+        StorageError: The store cannot be used, or does not refuse to create what is there.
+        RunError: A request failed.
+    """
+
+    def __init__(self, root: ObjectPath) -> None:
+        self._root = root
+        self._number = self._acquire()
+        self._ended = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="lock", daemon=True)
+        self._beating.start()
+
+    def check(self) -> None:
+        """See that no other process has taken the store over.
+
+        Raises:
+            RunError: One has: this one was not seen for `LEASE_S` seconds.
+        """
+        if max(self._locks(), default=0) != self._number:
+            raise RunError(
+                f"{self._root}: another run has taken this store over, for this one was not heard of for {LEASE_S:.0f} "
+                "s; when that one has ended, run the same command again"
+            )
+
+    def release(self) -> None:
+        """Let another process write at once; failing that, once the lease has run out."""
+        if self._stop():
+            with contextlib.suppress(RunError, StorageError):
+                self._path(self._number).write_bytes(json.dumps({**self._owner, "released": True}).encode())
+
+    def discard(self) -> None:
+        """Remove the lock for good, with the store."""
+        if self._stop():
+            self._path(self._number).unlink()
+
+    def _stop(self) -> bool:
+        """End the beating; return whether it had not ended before."""
+        if self._ended.is_set():
+            return False
+        self._ended.set()
+        self._beating.join()
+        return True
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            # What keeps a beat from the store keeps a part from it as well, and that is told.
+            with contextlib.suppress(RunError, StorageError):
+                self._path(self._number).write_bytes(json.dumps(self._owner).encode())
+
+    def _acquire(self) -> int:
+        self._owner = {"token": secrets.token_hex(8), **this_process(), "released": False}
+        for _ in range(_MAX_TRIES):
+            locks = self._locks()
+            # Of a process of this machine nothing needs to be written to know.
+            self._refuse_living({number: info for number, info in locks.items() if self._is_here(number)}, None)
+            mine = max(locks, default=0) + 1
+            now = self._create(mine)
+            if now is None:
+                continue
+            others = {number: info for number, info in self._locks().items() if number != mine}
+            try:
+                self._refuse_living(others, now)
+            except BaseException:
+                self._path(mine).unlink()
+                raise
+            for number in others:
+                self._path(number).unlink()
+            return mine
+        raise StoreError(f"{self._root}: several processes want to write this store; start one of them alone")
+
+    def _create(self, number: int) -> datetime | None:
+        """Create a lock and return the store's time; None when another process was quicker."""
+        path = self._path(number)
+        try:
+            path.create_bytes(json.dumps(self._owner).encode())
+        except FileExistsError:
+            return None
+        except RunError as error:
+            # "A header you provided implies functionality that is not implemented."
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOSYS:
+                raise self._not_exclusive() from error
+            raise
+        try:
+            path.create_bytes(json.dumps({**self._owner, "again": True}).encode())
+        except FileExistsError:
+            return path.info().modified
+        except BaseException:
+            path.unlink()
+            raise
+        path.unlink()
+        raise self._not_exclusive()
+
+    def _not_exclusive(self) -> StorageError:
+        return StorageError(
+            f"{self._root}: this object store does not refuse to create an object that is there (If-None-Match), so "
+            "two runs could write one store; write to a store that does, or to a folder"
+        )
+
+    def _refuse_living(self, locks: dict[int, ObjectInfo], now: datetime | None) -> None:
+        for number, info in locks.items():
+            owner = self._read(number)
+            if owner is None or owner.get("released") is True:
+                continue
+            process = f"process {owner.get('pid', '(unknown)')} on host {owner.get('host', '(unknown)')}"
+            if is_here(owner):
+                if is_running(owner):
+                    raise StoreError(f"{self._root}: {process} is writing this store; wait for it or stop it")
+                continue
+            unseen_s = 0.0 if now is None else (now - info.modified).total_seconds()
+            if unseen_s < LEASE_S:
+                raise StoreError(
+                    f"{self._root}: {process} is writing this store, seen {max(unseen_s, 0):.0f} s ago; wait for it or "
+                    f"stop it (if it has died, its lock ends {LEASE_S:.0f} s after it was last seen)"
+                )
+
+    def _is_here(self, number: int) -> bool:
+        owner = self._read(number)
+        return owner is not None and is_here(owner)
+
+    def _read(self, number: int) -> dict[str, Any] | None:
+        """Return what a lock says of its owner, nothing of one that is damaged; None when it is gone."""
+        try:
+            owner = json.loads(self._path(number).read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+        return owner if isinstance(owner, dict) else {}
+
+    def _locks(self) -> dict[int, ObjectInfo]:
+        found = (self._root / layout.LOCKS).find()
+        return {int(name[:-5]): info for name, info in found.items() if layout.is_piece(f"{layout.LOCKS}/{name}")}
+
+    def _path(self, number: int) -> ObjectPath:
+        return self._root / layout.lock_path(number)
+
+
+def this_process() -> dict[str, Any]:
+    """Describe this process so that another on this machine can tell whether it still runs."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), **_machine(), "started": _started(os.getpid())}
+
+
+def is_here(owner: dict[str, Any]) -> bool:
+    """Tell whether a process is of this machine, since it was booted, and of this container."""
+    here = {"host": socket.gethostname(), **_machine()}
+    return {name: owner.get(name) for name in here} == here
+
+
+def is_running(owner: dict[str, Any]) -> bool:
+    """Tell whether a process of this machine still runs, and is no later one of the same number."""
+    pid = owner.get("pid")
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return owner.get("started") == _started(pid)
+
+
+def _machine() -> dict[str, str]:
+    """Name the boot of the machine and the container's process numbers, where the system tells."""
+    boot = pids = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        pids = str(Path("/proc/self/ns/pid").readlink())
+    return {"boot": boot, "pids": pids}
+
+
+def _started(pid: int) -> str:
+    """Return when a process started, in ticks since the boot; nothing of one that is dead, or without /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
