@@ -52,7 +52,7 @@ WORKLOADS = {
         "Short sentences, every token: last four layers and their concatenation",
         "sentences",
         "token-last4-concat",
-        1400,
+        3000,
         _peers(CORPUS_ORDER, SORTED, ONE, ORT, FUSED),
         {CORPUS_ORDER: 3.5, ONE: 5.0, **_PLAIN_GOALS},
     ),
