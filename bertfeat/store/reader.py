@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,10 +18,11 @@ from bertfeat.errors import StoreError, UserError
 from bertfeat.records import BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
+from bertfeat.store.batches import FeatureBatch, read_batches
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.parts import read_part_metadata
-from bertfeat.store.partvectors import KnownRuns, PartVectors, opened_vectors
+from bertfeat.store.partvectors import KnownRuns
 from bertfeat.store.scanning import scan_parquet
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import RowGroup, check_rows, find_row_groups, slice_vectors, take_columns, take_vectors
@@ -30,24 +30,6 @@ from bertfeat.store.vectors import VectorSource, find_source, opened_part
 
 if TYPE_CHECKING:
     import torch
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FeatureBatch:
-    """Consecutive rows of a level.
-
-    `start` is the number of the first row in the level; `vectors` is (n_rows, dim) of the stored type; `columns`
-    holds the columns that were asked for along with them.
-    """
-
-    start: int
-    vectors: npt.NDArray[Any]
-    columns: pl.DataFrame
-
-    @property
-    def rows(self) -> range:
-        """The rows' numbers in the level."""
-        return range(self.start, self.start + len(self.vectors))
 
 
 def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False) -> Store:
@@ -259,7 +241,7 @@ class Store:
             raise UserError(f"batch_size {batch_size} is below 1")
         source = self._source(level, feature)
         names = self._known_columns(level, columns)
-        return self._batches(level, source, names, batch_size)
+        return read_batches(self._paths(level), source, self._layout, self._known_runs, names, batch_size)
 
     def feature(self, level: str, name: str) -> FeatureColumn:
         """Describe a feature, stored or made from what is stored: its layers, how they combine, its width.
@@ -304,24 +286,6 @@ class Store:
         found = take_columns(self._groups(level), check_rows(rows, self.n_rows(level)), names)
         return self.scan(level).select(names).head(0).collect() if found is None else found
 
-    def _batches(self, level: str, source: VectorSource, names: list[str], batch_size: int) -> Iterator[FeatureBatch]:
-        start = n_filled = 0
-        vectors = np.empty((batch_size, source.dim), self._layout.numpy)
-        frames: list[pl.DataFrame] = []
-        for path in self._paths(level):
-            with opened_vectors(path, source, self._layout, self._known_runs, use_threads=True) as part:
-                for group, first, stop in _cut(part, batch_size, start + n_filled):
-                    n_rows = stop - first
-                    part.read(group, range(first, stop), vectors[n_filled : n_filled + n_rows])
-                    frames.append(part.columns(group, names).slice(first, n_rows))
-                    n_filled += n_rows
-                    if n_filled == batch_size:
-                        yield FeatureBatch(start, vectors, pl.concat(frames))
-                        start, n_filled, frames = start + batch_size, 0, []
-                        vectors = np.empty((batch_size, source.dim), self._layout.numpy)
-        if n_filled:
-            yield FeatureBatch(start, vectors[:n_filled], pl.concat(frames))
-
     def _groups(self, level: str) -> list[RowGroup]:
         where = self.schema(level).level
         if where not in self._row_group_cache:
@@ -344,14 +308,3 @@ class Store:
             if name not in there:
                 raise UserError(f"{self.path}: no column {name!r} at level {level}; columns are {', '.join(there)}")
         return list(there if columns is None else columns)
-
-
-def _cut(part: PartVectors, batch_size: int, n_before: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the rows of a part, row group, first and stop, cut where row groups and batches end."""
-    for group in range(part.n_groups):
-        first, n_rows = 0, part.n_rows(group)
-        while first < n_rows:
-            stop = min(n_rows, first + batch_size - n_before % batch_size)
-            yield group, first, stop
-            n_before += stop - first
-            first = stop
