@@ -142,6 +142,8 @@ def run(python: str, script: str, folder: Path, asked: dict[str, Any]) -> dict[s
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     measured: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
+    # A run takes a while, and a later rival may fail.
+    print(f"{asked['name']}: {measured}", file=sys.stderr, flush=True)
     return measured
 
 
