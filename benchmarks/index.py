@@ -49,6 +49,12 @@ np.save(folder / f"found-{asked['name']}.npy", found)
 print("RESULT" + json.dumps({**chosen, "build_s": build_s, "queries_per_s": len(queries) / sorted(times)[1],
     "peak_build_mib": (after - before) / 2**20}))
 """
+_FAISS_SEARCH = """
+def search(queries):
+    queries = queries.astype(np.float32)
+    faiss.normalize_L2(queries)
+    return index.search(queries, 10)[1]
+"""
 _OURS = (
     _PRELUDE
     + """
@@ -85,11 +91,8 @@ if asked["parameters"]:
 faiss.write_index(index, str(folder / "plain.faiss"))
 chosen = {"factory": asked["factory"], "parameters": asked["parameters"],
     "n_bytes": (folder / "plain.faiss").stat().st_size}
-def search(queries):
-    queries = queries.astype(np.float32)
-    faiss.normalize_L2(queries)
-    return index.search(queries, 10)[1]
 """
+    + _FAISS_SEARCH
     + _REPORT
 )
 _AUTOFAISS = (
@@ -108,11 +111,8 @@ build_s, after = time.perf_counter() - start, peak()
 faiss.write_index(index, str(folder / "auto.faiss"))
 chosen = {"factory": info["index_key"], "parameters": info["index_param"],
     "n_bytes": (folder / "auto.faiss").stat().st_size}
-def search(queries):
-    queries = queries.astype(np.float32)
-    faiss.normalize_L2(queries)
-    return index.search(queries, 10)[1]
 """
+    + _FAISS_SEARCH
     + _REPORT
 )
 

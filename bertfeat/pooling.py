@@ -66,8 +66,8 @@ class LevelBuffer:
     """The vectors of one level of one shard: rows arrive pack by pack, in any order, and stand in corpus order.
 
     All pooling, combining and casting is done on the encoder's device, and so is the gathering where there is room; the
-    host receives what is stored and no more.
-    Only rows that several windows share wait as float32 parts until the last of them has come.
+    host receives what is stored and no more. Only rows that several windows share wait as float32 parts until the last
+    of them has come.
 
     Attributes:
         vectors: The stored vectors by column, (n_rows, dim), on the device where they are gathered.

@@ -22,7 +22,7 @@ from test_probing_fit import classes_store
 from bertfeat import fit_probe, load_probe, sweep_probes
 from bertfeat.errors import RunError, UserError
 from bertfeat.probes.base import check_labels
-from bertfeat.probes.heads import head_names, make_head
+from bertfeat.probes.heads import HEADS, make_head
 from bertfeat.probes.metrics import score_rows
 from bertfeat.probes.mlp import MLPProbe
 from bertfeat.probing import memory
@@ -107,7 +107,7 @@ class TestSettings:
 
 
 class TestUnfitted:
-    @pytest.mark.parametrize("head", head_names())
+    @pytest.mark.parametrize("head", HEADS)
     def test_use_before_fit_is_scikit_learns_error(self, head: str) -> None:
         probe = clone(make_head(head))
         vectors = [np.zeros((2, 3), np.float32)] if probe.is_tagger else np.zeros((2, 3), np.float32)

@@ -1,8 +1,8 @@
 """Linear layers for the CPU: their weights are laid out once as oneDNN multiplies them, and GELU is applied on the way.
 
-torch lays a weight out anew for every product. With 384 to 3,072 columns that takes a tenth of the time on AMD
-processors, less on Intel's. The operators are those that `torch.compile` puts in the place of linear layers; called
-directly they cost no compilation.
+torch lays a weight out anew for every product. With MiniLM's 384 and 1,536 columns that takes a tenth of the time on an
+AMD EPYC, and less on an Intel Xeon. The operators are those that `torch.compile` puts in the place of linear layers;
+called directly they cost no compilation.
 """
 
 from __future__ import annotations

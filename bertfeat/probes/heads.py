@@ -9,7 +9,7 @@ from typing import Any
 from bertfeat.errors import UserError
 from bertfeat.probes.base import Probe
 
-#: head -> the module and the class that make it
+#: head -> the module and the class that make it; those of rows first, taggers last
 HEADS: dict[str, tuple[str, str]] = {
     "logreg": ("bertfeat.probes.linear", "LogisticRegressionProbe"),
     "svm": ("bertfeat.probes.linear", "LinearSVMProbe"),
@@ -20,11 +20,6 @@ HEADS: dict[str, tuple[str, str]] = {
     "linear": ("bertfeat.probes.taggers", "LinearTagger"),
     "bilstm": ("bertfeat.probes.taggers", "BiLSTMTagger"),
 }
-
-
-def head_names() -> tuple[str, ...]:
-    """Return the names of the heads: those of rows first, taggers last."""
-    return tuple(HEADS)
 
 
 def head_class(name: str) -> type[Probe]:

@@ -210,21 +210,13 @@ def publish(building: Path, final: Path, description: IndexDescription, *, overw
     names = {entry.name for entry in building.iterdir()} - {DESCRIPTION, _TMP}
     with files.write_errors(building.parent, building.name):
         for name in names:
-            _sync_file(building / name)
+            files.sync_file(building / name)
         digests = {name: digest_file(building / name) for name in sorted(names)}
     written = IndexDescription.from_json(dataclasses.replace(description, files=digests).to_json())
     write_description(building, written)
     with files.write_errors(final.parent, final.name):
         _replace(building, final)
     return written
-
-
-def _sync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _replace(building: Path, final: Path) -> None:

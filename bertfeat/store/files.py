@@ -183,7 +183,16 @@ def link_exclusive(source: Path, target: Path) -> bool:
 
 def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on the disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(folder, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file that somebody else has written is on the disk; a symbolic link is not followed."""
+    _sync(path, os.O_NOFOLLOW)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(fd)
     finally:
