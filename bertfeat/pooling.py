@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import embedding_bag
 
 from bertfeat.config import Combine, StoreDtype
+from bertfeat.encoder.devices import one_thread
 from bertfeat.encoder.transfers import to_device
 from bertfeat.records import BoolArray, FeatureColumn, IntArray, Pack
 from bertfeat.text.alignment import Reduce, Units
@@ -106,6 +107,11 @@ class LevelBuffer:
 
     def add(self, pack: Pack, states: States) -> None:
         """Pool what `pack` gives to this level and put it into place."""
+        # On a CPU, packs that are being encoded have the cores; threads called for help would only wait for them.
+        with one_thread(states.layer(self._layers[0]).device):
+            self._add(pack, states)
+
+    def _add(self, pack: Pack, states: States) -> None:
         units = self._units
         windows, slots = pack.served
         first, last = units.window_starts[windows], units.window_starts[windows + 1]
@@ -200,8 +206,17 @@ class PoolerBuffer:
 def _allocate(
     units: Units, columns: Sequence[FeatureColumn], dtype: StoreDtype, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    kind = TORCH_DTYPES[dtype]
-    return {column.name: torch.zeros((units.n_rows, column.dim), dtype=kind, device=device) for column in columns}
+    """Return an array a column, of zeros where no vector will come."""
+    shapes = {column.name: (units.n_rows, column.dim) for column in columns}
+    if device.type != "cpu":
+        return {name: torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device) for name, shape in shapes.items()}
+    # NumPy asks the system for large pages, of which a shard needs some hundred and not some ten thousand.
+    arrays = {name: np.empty(shape, str(dtype)) for name, shape in shapes.items()}
+    empty = units.n_segments == 0
+    if empty.any():
+        for array in arrays.values():
+            array[empty] = 0
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _select(pooled: Mapping[int, torch.Tensor], mask: BoolArray) -> dict[int, torch.Tensor]:
