@@ -228,6 +228,19 @@ class ExtractConfig:
                 raise ConfigError(f"no setting {key!r}{hint}")
         return cls(**settings)
 
+    @classmethod
+    def of(cls, config: ExtractConfig | None, settings: Mapping[str, Any]) -> ExtractConfig:
+        """Return a config that was given as an object, or else by name.
+
+        Raises:
+            ConfigError: It was given both ways, a key is no setting, or a value is wrong.
+        """
+        if config is None:
+            return cls.from_dict(settings)
+        if settings:
+            raise ConfigError(f"config, and {next(iter(settings))} beside it; pass settings one way or the other")
+        return config
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; `from_dict` of them is equal to this config."""
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}

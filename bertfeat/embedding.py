@@ -127,7 +127,8 @@ class TextEncoder:
         for pack, states in encode_packs(self._encoder, pack_windows(windows, budget)):
             for buffer in buffers.values():
                 buffer.add(pack, states)
-        fetches = Fetches()
+            del states
+        fetches = Fetches(self._encoder.device)
         tables = {
             level: level_table(level, text, buffer, schemas[level], self._tokenizer, fetches)
             for level, buffer in buffers.items()

@@ -117,5 +117,6 @@ def _calibrate(task: ShardTask, windows: Windows, max_batch_tokens: int) -> floa
     for pack, states in encode_packs(encoder, packs[::step]):
         # Reading a value waits for the device.
         float(states.layer(encoder.layers[-1])[0, 0])
+        del states
         n_tokens += pack.n_tokens
     return n_tokens / (time.perf_counter() - start)

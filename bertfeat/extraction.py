@@ -5,6 +5,7 @@ corpus -> documents -> tokens -> windows -> packs -> encoder -> hidden states ->
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from bertfeat.jobs import Job, load_worker, open_inputs, open_job
 from bertfeat.progress import Progress, Silent, Stopwatch
 from bertfeat.records import BadRow, Document, Receipt, ShardResult, ShardSpec
 from bertfeat.runners import end_earlier_runs, run_shards
+from bertfeat.runners.task import writers_for
 from bertfeat.storage import as_path
 from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store, open_store
@@ -25,8 +27,6 @@ from bertfeat.store.writer import open_for_writing
 from bertfeat.tables import ShardText, align, level_table, make_buffers
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.windows import cut_windows
-
-_GPU_WRITERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def extract(
     Args:
         inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`).
         output: The store's folder, or its URL in an object store.
-        config: The settings as one object; or pass them by name in `settings`.
+        config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.
         progress: Told of rows, tokens and bytes as they are done.
         **settings: The fields of `ExtractConfig`: `model`, `levels`, `layers`, ...
@@ -74,7 +74,7 @@ def extract(
         >>> store.numpy("sentence", "layer_06").shape
         (206, 384)
     """
-    config = ExtractConfig.from_dict(settings) if config is None else config
+    config = ExtractConfig.of(config, settings)
     progress = progress or Silent()
     with open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
@@ -98,8 +98,7 @@ class ShardTask:
         """Load the tokenizer and the encoder, on the device and with the share of threads of worker `worker`."""
         self.job = job
         self.worker = load_worker(job, worker, n_workers)
-        # A GPU is done with a shard sooner than one thread has written it.
-        self.n_writers = _GPU_WRITERS if self.worker.encoder.device.type == "cuda" else 1
+        self.n_writers = writers_for(self.worker.encoder.device.type)
 
     def prepare(self, shard: ShardSpec) -> PreparedShard:
         """Read a shard's documents, tokenize them, cut windows, and find the rows of every level."""
@@ -118,29 +117,30 @@ class ShardTask:
         """Pack the windows, run the encoder, pool every level from the same states, rows in corpus order."""
         job, worker, text, clock = self.job, self.worker, prepared.text, prepared.clock
         buffers = make_buffers(text, job.plan.schemas, job.config, worker.encoder.device)
-        n_packs = n_encoded_tokens = n_repeated = 0
+        n_encoded_tokens = n_repeated = 0
         n_halvings = worker.encoder.n_halvings
         budget = pack_budget(int(text.windows.lengths.sum()), job.max_batch_tokens, worker.encoder.device)
-        packs = pack_windows(text.windows, budget)
+        packs = list(pack_windows(text.windows, budget))
+        fetches = Fetches(worker.encoder.device)
         for pack, states in clock.each("encode", encode_packs(worker.encoder, packs)):
             with clock.time("pool"):
                 for buffer in buffers.values():
                     buffer.add(pack, states)
-            n_packs += 1
+            del states
             n_encoded_tokens += pack.n_tokens
             n_repeated += len(pack.copies)
             progress.encoded(pack.n_tokens)
-        fetches = Fetches()
         tables = {
             level: level_table(level, text, buffer, job.plan.schemas[level], worker.tokenizer, fetches)
             for level, buffer in buffers.items()
         }
-        counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": n_packs}
+        counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": len(packs)}
         counts |= {"n_encoded_tokens": n_encoded_tokens, "n_repeated_windows": n_repeated}
         notes = {"n_halvings": worker.encoder.n_halvings - n_halvings}
         return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write the parts and, when they are safely on disk, the receipt."""
-        result.wait()
+        seconds = result.wait()
+        result = dataclasses.replace(result, seconds={**result.seconds, **seconds})
         return commit_shard(self.job.root, self.job.plan, shard, result)

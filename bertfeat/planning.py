@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from bertfeat._version import __version__
-from bertfeat.config import Combine, ExtractConfig, Level, Pooling, Runner, StoreDtype
+from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.encoder.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
@@ -20,7 +20,7 @@ from bertfeat.pooling import POOLER_COLUMN
 from bertfeat.records import Column, Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.layout import FORMAT_VERSION
-from bertfeat.text.spans import WindowLimits
+from bertfeat.text.spans import WindowLimits, check_lengths
 from bertfeat.text.tokenizer import Tokenizer
 
 # What a shard's bookkeeping takes in memory for each token, whatever is stored: ids, offsets, windows, strings.
@@ -140,7 +140,8 @@ def make_plan(
     will take: tokens are estimated from a row's bytes by what the first rows of the corpus have.
 
     Raises:
-        InputError: A row cannot be read (unless bad rows are set aside), or an id stands twice.
+        InputError: A row cannot be read (unless bad rows are set aside), an id stands twice, or a document is too long
+            and `on_overlong` is `error`.
     """
     fields = plan_fields(config, resolved, files)
     tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
@@ -149,6 +150,10 @@ def make_plan(
         return _row_cost(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2, resolved, config.store_dtype)
 
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context)
+    if config.on_overlong is OnOverlong.ERROR:
+        # Found later, it would leave the shards before it behind; tokenizing the corpus twice is the smaller price.
+        for shard in shards:
+            check_lengths([row for row in corpus.read(shard) if isinstance(row, Document)], tokenizer, resolved.limits)
     plan_hash = hash_fields(fields)
     return Plan(
         plan_hash=plan_hash,

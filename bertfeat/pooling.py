@@ -94,6 +94,7 @@ class LevelBuffer:
         self._dtype = TORCH_DTYPES[dtype]
         self._device = device
         self._layers = sorted({layer for column in columns for layer in column.layers})
+        self._adds_layers = any(column.combine not in (Combine.NONE, Combine.CONCAT) for column in columns)
         self._n_segments = units.n_segments
         self._n_positions = np.bincount(units.row, weights=np.diff(units.starts), minlength=units.n_rows)
         self._parts: dict[int, dict[int, torch.Tensor]] = {}
@@ -108,10 +109,11 @@ class LevelBuffer:
     def add(self, pack: Pack, states: States) -> None:
         """Pool what `pack` gives to this level and put it into place."""
         # On a CPU, packs that are being encoded have the cores; threads called for help would only wait for them.
-        with one_thread(states.layer(self._layers[0]).device):
-            self._add(pack, states)
+        device = states.layer(self._layers[0]).device
+        with one_thread(device):
+            self._add(pack, states, device)
 
-    def _add(self, pack: Pack, states: States) -> None:
+    def _add(self, pack: Pack, states: States, device: torch.device) -> None:
         units = self._units
         windows, slots = pack.served
         first, last = units.window_starts[windows], units.window_starts[windows + 1]
@@ -123,23 +125,28 @@ class LevelBuffer:
         positions = units.positions[ragged_arange(units.starts[segments], n)] + np.repeat(shift, n)
         rows = units.row[segments]
         alone = self._n_segments[rows] == 1
-        pooled = self._pool(states, positions, starts_of(n)[:-1])
+        at, starts = to_device(positions, device), to_device(starts_of(n)[:-1], device)
         if alone.all():
-            self._store(rows, pooled, self._n_positions[rows])
+            # Layers that are stored as they are need not be held together, in float32 and cast, beside the states.
+            batches = [self._layers] if self._adds_layers else [[layer] for layer in self._layers]
+            for layers in batches:
+                self._store(rows, self._pool(states, layers, at, starts), self._n_positions[rows])
             return
+        pooled = self._pool(states, self._layers, at, starts)
         self._store(rows[alone], _select(pooled, alone), self._n_positions[rows[alone]])
         self._collect(rows[~alone], _select(pooled, ~alone))
 
-    def _pool(self, states: States, positions: IntArray, starts: IntArray) -> dict[int, torch.Tensor]:
-        device = states.layer(self._layers[0]).device
-        at, first = to_device(positions, device), to_device(starts, device)
-        return {i: reduce_segments(states.layer(i), at, first, self._units.reduce) for i in self._layers}
+    def _pool(
+        self, states: States, layers: Sequence[int], positions: torch.Tensor, starts: torch.Tensor
+    ) -> dict[int, torch.Tensor]:
+        return {i: reduce_segments(states.layer(i), positions, starts, self._units.reduce) for i in layers}
 
     def _store(self, rows: IntArray, pooled: Mapping[int, torch.Tensor], n_positions: npt.NDArray[Any]) -> None:
+        """Put layers into their columns; those that are added up with others come together with them."""
         if not len(rows):
             return
         if self._units.reduce is Reduce.MEAN:
-            count = to_device(n_positions.astype(np.float32), pooled[self._layers[0]].device)[:, None]
+            count = to_device(n_positions.astype(np.float32), next(iter(pooled.values())).device)[:, None]
             pooled = {i: total / count for i, total in pooled.items()}
         cast = {i: vectors.to(self._dtype) for i, vectors in pooled.items()}
         place = _placer(rows, self._device)
@@ -148,7 +155,8 @@ class LevelBuffer:
             if column.combine in (Combine.NONE, Combine.CONCAT):
                 width = column.dim // len(column.layers)
                 for k, layer in enumerate(column.layers):
-                    place(target[:, k * width : (k + 1) * width], cast[layer])
+                    if layer in cast:
+                        place(target[:, k * width : (k + 1) * width], cast[layer])
             else:
                 combined = combine_layers([pooled[i] for i in column.layers], Combine(column.combine))
                 place(target, combined.to(self._dtype))

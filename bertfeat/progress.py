@@ -70,3 +70,5 @@ class Stopwatch:
                 except StopIteration:
                     return
             yield item
+            # Not kept while the next one is made: on a GPU, hidden states take most of the memory.
+            del item

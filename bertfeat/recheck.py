@@ -60,9 +60,10 @@ def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_d
             share = n_documents // len(shards) + (number < n_documents % len(shards))
             sample = _Sample(task.worker.corpus, share)
             task.worker = dataclasses.replace(task.worker, corpus=sample)
-            tables = task.encode(task.prepare(shard), Silent()).tables
+            result = task.encode(task.prepare(shard), Silent())
+            result.wait()
             part = store.shard(shard.index)
-            for level, table in tables.items():
+            for level, table in result.tables.items():
                 problems += _compare(part, shard.index, level, table, _tolerance(plan))
                 n_parts += 1
                 n_rows += table.n_rows

@@ -140,8 +140,9 @@ class LevelTable:
     valid: BoolArray | None = None
 
 
-def _nothing() -> None:
+def _nothing() -> Mapping[str, float]:
     """Wait for nothing."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ class ShardResult:
     """What a shard task hands to the store: the tables, the rows that were set aside, counts and seconds by stage.
 
     `notes` count what befell this run alone, such as packs that were halved for want of memory. The vectors hold their
-    values after `wait`: a GPU may still be copying them.
+    values after `wait`, since a GPU may still be copying them; it returns the seconds that are only then known.
     """
 
     tables: Mapping[Level, LevelTable]
@@ -157,7 +158,7 @@ class ShardResult:
     counts: Mapping[str, int]
     seconds: Mapping[str, float]
     notes: Mapping[str, int] = field(default_factory=dict)
-    wait: Callable[[], None] = _nothing
+    wait: Callable[[], Mapping[str, float]] = _nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Near-identical documents: clusters of texts whose pooled features have a cosine above a threshold.
 
     python pipelines/near_duplicates.py --corpus reviews.jsonl --out duplicates --threshold 0.95
-    python pipelines/near_duplicates.py --corpus docs.csv --model bert-base-uncased --transform center --out duplicates
+    python pipelines/near_duplicates.py --corpus docs.csv --model bert-base-uncased --transform center --out near
 
 Texts that are the same are one document from the start, encoded once. The neighbours of each text come from an index,
 more of them until the furthest is below the threshold; pairs above it are scored exactly and joined. A cluster is all

@@ -128,7 +128,7 @@ def run(
     for pack in packs:
         for buffer in buffers.values():
             buffer.add(pack, FakeStates(pack))
-    fetches = Fetches()
+    fetches = Fetches(torch.device("cpu"))
     tables = {
         level: level_table(level, text, buffer, schemas[level], tokenizer, fetches) for level, buffer in buffers.items()
     }

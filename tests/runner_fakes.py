@@ -53,6 +53,11 @@ class MakeFake:
             raise ConfigError("--layers 99 is wrong")
         elif deed == "sleep":
             time.sleep(600)
+        elif deed == "wait for all":
+            # Until as many do it at once as there are shards with this deed.
+            stage = place.partition(":")[0]
+            others = [other for other, what in self.deeds.items() if what == deed and other.startswith(stage)]
+            wait_until(lambda: all(self.noted(other) for other in others))
 
     def note(self, name: str) -> None:
         (self.folder / f"{name.replace(':', '-')}.{os.getpid()}.{time.monotonic_ns()}").touch()

@@ -32,6 +32,7 @@ CORPORA = {
     "good.conll": b"EU\tB-ORG\nrejects\tO\n\n",
     "words.jsonl": b'{"text": ["fine", "words"]}\n{"text": ["a", 3]}\n',
     "cut.txt.gz": gzip.compress(b"a line of text\n" * 1000)[:40],
+    "long-later.txt": b"some words of a line\n" * 60 + b"word " * 100 + b"\n",
     "ending.docx": b"x\n",
 }
 
@@ -83,6 +84,10 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "stride too large": (["good.txt", "--stride", "62", "-o", "out"], ["--stride 62", "62 tokens"]),
     "negative stride": (["good.txt", "--stride", "-1", "-o", "out"], ["--stride -1 is below 0"]),
     "a document too long": (["long.txt", "--on-overlong", "error", "-o", "out"], ["long.txt:2: document 1 has", "64"]),
+    "a document too long in a later shard": (
+        ["long-later.txt", "--on-overlong", "error", "--shard-bytes", "20kB", "-o", "out"],
+        ["long-later.txt:61: document 60 has", "64"],
+    ),
     "unknown pooling": (["good.txt", "--pooling", "best", "-o", "out"], ["'--pooling'", "'best'", "'mean'"]),
     "unknown level": (["good.txt", "--level", "phrase", "-o", "out"], ["--level 'phrase'", "token, word, sentence"]),
     "unknown combination": (["good.txt", "--combine", "avg", "-o", "out"], ["--combine 'avg'", "concat"]),

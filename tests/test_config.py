@@ -151,3 +151,11 @@ def test_sizes_are_decimal_and_exact() -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no size; write for example 256MB"):
         parse_size(text)
+
+
+def test_settings_come_one_way() -> None:
+    config = ExtractConfig(levels="word")
+    assert ExtractConfig.of(config, {}) is config
+    assert ExtractConfig.of(None, {"levels": "word"}) == config
+    with pytest.raises(ConfigError, match="config, and layers beside it; pass settings one way or the other"):
+        ExtractConfig.of(config, {"layers": "all"})

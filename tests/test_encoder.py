@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,23 @@ import torch
 from families import N_LAYERS, build_model, random_pack
 
 from bertfeat.encoder import attention
-from bertfeat.encoder.attention import Group, cumulative_lengths, find_groups, make_layout, packed, packed_attention
+from bertfeat.encoder.attention import (
+    Group,
+    cumulative_lengths,
+    find_groups,
+    fits_varlen,
+    has_varlen,
+    make_layout,
+    packed,
+    packed_attention,
+)
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.encoder import halve, is_out_of_memory
+from bertfeat.encoder.encoder import HiddenStates, halve, is_out_of_memory
+from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import ConfigError, RunError
+from bertfeat.progress import Stopwatch
+from bertfeat.records import Pack
 
 LAYERS = range(N_LAYERS + 1)
 
@@ -36,6 +50,7 @@ class TestOutOfMemory:
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
             RuntimeError("MPS backend out of memory"),
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
             MemoryError(),
         ],
     )
@@ -59,6 +74,29 @@ class TestOutOfMemory:
         for layer in LAYERS:
             torch.testing.assert_close(states.layer(layer), expected.layer(layer))
         torch.testing.assert_close(states.pooler(), expected.pooler())
+
+    def test_the_states_of_a_part_are_let_go_before_the_next(
+        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        encoder = load_encoder(checkpoint, [1])
+        monkeypatch.setattr(encoder, "n_lanes", 1)
+        run = encoder._run
+        alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+        def short_of_memory(pack: Pack) -> HiddenStates:
+            assert not alive
+            if len(pack.lengths) > 1:
+                raise MemoryError
+            return run(pack)
+
+        monkeypatch.setattr(encoder, "_run", short_of_memory)
+        found = []
+        packs = [random_pack([9, 8, 7]), random_pack([3])]
+        for part, states in Stopwatch().each("encode", encode_packs(encoder, packs)):
+            alive.add(states.layer(1))
+            found.append(part.lengths.tolist())
+            del states
+        assert found == [[9], [8], [7], [3]]
 
     @pytest.mark.parametrize("model", ["checkpoint", "xlnet"])
     def test_single_window_that_does_not_fit(
@@ -84,7 +122,10 @@ class TestOutOfMemory:
 
     def test_halves_hold_the_windows(self) -> None:
         pack = random_pack([9, 8, 7])
+        pack = dataclasses.replace(pack, copies=np.array([7, 8, 9]), copy_of=np.array([2, 0, 1]))
         first, second = halve(pack)
+        assert (first.copies.tolist(), first.copy_of.tolist()) == ([8], [0])
+        assert (second.copies.tolist(), second.copy_of.tolist()) == ([7, 9], [1, 0])
         assert (first.lengths.tolist(), second.lengths.tolist()) == ([9], [8, 7])
         assert (first.windows.tolist(), second.windows.tolist()) == ([0], [1, 2])
         for name in ("input_ids", "position_ids", "type_ids"):
@@ -167,6 +208,32 @@ class TestAttention:
         key, value = (states.repeat_interleave(4 // n_key_heads, dim=1) for states in (key, value))
         scores = (query @ key.transpose(2, 3) / 8**0.5).masked_fill(~seen, -torch.inf)
         torch.testing.assert_close(mixed, (scores.softmax(-1) @ value).transpose(1, 2))
+
+    @pytest.mark.parametrize(
+        ("dtype", "size", "fits"),
+        [
+            (torch.bfloat16, 64, True),
+            (torch.float16, 256, True),
+            (torch.float32, 64, False),
+            (torch.bfloat16, 26, False),
+            (torch.bfloat16, 264, False),
+        ],
+    )
+    def test_what_the_variable_length_kernel_takes(self, dtype: torch.dtype, size: int, fits: bool) -> None:
+        assert fits_varlen(dtype, size) == fits
+
+    @pytest.mark.parametrize(("built", "capability", "runs"), [(1, (8, 0), 1), (1, (7, 5), 0), (0, (9, 0), 0)])
+    def test_where_the_variable_length_kernel_runs(
+        self, built: int, capability: tuple[int, int], runs: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: bool(built))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        has_varlen.cache_clear()
+        try:
+            assert has_varlen(torch.device("cuda")) == bool(runs)
+            assert not has_varlen(torch.device("cpu"))
+        finally:
+            has_varlen.cache_clear()
 
     def test_outside_a_pack_it_is_refused(self) -> None:
         states = torch.zeros(1, 1, 2, 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,81 +21,117 @@ def test_on_the_cpu_nothing_is_copied() -> None:
     tensor = to_device(array, CPU)
     array[0] = 7
     assert tensor.tolist() == [7, 1, 2, 3, 4, 5]
-    fetches = Fetches()
+    fetches = Fetches(CPU)
     found = fetches.fetch(tensor)
-    fetches.wait()
+    assert fetches.wait() == {}
     assert np.shares_memory(found, array)
 
 
 def test_vectors_are_gathered_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What torch holds and does not use is room, too.
     monkeypatch.setattr(transfers.torch.cuda, "mem_get_info", lambda device: (1000, 8000))
+    monkeypatch.setattr(transfers.torch.cuda, "memory_reserved", lambda device: 5000)
+    monkeypatch.setattr(transfers.torch.cuda, "memory_allocated", lambda device: 2000)
     cuda = torch.device("cuda", 1)
-    assert gathering_device(cuda, 250) == cuda
-    assert gathering_device(cuda, 251) == CPU
+    assert gathering_device(cuda, 1000) == cuda
+    assert gathering_device(cuda, 1001) == CPU
     assert gathering_device(CPU, 1) == CPU
     assert gathering_device(torch.device("mps"), 1) == CPU
 
 
-def test_a_fetch_runs_beside_the_device_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order of the calls to CUDA, of which there is none here."""
-    calls: list[str] = []
+class FakeStream:
+    calls: list[str]
 
-    class Stream:
-        def __init__(self, device: torch.device) -> None:
-            calls.append(f"stream on {device}")
+    def __init__(self, device: torch.device) -> None:
+        self.calls.append(f"stream on {device}")
 
-        def wait_stream(self, other: str) -> None:
-            calls.append(f"waits for {other}")
+    def wait_stream(self, other: str) -> None:
+        self.calls.append(f"waits for {other}")
 
-        def __enter__(self) -> None:
-            calls.append("enter")
+    def __enter__(self) -> None:
+        self.calls.append("enter")
 
-        def __exit__(self, *_: object) -> None:
-            calls.append("exit")
+    def __exit__(self, *_: object) -> None:
+        self.calls.append("exit")
 
-    class Event:
-        def record(self, stream: Stream) -> None:
-            calls.append("record")
 
-        def synchronize(self) -> None:
-            calls.append("synchronize")
+class FakeEvent:
+    calls: list[str]
 
-    class Host:
-        def copy_(self, tensor: object, *, non_blocking: bool) -> None:
-            calls.append(f"copy, non_blocking={non_blocking}")
+    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
+        assert enable_timing != blocking
+        self.name = "mark" if enable_timing else "event"
 
-        def numpy(self) -> str:
-            return "array"
+    def record(self, stream: FakeStream | str) -> None:
+        self.calls.append(f"{self.name} in {stream if isinstance(stream, str) else 'the own stream'}")
 
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def elapsed_time(self, end: object) -> float:
+        assert end is not self
+        return 2500.0
+
+
+class FakeHost:
+    calls: list[str]
+
+    def __init__(self, shape: object, dtype: object, pin_memory: bool) -> None:
+        self.calls.append(f"empty {shape} {dtype}, pinned={pin_memory}")
+
+    def copy_(self, tensor: object, *, non_blocking: bool) -> None:
+        self.calls.append(f"copy, non_blocking={non_blocking}")
+
+    def numpy(self) -> str:
+        return "array"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls to CUDA, of which there is none here, in their order."""
+    found: list[str] = []
+    for fake in (FakeStream, FakeEvent, FakeHost):
+        monkeypatch.setattr(fake, "calls", found, raising=False)
+
+    @contextlib.contextmanager
+    def entered(device: torch.device) -> Iterator[None]:
+        found.append(f"enter {device}")
+        yield
+        found.append(f"exit {device}")
+
+    monkeypatch.setattr(transfers.torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(transfers.torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(transfers.torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(transfers.torch.cuda, "device", entered)
+    monkeypatch.setattr(transfers.torch.cuda, "current_stream", lambda device: "the computing stream")
+    monkeypatch.setattr(transfers.torch, "empty", FakeHost)
+    return found
+
+
+def test_a_fetch_runs_beside_the_device_and_is_waited_for(calls: list[str]) -> None:
     fake = SimpleNamespace(
         device=torch.device("cuda"),
         shape=(2, 3),
         dtype=torch.float16,
         record_stream=lambda stream: calls.append("tensor is used"),
     )
-
-    def empty(shape: object, dtype: object, pin_memory: bool) -> Host:
-        calls.append(f"empty {shape} {dtype}, pinned={pin_memory}")
-        return Host()
-
-    monkeypatch.setattr(transfers.torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(transfers.torch.cuda, "Event", Event)
-    monkeypatch.setattr(transfers.torch.cuda, "stream", lambda stream: stream)
-    monkeypatch.setattr(transfers.torch.cuda, "current_stream", lambda device: "the computing stream")
-    monkeypatch.setattr(transfers.torch, "empty", empty)
-    fetches = Fetches()
+    fetches = Fetches(torch.device("cuda", 1))
+    calls.append("work")
     assert fetches.fetch(fake) == "array"  # type: ignore[arg-type, comparison-overlap]
     assert calls == [
-        "stream on cuda",
+        "stream on cuda:1",
+        "mark in the computing stream",
+        "work",
         "empty (2, 3) torch.float16, pinned=True",
+        "mark in the computing stream",
         "waits for the computing stream",
         "enter",
         "copy, non_blocking=True",
-        "record",
+        "event in the own stream",
         "exit",
         "tensor is used",
     ]
-    fetches.wait()
-    fetches.wait()
-    assert calls[-1] == "synchronize"
+    assert fetches.wait() == {"encode": 2.5}
+    assert fetches.wait() == {}
+    assert calls[-3:] == ["enter cuda:1", "synchronize", "exit cuda:1"]
     assert calls.count("synchronize") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import bertfeat
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.loading import load_encoder
+from bertfeat.recheck import recheck
 from bertfeat.records import Document
 from bertfeat.text.packing import make_pack, pack_windows
 from bertfeat.text.spans import WindowLimits
@@ -32,8 +34,8 @@ def windows_of(texts: list[str]) -> Windows:
     return cut_windows(tokenizer.encode(documents), tokenizer, WindowLimits(512, 128), documents)
 
 
-def encoder_on(device: str, dtype: torch.dtype) -> Encoder:
-    return load_encoder(open_checkpoint("minilm"), list(LAYERS), device=device, compute_dtype=dtype)
+def encoder_on(device: str, dtype: torch.dtype, layers: Sequence[int] = LAYERS) -> Encoder:
+    return load_encoder(open_checkpoint("minilm"), list(layers), device=device, compute_dtype=dtype)
 
 
 def states_of(encoder: Encoder, windows: Windows, max_batch_tokens: int) -> np.ndarray:
@@ -51,21 +53,28 @@ def test_layers_equal_those_of_the_cpu(dtype: torch.dtype, least: float) -> None
     found = states_of(encoder_on("cuda", dtype), windows, 4096)
     norms = np.linalg.norm(expected, axis=2) * np.linalg.norm(found, axis=2)
     cosine = (expected * found).sum(axis=2) / norms
-    assert cosine.min() >= least
+    # The bound is promised for the last layer.
+    assert cosine[-1].min() >= least
+    assert cosine.min() >= 1 - 4 * (1 - least)
 
 
 def test_memory_that_runs_out_halves_the_pack() -> None:
     windows = windows_of(PEPS.read_text(encoding="utf-8").splitlines() * 40)
-    encoder = encoder_on("cuda", torch.bfloat16)
+    # The feed-forward layer of the whole pack takes some 900 MB, the states that are handed out a quarter of it.
+    encoder = encoder_on("cuda", torch.bfloat16, [6])
     pack = make_pack(windows, np.arange(len(windows)))
     free, total = torch.cuda.mem_get_info()
     in_use = torch.cuda.memory_allocated()
     torch.cuda.set_per_process_memory_fraction((in_use + 400e6) / total)
     try:
         assert free > 400e6
-        states = encoder.encode(pack)
+        n_tokens = 0
+        for part, states in encoder.encode_parts(pack):
+            assert states.layer(6).shape == (part.n_tokens, 384)
+            n_tokens += part.n_tokens
+            del states
         assert encoder.n_halvings > 0
-        assert states.layer(6).shape == (pack.n_tokens, 384)
+        assert n_tokens == pack.n_tokens
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
@@ -74,6 +83,8 @@ def test_a_run_on_the_device(tmp_path: Path) -> None:
     on_gpu = bertfeat.extract(PEPS, tmp_path / "gpu", levels="token,word,sentence", device="cuda")
     on_cpu = bertfeat.extract(PEPS, tmp_path / "cpu", levels="token,word,sentence", device="cpu")
     assert on_gpu.metadata["compute_dtype"] == "bfloat16"
+    assert recheck(on_gpu.path, n_documents=20).problems == ()
+    assert all(receipt.seconds["encode"] > 0 for receipt in on_gpu.receipts())
     for level in on_cpu.levels:
         a = on_cpu.numpy(level, "layer_06").astype(np.float32)
         b = on_gpu.numpy(level, "layer_06").astype(np.float32)

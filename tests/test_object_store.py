@@ -18,7 +18,6 @@ from object_stores import (
 
 from bertfeat import build_index, extract, open_index, open_store, verify
 from bertfeat.errors import PlanMismatch, StorageError
-from bertfeat.store.receipts import read_quarantine
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
@@ -52,7 +51,8 @@ class TestWhatIsWritten:
         assert there.manifest["totals"]["n_bad_rows"] == 4
         made = result_objects(str(there.path))
         assert result_files(local.path) == made
-        assert read_quarantine(there.path / "_bertfeat/quarantine/00000.jsonl")[0].path == f"s3://{BUCKET}/in/b.jsonl"
+        assert there.bad_rows() == local.bad_rows()
+        assert [row.path for row in there.bad_rows()] == [f"s3://{BUCKET}/in/b.jsonl"] * 4
         inputs = [local.path.parent / name for name in ("a.jsonl.gz", "b.jsonl")]
         of_files = extract(inputs, tmp_path / "of-files", **settings, bad_rows="quarantine")
         assert of_files.plan.fields == there.plan.fields

@@ -236,8 +236,9 @@ def actor(tmp_path, monkeypatch):
     (tmp_path / "notes").mkdir()
     with fence_around(tmp_path / "marks") as up:
 
-        def make(**deeds: str) -> tuple[ShardActor, MakeFake]:
-            fake = MakeFake(tmp_path / "notes", {name.replace("_", ":"): deed for name, deed in deeds.items()})
+        def make(n_writers: int = 1, **deeds: str) -> tuple[ShardActor, MakeFake]:
+            named = {name.replace("_", ":"): deed for name, deed in deeds.items()}
+            fake = MakeFake(tmp_path / "notes", named, n_writers)
             return ShardActor(pickle.dumps(ActorSetup(fake, tmp_path / "marks", up, 1))), fake
 
         make.ended = Ended
@@ -271,6 +272,16 @@ def test_three_shards_at_once_are_in_three_stages(actor, monkeypatch):
     for thread in threads:
         thread.join(30)
     assert fake.done() == [0, 1, 2]
+
+
+def test_an_actor_commits_as_many_shards_at_once_as_it_has_writers(actor):
+    made, fake = actor(4, **{f"commit_{shard}": "wait for all" for shard in range(4)})
+    threads = [threading.Thread(target=run, args=(made, shard)) for shard in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert fake.done() == [0, 1, 2, 3]
 
 
 def test_a_bug_ends_the_process_and_the_fourth_time_the_shard_is_given_up(actor):

@@ -12,6 +12,7 @@ from cli_runs import run_cli
 from drill import write_corpus
 from families import build_model
 
+from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction import extract
 from bertfeat.recheck import recheck
@@ -57,6 +58,27 @@ def test_a_good_store_is_good_in_depth(tmp_path, settings, change):
     n_rows = {str(level): store.n_rows(level) for level in store.levels}
     assert 7 < report.n_rows < sum(n_rows.values())
     assert recheck(store.path, n_documents=10_000).n_rows == sum(n_rows.values())
+
+
+def test_vectors_are_compared_when_a_device_has_copied_them(made, monkeypatch):
+    """What a device would do: the arrays hold something else until they are waited for."""
+    fetched = []
+    fetch, wait = Fetches.fetch, Fetches.wait
+
+    def late_fetch(self, tensor):
+        array = np.zeros(tensor.shape, fetch(self, tensor).dtype)
+        fetched.append((array, fetch(self, tensor)))
+        return array
+
+    def late_wait(self):
+        while fetched:
+            array, values = fetched.pop()
+            array[:] = values
+        return wait(self)
+
+    monkeypatch.setattr(Fetches, "fetch", late_fetch)
+    monkeypatch.setattr(Fetches, "wait", late_wait)
+    assert recheck(made.path, n_documents=4).problems == ()
 
 
 def test_sentences_that_see_their_neighbours_are_taken_with_them(tmp_path, settings):

@@ -18,6 +18,7 @@ from bertfeat import errors
 from bertfeat.errors import BertfeatError, ConfigError, InputError, PlanMismatch, RunError
 from bertfeat.runners import run_shards
 from bertfeat.runners.local import run_overlapped
+from bertfeat.runners.processes import ProcessPool
 
 HERE = Path(__file__).parent
 STAGES = ("prepare", "encode", "commit")
@@ -68,6 +69,12 @@ def test_several_writers_commit_at_once_and_no_more_shards_wait_than_there_are(t
 
     receipts = run_overlapped(Meeting(MakeFake(tmp_path, n_writers=3)), make_shards(6), Heard())
     assert sorted(receipt.shard for receipt in receipts) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_process_has_a_shard_for_each_of_its_writers(tmp_path):
+    make = MakeFake(tmp_path, {f"commit:{shard}": "wait for all" for shard in range(5)}, n_writers=5)
+    receipts = ProcessPool(make, make_shards(7), 1, Heard()).run()
+    assert sorted(receipt.shard for receipt in receipts) == list(range(7))
 
 
 @pytest.mark.parametrize("n_writers", [1, 3])

@@ -18,7 +18,7 @@ from store_fakes import COLUMNS, contents, make_plan, make_result, make_table, w
 from bertfeat.config import Level
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.records import BadRow, Column
-from bertfeat.store import codec, open_for_writing, read_plan, receipts, verify
+from bertfeat.store import codec, open_for_writing, open_store, read_plan, receipts, verify
 from bertfeat.store.checks import first_not_finite
 from bertfeat.store.files import Sink
 
@@ -148,8 +148,17 @@ def test_bad_rows_keep_their_bytes(tmp_path):
     rows = [BadRow(0, "a\udc80.txt", 1, "no utf-8", b"\xff\x00\n"), BadRow(1, "b", 7, "not JSON\u2028", None)]
     with open_for_writing(tmp_path / "s", plan) as writer:
         receipt = writer.commit(plan.shards[0], replace(make_result(plan, plan.shards[0]), bad_rows=rows))
+        writer.complete()
     assert receipt.n_bad_rows == 2
-    assert receipts.read_quarantine(tmp_path / "s" / "_bertfeat/quarantine/00000.jsonl") == rows
+    store = open_store(tmp_path / "s")
+    assert store.bad_rows() == tuple(rows)
+    kept = tmp_path / "s" / "_bertfeat/quarantine/00000.jsonl"
+    kept.write_bytes(kept.read_bytes().replace(b'"row":7', b'"row":8'))
+    with pytest.raises(StoreError, match=r"00000\.jsonl: cannot be read: its bytes are not .*; run bertfeat verify"):
+        store.bad_rows()
+    kept.unlink()
+    with pytest.raises(StoreError, match=r"00000\.jsonl: cannot be read: No such file .*; run bertfeat verify"):
+        store.bad_rows()
 
 
 def test_a_run_broken_off_goes_on_where_it_was(tmp_path):

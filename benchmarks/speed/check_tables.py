@@ -44,12 +44,13 @@ def _limits(limits: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 def _stages(result: Mapping[str, Any]) -> list[str]:
     lines = [
-        "| CPU seconds of stages, output | corpus | prepare | encode | commit | commit's share |",
-        "|---|---|---:|---:|---:|---:|",
+        "| CPU seconds of stages, output | corpus | prepare | encode | commit | commit's share | a plain write's |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
     for output, found in _named(result):
         seconds = " | ".join(f"{found[stage]['cpu_s']:.2f}" for stage in ("prepare", "encode", "commit"))
-        lines.append(f"| {output} | {found['corpus']} | {seconds} | {found['commit_share_of_cpu']:.1%} |")
+        shares = f"{found['commit_share_of_cpu']:.1%} | {found['plain_share_of_cpu']:.1%}"
+        lines.append(f"| {output} | {found['corpus']} | {seconds} | {shares} |")
     return lines
 
 

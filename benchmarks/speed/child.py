@@ -81,10 +81,13 @@ def busy_share(device: str) -> Iterator[dict[str, float]]:
     if not device.startswith("cuda"):
         yield found
         return
-    index = device.partition(":")[2] or "0"
+    import torch
+
+    # nvidia-smi numbers all devices of the machine, torch those that CUDA_VISIBLE_DEVICES leaves.
+    uuid = torch.cuda.get_device_properties(device).uuid
     query = [
         "nvidia-smi",
-        f"--id={index}",
+        f"--id=GPU-{uuid}",
         "--query-gpu=utilization.gpu",
         "--format=csv,noheader,nounits",
         "-lms",

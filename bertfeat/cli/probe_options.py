@@ -40,7 +40,10 @@ _OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     (
         _DATA,
         ("--max-memory",),
-        {"type": ByteSize(), "help": "Memory that may be used; what does not fit is streamed.  [default: half]"},
+        {
+            "type": ByteSize(),
+            "help": "Memory that may be used; what does not fit is streamed.  [default: half of the free]",
+        },
     ),
     (_HEAD, ("--head",), {"metavar": "NAME", "default": "logreg", "help": _HEADS}),
     (_HEAD, ("--param", "params"), {"metavar": "NAME=VALUE", "multiple": True, "help": "Parameter of the head."}),

@@ -8,6 +8,7 @@ models pass no argument of ours on.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from bertfeat.records import IntArray
 NAME = "bertfeat_packed"
 
 _HALF = (torch.float16, torch.bfloat16)
+_MAX_HEAD_SIZE = 256
 
 
 class Group(NamedTuple):
@@ -37,7 +39,8 @@ class Group(NamedTuple):
 class Layout:
     """Where the windows of a pack lie.
 
-    `cu_seqlens` is int32 (n_windows + 1,) on the device: 0, then the end of each window; None off CUDA.
+    `cu_seqlens` is int32 (n_windows + 1,) on the device: 0, then the end of each window; None where the device has no
+    variable-length kernel.
     """
 
     groups: tuple[Group, ...]
@@ -64,9 +67,24 @@ def cumulative_lengths(lengths: IntArray, device: torch.device) -> torch.Tensor:
     return to_device(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32), device)
 
 
+@functools.cache
+def has_varlen(device: torch.device) -> bool:
+    """Tell whether torch's variable-length kernel runs on a device: on CUDA, from Ampere on."""
+    return (
+        device.type == "cuda"
+        and torch.backends.cuda.is_flash_attention_available()
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+def fits_varlen(dtype: torch.dtype, head_size: int) -> bool:
+    """Tell whether torch's variable-length kernel takes heads of a type and size, which it does not pad by itself."""
+    return dtype in _HALF and head_size % 8 == 0 and head_size <= _MAX_HEAD_SIZE
+
+
 def make_layout(lengths: IntArray, device: torch.device) -> Layout:
     """Describe a pack whose windows have these lengths, int64 (n_windows,), for attention on `device`."""
-    bounds = cumulative_lengths(lengths, device) if device.type == "cuda" else None
+    bounds = cumulative_lengths(lengths, device) if has_varlen(device) else None
     return Layout(find_groups(lengths), int(lengths.max()), bounds)
 
 
@@ -118,7 +136,7 @@ def packed_attention(
     causal = bool(getattr(module, "is_causal", False)) if is_causal is None else is_causal
     # (n_tokens, heads, head_size): the models' own layout, so that what follows are views.
     query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
-    if layout.cu_seqlens is not None and query.dtype in _HALF:
+    if layout.cu_seqlens is not None and fits_varlen(query.dtype, query.shape[-1]):
         bounds, longest = layout.cu_seqlens, layout.max_length
         mixed = _varlen(query, key, value, bounds, longest, scaling, causal, sliding_window)
     else:
@@ -204,14 +222,11 @@ def varlen_window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
     return reach, 0 if causal else reach
 
 
-def no_mask(**_: Any) -> None:
-    """Build no mask: the bounds of the windows stand in the layout."""
-
-
 def register() -> None:
-    """Make `bertfeat_packed` known to transformers as an attention implementation; calling it again changes nothing."""
+    """Make `bertfeat_packed` known to transformers as an attention implementation; calling it again changes nothing.
+
+    It has no function that makes masks, so none is made: the bounds of the windows stand in the layout.
+    """
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(NAME, packed_attention)
-    AttentionMaskInterface.register(NAME, no_mask)

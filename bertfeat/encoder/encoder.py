@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -16,7 +17,7 @@ from bertfeat.encoder.devices import one_thread
 from bertfeat.encoder.families import Family
 from bertfeat.encoder.transfers import to_device
 from bertfeat.errors import RunError
-from bertfeat.records import IntArray, Pack
+from bertfeat.records import BoolArray, IntArray, Pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Encoder:
         return self.family.path
 
     def encode(self, pack: Pack) -> HiddenStates:
-        """Run one pack; when memory runs out, its halves, and their halves, down to single windows.
+        """Run one pack; when memory runs out, its parts, whose states are put together.
 
         Args:
             pack: At least one window.
@@ -120,12 +121,34 @@ class Encoder:
         Raises:
             RunError: Memory does not suffice for a single window.
         """
+        return _joined([states for _, states in self.encode_parts(pack)])
+
+    def encode_parts(self, pack: Pack) -> Iterator[tuple[Pack, HiddenStates]]:
+        """Run one pack; when memory runs out, its halves, and their halves, down to single windows.
+
+        Args:
+            pack: At least one window.
+
+        Yields:
+            The pack, or its parts in order, each with its states. Let go of them before asking for the next: of a
+            pack that does not fit, the states of all parts may not fit either.
+
+        Raises:
+            RunError: Memory does not suffice for a single window.
+        """
         try:
-            return self._run(pack)
+            states = self._run(pack)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
+        else:
+            yield pack, states
+            return
         # Outside the handler: the traceback would keep the failed pass's tensors alive.
+        for half in self._halved(pack):
+            yield from self.encode_parts(half)
+
+    def _halved(self, pack: Pack) -> tuple[Pack, Pack]:
         n_windows = len(pack.lengths)
         if n_windows == 1:
             raise RunError(
@@ -133,11 +156,11 @@ class Encoder:
                 "pass a smaller --max-length or another --device"
             )
         if self.device.type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
         with self._lock:
             self.n_halvings += 1
-        first, second = halve(pack)
-        return _joined([self.encode(first), self.encode(second)])
+        return halve(pack)
 
     @torch.inference_mode()
     def _run(self, pack: Pack) -> HiddenStates:
@@ -204,27 +227,34 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     message = str(error).lower()
-    return isinstance(error, RuntimeError) and ("out of memory" in message or "can't allocate memory" in message)
+    # cuBLAS and cuDNN have words of their own for it.
+    said = ("out of memory", "can't allocate memory", "_status_alloc_failed")
+    return isinstance(error, RuntimeError) and any(words in message for words in said)
 
 
 def halve(pack: Pack) -> tuple[Pack, Pack]:
     """Split a pack of two windows or more into two, so that each half has about half of the windows."""
     middle = len(pack.lengths) // 2
     cut = int(pack.lengths[:middle].sum())
+    in_first = pack.copy_of < middle
 
-    def part(windows: slice, tokens: slice) -> Pack:
+    def part(windows: slice, tokens: slice, served: BoolArray) -> Pack:
         return Pack(
             input_ids=pack.input_ids[tokens],
             position_ids=pack.position_ids[tokens],
             type_ids=pack.type_ids[tokens],
             lengths=pack.lengths[windows],
             windows=pack.windows[windows],
+            copies=pack.copies[served],
+            copy_of=pack.copy_of[served] - (windows.start or 0),
         )
 
-    return part(slice(middle), slice(cut)), part(slice(middle, None), slice(cut, None))
+    return part(slice(middle), slice(cut), in_first), part(slice(middle, None), slice(cut, None), ~in_first)
 
 
 def _joined(parts: Sequence[HiddenStates]) -> HiddenStates:
+    if len(parts) == 1:
+        return parts[0]
     states = {layer: torch.cat([part.states[layer] for part in parts]) for layer in parts[0].states}
     pooled = [part.pooled for part in parts if part.pooled is not None]
     return HiddenStates(states, torch.cat(pooled) if pooled else None)

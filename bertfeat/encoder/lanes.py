@@ -41,28 +41,31 @@ def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> i
 
 
 def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack, HiddenStates]]:
-    """Yield each pack with its hidden states, in order.
+    """Yield each pack with its hidden states, in order; of a pack that memory does not hold, its parts.
 
-    `encoder.n_lanes` packs are encoded at once, and at most one more is finished and waits to be fetched.
+    `encoder.n_lanes` packs are encoded at once, and at most one more is finished and waits to be fetched. Let go of
+    what was yielded before asking for the next: memory need not hold both.
 
     Raises:
         RunError: Memory does not suffice for a single window.
     """
     if encoder.n_lanes == 1:
         for pack in packs:
-            yield pack, encoder.encode(pack)
+            yield from encoder.encode_parts(pack)
         return
-    pending: deque[tuple[Pack, Future[HiddenStates]]] = deque()
+    pending: deque[Future[list[tuple[Pack, HiddenStates]]]] = deque()
     with ThreadPoolExecutor(encoder.n_lanes, "encode") as lanes:
         try:
             for pack in packs:
-                pending.append((pack, lanes.submit(encoder.encode, pack)))
+                pending.append(lanes.submit(_all_parts, encoder, pack))
                 if len(pending) > encoder.n_lanes:
-                    first, states = pending.popleft()
-                    yield first, states.result()
+                    yield from pending.popleft().result()
             while pending:
-                first, states = pending.popleft()
-                yield first, states.result()
+                yield from pending.popleft().result()
         finally:
-            for _, states in pending:
-                states.cancel()
+            for parts in pending:
+                parts.cancel()
+
+
+def _all_parts(encoder: Encoder, pack: Pack) -> list[tuple[Pack, HiddenStates]]:
+    return list(encoder.encode_parts(pack))

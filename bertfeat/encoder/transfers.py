@@ -27,38 +27,62 @@ def gathering_device(device: torch.device, n_bytes: int) -> torch.device:
 
     Gathered on the device, they are copied once a shard, and not once a pack with the device waiting.
     """
-    if device.type != "cuda" or n_bytes > _MAX_SHARE * torch.cuda.mem_get_info(device)[0]:
+    if device.type != "cuda":
         return torch.device("cpu")
-    return device
+    kept_by_torch = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    has_room = n_bytes <= _MAX_SHARE * (torch.cuda.mem_get_info(device)[0] + kept_by_torch)
+    return device if has_room else torch.device("cpu")
 
 
 class Fetches:
-    """Copies from a device to the host, which go on while the device computes the next shard."""
+    """Copies from a device to the host, which go on while the device computes the next shard.
 
-    def __init__(self) -> None:
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+    Args:
+        device: Where the work is done whose results are fetched; that work begins now.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._events: list[torch.cuda.Event] = []
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._computing = torch.cuda.current_stream(device)
+            self._begin = self._mark()
+            self._end = self._begin
 
     def fetch(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
         """Return the array that holds a tensor's values after `wait`; a tensor on the CPU shares its memory."""
         if tensor.device.type != "cuda":
             return tensor.cpu().numpy()
-        if tensor.device not in self._streams:
-            self._streams[tensor.device] = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
-        stream = self._streams[tensor.device]
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        stream.wait_stream(torch.cuda.current_stream(tensor.device))
-        with torch.cuda.stream(stream):
+        self._end = self._mark()
+        self._stream.wait_stream(self._computing)
+        with torch.cuda.stream(self._stream):
             host.copy_(tensor, non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(stream)
+            # Blocking: a thread that waits for it sleeps, and leaves the core to the tokenizer.
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event.record(self._stream)
         # Its memory is not given to another tensor before the copy is done.
-        tensor.record_stream(stream)
+        tensor.record_stream(self._stream)
         self._events.append(event)
         return host.numpy()
 
-    def wait(self) -> None:
-        """Wait until every array that was fetched holds its values."""
-        for event in self._events:
-            event.synchronize()
-        self._events.clear()
+    def wait(self) -> dict[str, float]:
+        """Wait until every array that was fetched holds its values.
+
+        Returns:
+            `encode`: The seconds that a CUDA device took for the work, which the host only hands out; else nothing.
+        """
+        if not self._events:
+            return {}
+        # A thread that has not said which device it means would open the first one, too.
+        with torch.cuda.device(self._device):
+            for event in self._events:
+                event.synchronize()
+            self._events.clear()
+            return {"encode": self._begin.elapsed_time(self._end) / 1000}
+
+    def _mark(self) -> torch.cuda.Event:
+        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        mark.record(self._computing)
+        return mark

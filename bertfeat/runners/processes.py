@@ -17,24 +17,23 @@ from typing import Any
 from bertfeat.errors import RunError
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
-from bertfeat.runners.task import MakeTask, PreparedT
+from bertfeat.runners.task import MakeTask, PreparedT, shards_in_hand
 from bertfeat.runners.tries import MAX_TRIES, given_up
-from bertfeat.runners.worker import BOOT, Done, Encoded, Failed, Message, Setup, Started
+from bertfeat.runners.worker import BOOT, Done, Encoded, Failed, Message, Ready, Setup, Started
 
-# One being written, one being encoded, one being read.
-_SHARDS_AHEAD = 3
 _GRACE_S = 10.0
 
 
 @dataclass(eq=False)
 class _Process:
-    """A worker process and the shards that it holds."""
+    """A worker process, the shards that it holds, and how many these may be."""
 
     number: int
     process: subprocess.Popen[bytes]
     pipe: Connection[Any, Any]
     held: dict[int, ShardSpec] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)
+    n_ahead: int = shards_in_hand(1)
     alone: bool = False
     told: Failed | None = None
 
@@ -114,9 +113,9 @@ class ProcessPool:
             self._processes.append(process)
             process.send(Setup(self._make_task, number, self._n_workers))
         # In turns, so that the last shards spread over the workers.
-        for n_ahead in range(1, _SHARDS_AHEAD + 1):
+        for n_ahead in range(1, max((worker.n_ahead for worker in self._processes), default=0) + 1):
             for worker in self._processes:
-                self._feed(worker, n_ahead)
+                self._feed(worker, min(n_ahead, worker.n_ahead))
 
     def _feed(self, process: _Process, n_ahead: int) -> None:
         if process.told is not None:
@@ -148,8 +147,10 @@ class ProcessPool:
             else:
                 self._hear(process, message)
 
-    def _hear(self, process: _Process, message: Started | Encoded | Failed) -> None:
-        if isinstance(message, Started):
+    def _hear(self, process: _Process, message: Ready | Started | Encoded | Failed) -> None:
+        if isinstance(message, Ready):
+            process.n_ahead = message.n_shards
+        elif isinstance(message, Started):
             process.started.add(message.shard)
         elif isinstance(message, Encoded):
             self._progress.encoded(message.n_tokens)

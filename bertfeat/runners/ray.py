@@ -14,10 +14,10 @@ from bertfeat.errors import RunError
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.fence import fence_around
-from bertfeat.runners.ray_actor import SHARDS_AT_ONCE, ActorSetup, ShardActor
+from bertfeat.runners.ray_actor import ActorSetup, ShardActor
 from bertfeat.runners.ray_client import is_client, outcomes_through_client
 from bertfeat.runners.ray_cluster import Share, connection, machines_of_cluster, share_out
-from bertfeat.runners.task import MakeTask, PreparedT
+from bertfeat.runners.task import MakeTask, PreparedT, shards_in_hand, writers_for
 from bertfeat.runners.tries import given_up
 from bertfeat.runners.worker import Done, Failed
 from bertfeat.storage import AnyPath
@@ -101,6 +101,7 @@ def outcomes_of(
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     # One row a block, whatever the size: a shard must not wait for others in its batch.
     rows = [{"shard": pickle.dumps(shard)} for shard in shards]
+    n_at_once = shards_in_hand(writers_for("cuda" if on_gpu else "cpu"))
     with DataContext.current(_context()):
         dataset = from_items(rows, override_num_blocks=len(rows)).map_batches(
             ShardActor,
@@ -108,8 +109,8 @@ def outcomes_of(
             fn_constructor_args=(pickle.dumps(setup),),
             compute=ActorPoolStrategy(
                 size=share.n_actors,
-                max_tasks_in_flight_per_actor=SHARDS_AT_ONCE,
-                max_concurrent_calls_per_actor=SHARDS_AT_ONCE,
+                max_tasks_in_flight_per_actor=n_at_once,
+                max_concurrent_calls_per_actor=n_at_once,
                 enable_true_multi_threading=True,
             ),
             num_cpus=share.n_cpus,

@@ -1,4 +1,4 @@
-"""A worker on a Ray cluster: an actor that loads the model once and takes up to three shards at a time.
+"""A worker on a Ray cluster: an actor that loads the model once and takes several shards at a time.
 
 Ray restarts an actor that died, and runs its tasks again, without end: the tries are counted here, in the store. Ray
 may also hang on an exit raised in a worker: nothing is raised out of it.
@@ -25,8 +25,6 @@ from bertfeat.runners.turns import Turns
 from bertfeat.runners.worker import Done, Failed
 from bertfeat.storage import AnyPath
 
-# One being written, one being encoded, one being read.
-SHARDS_AT_ONCE = 3
 _LAST_LINES = -3
 
 
@@ -49,7 +47,7 @@ class ShardActor:
         self._task: Task[Any] | None = None
         self._in_hand: set[str] = set()
         self._turns = Turns()
-        self._loads, self._prepares, self._encodes, self._commits = (threading.Lock() for _ in range(4))
+        self._loads, self._prepares, self._encodes = (threading.Lock() for _ in range(3))
 
     def __call__(self, rows: Mapping[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
         """Run the shard in the one row; return a row with a pickled `Done` or `Failed`."""
@@ -90,6 +88,7 @@ class ShardActor:
             os.environ.setdefault(variable, str(setup.n_cpus))
         task = setup.make_task(0, max(1, (os.cpu_count() or 1) // setup.n_cpus))
         self._tries.forget(name)
+        self._commits = threading.Semaphore(task.n_writers)
         return task
 
     def _begin(self, name: str) -> bool:

@@ -9,6 +9,18 @@ from bertfeat.records import Receipt, ShardResult, ShardSpec
 
 PreparedT = TypeVar("PreparedT")
 
+_GPU_WRITERS = 4
+
+
+def writers_for(device_kind: str) -> int:
+    """Return how many shards are committed at once: a GPU is done with one sooner than one thread has written it."""
+    return _GPU_WRITERS if device_kind == "cuda" else 1
+
+
+def shards_in_hand(n_writers: int) -> int:
+    """Return how many shards keep a worker busy: one being read, one being encoded, and those being written."""
+    return 2 + n_writers
+
 
 class Task(Protocol[PreparedT]):
     """The work on a shard, with whatever a worker loads once.

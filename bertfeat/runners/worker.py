@@ -18,7 +18,7 @@ from bertfeat.errors import BertfeatError
 from bertfeat.progress import Progress, Silent
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.local import run_overlapped
-from bertfeat.runners.task import MakeTask, PreparedT, Task
+from bertfeat.runners.task import MakeTask, PreparedT, Task, shards_in_hand
 
 # What a fresh interpreter runs: the parent's module search path first, for bertfeat may be found only there.
 BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[2]); from bertfeat.runners.worker import main; main()"
@@ -31,6 +31,13 @@ class Setup:
     make_task: MakeTask[Any]
     worker: int
     n_workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The task is made, and so many shards at hand keep the worker busy."""
+
+    n_shards: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ class Failed:
         return self.detail.strip().splitlines()[-1]
 
 
-Message = Started | Encoded | Done | Failed
+Message = Ready | Started | Encoded | Done | Failed
 
 
 def main() -> None:
@@ -89,6 +96,7 @@ def work(inbox: Inbox, pipe: Connection) -> None:
     try:
         setup: Setup = inbox.take()
         task = Watched(setup.make_task(setup.worker, setup.n_workers), reporter)
+        reporter.send(Ready(shards_in_hand(task.n_writers)))
         for receipt in run_overlapped(task, inbox.shards(), reporter):
             reporter.send(Done(receipt))
     except Exception as error:  # whatever went wrong, the parent must hear of it

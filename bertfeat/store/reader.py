@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from bertfeat.config import Level, StoreDtype, VectorEncoding
 from bertfeat.errors import StoreError, UserError
-from bertfeat.records import BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
+from bertfeat.records import BadRow, BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.batches import FeatureBatch, read_batches
@@ -116,6 +116,16 @@ class Store:
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the shards that are done, with their times, in corpus order."""
         return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
+
+    def bad_rows(self) -> tuple[BadRow, ...]:
+        """Return the input rows that were set aside (`--bad-rows quarantine`), in corpus order, with their raw bytes.
+
+        Raises:
+            StoreError: The store was copied without its `_bertfeat` folder, or what they were written to is damaged.
+        """
+        folder = folder_at(self.path)
+        listed = [stored.quarantine for stored in receipts_in(self.manifest) if stored.quarantine is not None]
+        return tuple(row for stored in listed for row in receipts.read_quarantine(folder, stored))
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level.

@@ -13,6 +13,7 @@ from typing import Any
 
 import xxhash
 
+from bertfeat.errors import StoreError
 from bertfeat.records import BadRow, Plan, Receipt
 from bertfeat.storage import AnyPath
 from bertfeat.store import codec, files, layout
@@ -63,19 +64,25 @@ def _bad_row(row: BadRow) -> dict[str, Any]:
     return {"index": row.index, "path": row.path, "row": row.row, "reason": row.reason, "raw": raw}
 
 
-def read_quarantine(path: AnyPath) -> list[BadRow]:
-    """Return the rows in a quarantine file.
+def read_quarantine(folder: Folder, stored: QuarantineInfo) -> list[BadRow]:
+    """Return the rows that a shard set aside.
 
     Raises:
-        OSError: There is no such file.
-        ValueError: It is damaged.
+        StoreError: The file is missing or damaged.
     """
-    rows = []
-    for line in folder_at(path.parent).read(path.name).splitlines():
-        content = json.loads(line)
-        raw = None if content["raw"] is None else base64.b64decode(content["raw"])
-        rows.append(BadRow(content["index"], content["path"], content["row"], content["reason"], raw))
-    return rows
+    try:
+        data = folder.read(stored.path, follow_links=True)
+        if xxhash.xxh3_128_hexdigest(data) != stored.digest:
+            raise ValueError("its bytes are not those that were written")
+        return [_to_bad_row(json.loads(line)) for line in data.splitlines()]
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise StoreError(f"{folder.path / stored.path}: cannot be read: {reason}; run bertfeat verify") from error
+
+
+def _to_bad_row(content: Mapping[str, Any]) -> BadRow:
+    raw = None if content["raw"] is None else base64.b64decode(content["raw"])
+    return BadRow(content["index"], content["path"], content["row"], content["reason"], raw)
 
 
 def commit_receipt(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo | None) -> Receipt:

@@ -74,6 +74,17 @@ def document_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, d
     return merge_spans(whole_spans(tokens, np.flatnonzero(~overlong)), rows)
 
 
+def check_lengths(documents: Sequence[Document], tokenizer: Tokenizer, limits: WindowLimits) -> None:
+    """Tokenize documents only to refuse the first one that is too long, if `limits.on_overlong` is `error`.
+
+    Raises:
+        InputError: There is one.
+    """
+    is_pair = np.array([document.text_pair is not None for document in documents], dtype=np.bool_)
+    specials = np.where(is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials)
+    check_overlong(tokenizer.count(documents) + specials, limits, documents)
+
+
 def check_overlong(lengths: IntArray, limits: WindowLimits, documents: Sequence[Document]) -> None:
     """Refuse the first document whose length in tokens is over the limit, if overlong documents are an error."""
     if limits.on_overlong is not OnOverlong.ERROR or not (lengths > limits.max_length).any():
