@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--outputs", default=",".join(_RIVALS))
     parser.add_argument("--rows", type=int, help="rows of each corpus, instead of a number that suits the model")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1, help="processes of bertfeat, which share the device")
     parser.add_argument("--output", type=Path, help="write OUTPUT.json, .md, .png and .svg")
     arguments = parser.parse_args()
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
@@ -89,6 +90,7 @@ def measure(model: str, output: str, folder: Path, arguments: argparse.Namespace
         n_warm_tokens=500_000 if is_cuda else 2048,
         pack_tokens=default_max_batch_tokens("cuda" if is_cuda else "cpu", shape.hidden_size),
         sweep=is_cuda,
+        n_workers=arguments.workers,
     )
     result = run_workload(workload, folder, setup)
     result["limits"] = limits(result, model, folder, setup)
