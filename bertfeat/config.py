@@ -230,15 +230,25 @@ class ExtractConfig:
 
     @classmethod
     def of(cls, config: ExtractConfig | None, settings: Mapping[str, Any]) -> ExtractConfig:
-        """Return a config that was given as an object, or else by name.
+        """Return the config that was given as an object, or else by name.
+
+        Args:
+            config: The settings as one object, or None.
+            settings: The settings by name; empty where there is an object.
 
         Raises:
-            ConfigError: It was given both ways, a key is no setting, or a value is wrong.
+            ConfigError: Both were given, a key is no setting, or a value is wrong.
+
+        Example:
+            >>> ExtractConfig.of(None, {"max_length": 64}).max_length
+            64
         """
         if config is None:
             return cls.from_dict(settings)
         if settings:
-            raise ConfigError(f"config, and {next(iter(settings))} beside it; pass settings one way or the other")
+            raise ConfigError(
+                f"setting {next(iter(settings))!r} beside config; put it into config, or pass all by name"
+            )
         return config
 
     def to_dict(self) -> dict[str, Any]:

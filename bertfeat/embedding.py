@@ -11,6 +11,7 @@ from bertfeat.config import ExtractConfig, Level, Pooling, StoreDtype
 from bertfeat.corpus.rows import clean
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.devices import resolve_compute_dtype, resolve_device
+from bertfeat.encoder.encoder import memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.transfers import Fetches
@@ -124,11 +125,12 @@ class TextEncoder:
         }
         buffers = make_buffers(text, schemas, self._config, self._encoder.device)
         budget = pack_budget(int(windows.lengths.sum()), self._resolved.max_batch_tokens, self._encoder.device)
-        for pack, states in encode_packs(self._encoder, pack_windows(windows, budget)):
-            for buffer in buffers.values():
-                buffer.add(pack, states)
-            del states
         fetches = Fetches(self._encoder.device)
+        for pack, states in encode_packs(self._encoder, pack_windows(windows, budget)):
+            with memory_errors(self._encoder.device):
+                for buffer in buffers.values():
+                    buffer.add(pack, states)
+            del states
         tables = {
             level: level_table(level, text, buffer, schemas[level], self._tokenizer, fetches)
             for level, buffer in buffers.items()

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.config import ExtractConfig
+from bertfeat.encoder.encoder import memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.jobs import Job, load_worker, open_inputs, open_job
 from bertfeat.progress import Progress, Silent, Stopwatch
-from bertfeat.records import BadRow, Document, Receipt, ShardResult, ShardSpec
+from bertfeat.records import BadRow, Document, Pack, Receipt, ShardResult, ShardSpec
 from bertfeat.runners import end_earlier_runs, run_shards
 from bertfeat.runners.task import writers_for
 from bertfeat.storage import as_path
@@ -35,6 +36,7 @@ class PreparedShard:
 
     shard: ShardSpec
     text: ShardText
+    packs: Sequence[Pack]
     bad_rows: Sequence[BadRow]
     clock: Stopwatch
 
@@ -101,7 +103,7 @@ class ShardTask:
         self.n_writers = writers_for(self.worker.encoder.device.type)
 
     def prepare(self, shard: ShardSpec) -> PreparedShard:
-        """Read a shard's documents, tokenize them, cut windows, and find the rows of every level."""
+        """Read a shard's documents, tokenize them, cut windows, find the rows of every level, and pack the windows."""
         job, worker, clock = self.job, self.worker, Stopwatch()
         with clock.time("read"):
             rows = list(worker.corpus.read(shard))
@@ -111,19 +113,20 @@ class ShardTask:
         with clock.time("align"):
             windows = cut_windows(tokens, worker.tokenizer, job.limits, documents, context=job.config.document_context)
             text = align(documents, tokens, windows, worker.tokenizer, job.config)
-        return PreparedShard(shard, text, [row for row in rows if isinstance(row, BadRow)], clock)
+        with clock.time("pack"):
+            budget = pack_budget(int(windows.lengths.sum()), job.max_batch_tokens, worker.encoder.device)
+            packs = list(pack_windows(windows, budget))
+        return PreparedShard(shard, text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
 
     def encode(self, prepared: PreparedShard, progress: Progress) -> ShardResult:
-        """Pack the windows, run the encoder, pool every level from the same states, rows in corpus order."""
+        """Run the encoder, pool every level from the same states, rows in corpus order."""
         job, worker, text, clock = self.job, self.worker, prepared.text, prepared.clock
         buffers = make_buffers(text, job.plan.schemas, job.config, worker.encoder.device)
         n_encoded_tokens = n_repeated = 0
         n_halvings = worker.encoder.n_halvings
-        budget = pack_budget(int(text.windows.lengths.sum()), job.max_batch_tokens, worker.encoder.device)
-        packs = list(pack_windows(text.windows, budget))
         fetches = Fetches(worker.encoder.device)
-        for pack, states in clock.each("encode", encode_packs(worker.encoder, packs)):
-            with clock.time("pool"):
+        for pack, states in clock.each("encode", encode_packs(worker.encoder, prepared.packs)):
+            with clock.time("pool"), memory_errors(worker.encoder.device):
                 for buffer in buffers.values():
                     buffer.add(pack, states)
             del states
@@ -134,7 +137,7 @@ class ShardTask:
             level: level_table(level, text, buffer, job.plan.schemas[level], worker.tokenizer, fetches)
             for level, buffer in buffers.items()
         }
-        counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": len(packs)}
+        counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": len(prepared.packs)}
         counts |= {"n_encoded_tokens": n_encoded_tokens, "n_repeated_windows": n_repeated}
         notes = {"n_halvings": worker.encoder.n_halvings - n_halvings}
         return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)

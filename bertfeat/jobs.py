@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from bertfeat.config import CorpusFormat, ExtractConfig, Level, Pooling, Runner
 from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
 from bertfeat.corpus.inputs import STDIN
@@ -234,9 +232,6 @@ def load_worker(job: Job, worker: int, n_workers: int) -> Worker:
         _check_machine(job, checkpoint)
     devices = resolve_device(config.device)
     device = devices[worker % len(devices)]
-    if device.type == "cuda":
-        # Whatever names no device means this one, and leaves the first one alone.
-        torch.cuda.set_device(device)
     layers = sorted({i for schema in job.plan.schemas.values() for column in schema.features for i in column.layers})
     encoder = load_encoder(
         checkpoint,

@@ -150,6 +150,7 @@ def make_plan(
         return _row_cost(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2, resolved, config.store_dtype)
 
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context)
+    schemas = {level: _schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
     if config.on_overlong is OnOverlong.ERROR:
         # Found later, it would leave the shards before it behind; tokenizing the corpus twice is the smaller price.
         for shard in shards:
@@ -160,7 +161,7 @@ def make_plan(
         fields=fields,
         inputs=tuple(files),
         model=resolved.model,
-        schemas={level: _schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels},
+        schemas=schemas,
         shards=shards,
         metadata=_metadata(config, resolved, plan_hash),
         kept_schema=corpus.schema().kept_arrow,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.functional import embedding_bag
 
 from bertfeat.config import Combine, StoreDtype
-from bertfeat.encoder.devices import one_thread
 from bertfeat.encoder.transfers import to_device
 from bertfeat.records import BoolArray, FeatureColumn, IntArray, Pack
 from bertfeat.text.alignment import Reduce, Units
@@ -19,6 +17,8 @@ from bertfeat.text.ragged import ragged_arange, starts_of
 
 TORCH_DTYPES = {StoreDtype.FLOAT16: torch.float16, StoreDtype.FLOAT32: torch.float32}
 POOLER_COLUMN = "pooler"
+# What puts vectors into some rows of a target.
+Place = Callable[[torch.Tensor, torch.Tensor], None]
 _CPU = torch.device("cpu")
 
 
@@ -108,13 +108,7 @@ class LevelBuffer:
 
     def add(self, pack: Pack, states: States) -> None:
         """Pool what `pack` gives to this level and put it into place."""
-        # On a CPU, packs that are being encoded have the cores; threads called for help would only wait for them.
-        device = states.layer(self._layers[0]).device
-        with one_thread(device):
-            self._add(pack, states, device)
-
-    def _add(self, pack: Pack, states: States, device: torch.device) -> None:
-        units = self._units
+        units, device = self._units, states.layer(self._layers[0]).device
         windows, slots = pack.served
         first, last = units.window_starts[windows], units.window_starts[windows + 1]
         segments = ragged_arange(first, last - first)
@@ -129,11 +123,12 @@ class LevelBuffer:
         if alone.all():
             # Layers that are stored as they are need not be held together, in float32 and cast, beside the states.
             batches = [self._layers] if self._adds_layers else [[layer] for layer in self._layers]
+            place, counts = _placer(rows, self._device), self._counts(rows, device)
             for layers in batches:
-                self._store(rows, self._pool(states, layers, at, starts), self._n_positions[rows])
+                self._store(place, self._pool(states, layers, at, starts), counts)
             return
         pooled = self._pool(states, self._layers, at, starts)
-        self._store(rows[alone], _select(pooled, alone), self._n_positions[rows[alone]])
+        self._store_rows(rows[alone], _select(pooled, alone))
         self._collect(rows[~alone], _select(pooled, ~alone))
 
     def _pool(
@@ -141,15 +136,22 @@ class LevelBuffer:
     ) -> dict[int, torch.Tensor]:
         return {i: reduce_segments(states.layer(i), positions, starts, self._units.reduce) for i in layers}
 
-    def _store(self, rows: IntArray, pooled: Mapping[int, torch.Tensor], n_positions: npt.NDArray[Any]) -> None:
+    def _counts(self, rows: IntArray, device: torch.device) -> torch.Tensor | None:
+        """Return what sums are divided by, float32 (n_rows, 1); None where vectors are no sums."""
+        if self._units.reduce is not Reduce.MEAN:
+            return None
+        return to_device(self._n_positions[rows].astype(np.float32), device)[:, None]
+
+    def _store_rows(self, rows: IntArray, pooled: Mapping[int, torch.Tensor]) -> None:
+        if len(rows):
+            counts = self._counts(rows, pooled[self._layers[0]].device)
+            self._store(_placer(rows, self._device), pooled, counts)
+
+    def _store(self, place: Place, pooled: Mapping[int, torch.Tensor], counts: torch.Tensor | None) -> None:
         """Put layers into their columns; those that are added up with others come together with them."""
-        if not len(rows):
-            return
-        if self._units.reduce is Reduce.MEAN:
-            count = to_device(n_positions.astype(np.float32), next(iter(pooled.values())).device)[:, None]
-            pooled = {i: total / count for i, total in pooled.items()}
+        if counts is not None:
+            pooled = {i: total / counts for i, total in pooled.items()}
         cast = {i: vectors.to(self._dtype) for i, vectors in pooled.items()}
-        place = _placer(rows, self._device)
         for column in self._columns:
             target = self.vectors[column.name]
             if column.combine in (Combine.NONE, Combine.CONCAT):
@@ -176,7 +178,7 @@ class LevelBuffer:
             parts = [self._parts.pop(row) for row in complete]
             whole = {layer: torch.stack([part[layer] for part in parts]) for layer in self._layers}
             done = np.array(complete, dtype=np.int64)
-            self._store(done, whole, self._n_positions[done])
+            self._store_rows(done, whole)
 
 
 class PoolerBuffer:
@@ -232,7 +234,7 @@ def _select(pooled: Mapping[int, torch.Tensor], mask: BoolArray) -> dict[int, to
     return {i: vectors.index_select(0, to_device(chosen, vectors.device)) for i, vectors in pooled.items()}
 
 
-def _placer(rows: IntArray, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], None]:
+def _placer(rows: IntArray, device: torch.device) -> Place:
     """Return what puts vectors into the given rows of a target, which lies on `device`."""
 
     def place_on_host(target: torch.Tensor, vectors: torch.Tensor) -> None:

@@ -150,7 +150,8 @@ class ShardResult:
     """What a shard task hands to the store: the tables, the rows that were set aside, counts and seconds by stage.
 
     `notes` count what befell this run alone, such as packs that were halved for want of memory. The vectors hold their
-    values after `wait`, since a GPU may still be copying them; it returns the seconds that are only then known.
+    values after `wait`, since a GPU may still be copying them; it returns the seconds that are only then known:
+    `encode` of a GPU has all that it did, pooling included, while `pool` is the host's.
     """
 
     tables: Mapping[Level, LevelTable]

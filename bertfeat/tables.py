@@ -74,7 +74,8 @@ def align(
 def _sentence_units(tokens: Tokens, windows: Windows, tokenizer: Tokenizer, config: ExtractConfig) -> Units:
     # The model's own pooled output belongs to a document's first window, as its classification token does.
     if config.pooling is Pooling.POOLER:
-        first = np.flatnonzero(windows.spans.is_start)
+        # A window without a token is in no pack, and gives nothing.
+        first = np.flatnonzero(windows.spans.is_start & (windows.lengths > 0))
         n = np.ones(len(first), dtype=np.int64)
         return Units.build(tokens.n_documents, windows.spans.document[first], first, n, np.zeros_like(n), windows)
     return sentence_units(
@@ -88,12 +89,20 @@ def make_buffers(
     """Allocate each level's vectors, on the encoder's device where it is a GPU with room for them."""
     n_values = sum(units.n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
     where = gathering_device(device, n_values * np.dtype(str(config.store_dtype)).itemsize)
-    buffers: dict[Level, LevelBuffer | PoolerBuffer] = {}
-    for level, units in text.units.items():
-        pooler = level is Level.SENTENCE and config.pooling is Pooling.POOLER
-        kind = PoolerBuffer if pooler else LevelBuffer
-        buffers[level] = kind(units, schemas[level].features, config.store_dtype, where)
-    return buffers
+
+    def build(where: torch.device) -> dict[Level, LevelBuffer | PoolerBuffer]:
+        buffers: dict[Level, LevelBuffer | PoolerBuffer] = {}
+        for level, units in text.units.items():
+            pooler = level is Level.SENTENCE and config.pooling is Pooling.POOLER
+            kind = PoolerBuffer if pooler else LevelBuffer
+            buffers[level] = kind(units, schemas[level].features, config.store_dtype, where)
+        return buffers
+
+    try:
+        return build(where)
+    except torch.OutOfMemoryError:
+        # What is free may be in pieces.
+        return build(torch.device("cpu"))
 
 
 def level_table(

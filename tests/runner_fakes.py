@@ -57,7 +57,7 @@ class MakeFake:
             # Until as many do it at once as there are shards with this deed.
             stage = place.partition(":")[0]
             others = [other for other, what in self.deeds.items() if what == deed and other.startswith(stage)]
-            wait_until(lambda: all(self.noted(other) for other in others))
+            wait_until(lambda: all(self.noted(other) for other in others), 10)
 
     def note(self, name: str) -> None:
         (self.folder / f"{name.replace(':', '-')}.{os.getpid()}.{time.monotonic_ns()}").touch()

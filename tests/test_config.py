@@ -157,5 +157,5 @@ def test_settings_come_one_way() -> None:
     config = ExtractConfig(levels="word")
     assert ExtractConfig.of(config, {}) is config
     assert ExtractConfig.of(None, {"levels": "word"}) == config
-    with pytest.raises(ConfigError, match="config, and layers beside it; pass settings one way or the other"):
+    with pytest.raises(ConfigError, match="setting 'layers' beside config; put it into config, or pass all by name"):
         ExtractConfig.of(config, {"layers": "all"})

@@ -59,7 +59,7 @@ class FakeEvent:
     calls: list[str]
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
-        assert enable_timing != blocking
+        assert blocking
         self.name = "mark" if enable_timing else "event"
 
     def record(self, stream: FakeStream | str) -> None:
@@ -122,8 +122,8 @@ def test_a_fetch_runs_beside_the_device_and_is_waited_for(calls: list[str]) -> N
         "stream on cuda:1",
         "mark in the computing stream",
         "work",
-        "empty (2, 3) torch.float16, pinned=True",
         "mark in the computing stream",
+        "empty (2, 3) torch.float16, pinned=True",
         "waits for the computing stream",
         "enter",
         "copy, non_blocking=True",
@@ -133,5 +133,11 @@ def test_a_fetch_runs_beside_the_device_and_is_waited_for(calls: list[str]) -> N
     ]
     assert fetches.wait() == {"encode": 2.5}
     assert fetches.wait() == {}
-    assert calls[-3:] == ["enter cuda:1", "synchronize", "exit cuda:1"]
-    assert calls.count("synchronize") == 1
+    assert calls[-4:] == ["enter cuda:1", "synchronize", "synchronize", "exit cuda:1"]
+
+
+@pytest.mark.usefixtures("calls")
+def test_the_seconds_of_the_device_are_known_also_of_vectors_gathered_on_the_host() -> None:
+    fetches = Fetches(torch.device("cuda"))
+    assert fetches.fetch(torch.ones(2)).tolist() == [1, 1]
+    assert fetches.wait() == {"encode": 2.5}

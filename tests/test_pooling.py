@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from fakes import FakeStates, letters, run, texts
+from fakes import CLS, FakeStates, letters, letters_backend, run, texts
 
+from bertfeat import pooling
 from bertfeat.config import Combine, StoreDtype
 from bertfeat.pooling import LevelBuffer, combine_layers, reduce_segments
 from bertfeat.records import FeatureColumn
 from bertfeat.text.alignment import Reduce, token_units
 from bertfeat.text.packing import make_pack
+from bertfeat.text.tokenizer import Tokenizer
 
 STATES = torch.tensor([[1.0, -1.0], [2.0, -2.0], [4.0, -4.0], [8.0, -8.0]])
 
@@ -54,18 +58,61 @@ def test_the_sum_of_half_precision_layers_is_taken_in_float32() -> None:
     assert combine_layers(layers, Combine.MEAN).tolist() == [[1024.5]]
 
 
-def test_every_combination_of_layers_at_every_level() -> None:
+@pytest.mark.parametrize("combine", ["none", "concat", "none,concat", "none,concat,sum,mean"])
+def test_every_combination_of_layers_at_every_level(combine: str) -> None:
     # [CLS] a ##b c [SEP]
-    found = run(texts("ab c"), letters(), layers="1,3", combine="none,concat,sum,mean", word_pooling="mean")
+    found = run(texts("ab c"), letters(), layers="1,3", combine=combine, word_pooling="mean")
     for level, places in (("token", [0, 1, 2, 3, 4]), ("word", [1.5, 3]), ("sentence", [2])):
-        vectors = found.tables[level].vectors
         place = np.array(places)
-        assert list(vectors) == ["layer_01", "layer_03", "concat_01_03", "sum_01_03", "mean_01_03"]
-        assert vectors["layer_01"][:, 0].tolist() == (1000 + place).tolist()
-        assert vectors["layer_03"][:, 0].tolist() == (3000 + place).tolist()
-        assert vectors["concat_01_03"][:, [0, 3]].tolist() == np.stack([1000 + place, 3000 + place], 1).tolist()
-        assert vectors["sum_01_03"][:, 0].tolist() == (4000 + 2 * place).tolist()
-        assert vectors["mean_01_03"][:, 0].tolist() == (2000 + place).tolist()
+        first, second = 1000 + place, 3000 + place
+        expected = {
+            "none": {"layer_01": first, "layer_03": second},
+            "concat": {"concat_01_03": np.stack([first, -first, second, -second])},
+            "sum": {"sum_01_03": first + second},
+            "mean": {"mean_01_03": (first + second) / 2},
+        }
+        wanted = {name: values for how in combine.split(",") for name, values in expected[how].items()}
+        vectors = found.tables[level].vectors
+        assert list(vectors) == list(wanted)
+        for name, values in wanted.items():
+            columns = [0, 1, 3, 4] if name.startswith("concat") else [0]
+            assert vectors[name][:, columns].T.tolist() == np.atleast_2d(values).tolist()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_length": 6, "on_overlong": "truncate"},
+        {"max_length": 6, "stride": 2, "word_pooling": "max", "combine": "none,sum"},
+        {"levels": "sentence", "pooling": "pooler"},
+        {"levels": "sentence", "pooling": "pooler", "specials": False},
+        {"specials": False},
+    ],
+)
+def test_no_vector_is_what_memory_held_before(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spoilt:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(np, name)
+
+        def empty(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+            return np.full(shape, np.nan, dtype)
+
+    monkeypatch.setattr(pooling, "np", Spoilt())
+    backend = letters_backend()
+    if not settings.pop("specials", True):
+        backend.post_processor = None
+    tokenizer = Tokenizer(backend, cls_id=CLS)
+    found = run(texts("ab c", "", "a b c d e f g h i", "hello"), tokenizer, **settings)
+    n_without = dict.fromkeys(found.tables, 0)
+    for level, table in found.tables.items():
+        for vectors in table.vectors.values():
+            assert not np.isnan(vectors).any()
+        if table.valid is not None:
+            n_without[level] = int((~table.valid).sum())
+            assert all((vectors[~table.valid] == 0).all() for vectors in table.vectors.values())
+    has_specials = tokenizer.single.n_specials > 0
+    # The empty text has no token of its own, and without special ones no window.
+    assert n_without["sentence"] == (0 if has_specials and settings.get("pooling") == "pooler" else 1)
 
 
 def test_a_combination_is_rounded_once() -> None:

@@ -15,8 +15,10 @@ from drill import orphans
 from families import build_model
 from safetensors.torch import load_file, save_file
 
+from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import FeatureError, InputError, RunError, StoreError, UserError
 from bertfeat.extraction import extract
+from bertfeat.pooling import LevelBuffer
 from bertfeat.store import verify
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
@@ -92,6 +94,21 @@ def test_features_that_are_not_finite_name_document_and_layer(tmp_path, settings
     if value == 1e5:
         fine = extract(output=tmp_path / "wide", **settings | {"store_dtype": "float32"})
         assert fine.numpy("sentence", "layer_02").max() > 99_000
+
+
+def test_memory_that_runs_out_in_pooling_is_one_line_and_what_a_device_took_stands_in_the_receipt(
+    tmp_path, settings, monkeypatch
+):
+    def no_memory(self: Any, pack: Any, states: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LevelBuffer, "add", no_memory)
+        with pytest.raises(RunError, match="out of memory on cpu while pooling; pass a smaller --max-batch-tokens"):
+            extract(output=tmp_path / "s", **settings)
+    monkeypatch.setattr(Fetches, "wait", lambda self: {"encode": 2.5})
+    store = extract(output=tmp_path / "s", **settings)
+    assert {receipt.seconds["encode"] for receipt in store.receipts()} == {2.5}
 
 
 def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_path, settings, monkeypatch):

@@ -154,10 +154,12 @@ def test_bad_rows_keep_their_bytes(tmp_path):
     assert store.bad_rows() == tuple(rows)
     kept = tmp_path / "s" / "_bertfeat/quarantine/00000.jsonl"
     kept.write_bytes(kept.read_bytes().replace(b'"row":7', b'"row":8'))
-    with pytest.raises(StoreError, match=r"00000\.jsonl: cannot be read: its bytes are not .*; run bertfeat verify"):
+    with pytest.raises(
+        StoreError, match=r"00000\.jsonl: its bytes are not those that were written; run bertfeat verify"
+    ):
         store.bad_rows()
     kept.unlink()
-    with pytest.raises(StoreError, match=r"00000\.jsonl: cannot be read: No such file .*; run bertfeat verify"):
+    with pytest.raises(StoreError, match=r"00000\.jsonl: no such file; copy the store with its _bertfeat folder"):
         store.bad_rows()
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from bertfeat.config import OnOverlong
+from bertfeat.errors import InputError
 from bertfeat.records import Document
-from bertfeat.text.spans import WindowLimits, lay_windows, longest_first
+from bertfeat.text.spans import WindowLimits, check_lengths, lay_windows, longest_first
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
 
@@ -32,6 +33,24 @@ def peer_ids(first: str, second: str | None, **truncation: object) -> tuple[list
 def cut(documents: list[Document], max_length: int, stride: int, on_overlong: str = "window") -> Windows:
     limits = WindowLimits(max_length, stride, OnOverlong(on_overlong))
     return cut_windows(LETTERS.encode(documents), LETTERS, limits, documents)
+
+
+@given(st.lists(st.tuples(st.text("ab ", max_size=9), st.none() | st.text("ab ", max_size=9)), min_size=1, max_size=5))
+@settings(max_examples=60)
+def test_the_lengths_alone_refuse_what_the_windows_refuse(drawn: list[tuple[str, str | None]]) -> None:
+    documents = [Document(i, i, first, second, path="c.txt", row=i + 1) for i, (first, second) in enumerate(drawn)]
+    limits = WindowLimits(9, 0, OnOverlong.ERROR)
+    told = []
+    for call in (
+        lambda: check_lengths(documents, LETTERS, limits),
+        lambda: cut_windows(LETTERS.encode(documents), LETTERS, limits, documents),
+    ):
+        try:
+            call()
+            told.append("")
+        except InputError as error:
+            told.append(str(error))
+    assert told[0] == told[1]
 
 
 def ids_of(windows: Windows) -> list[list[int]]:

@@ -44,7 +44,7 @@ def _limits(limits: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 def _stages(result: Mapping[str, Any]) -> list[str]:
     lines = [
-        "| CPU seconds of stages, output | corpus | prepare | encode | commit | commit's share | a plain write's |",
+        "| CPU seconds of stages, output | corpus | prepare | encode | commit | commit's share | of a plain write |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for output, found in _named(result):

@@ -42,7 +42,7 @@ class Setup:
         n_rows: Rows of the corpus; None is the workload's own number.
         sweep: Look for each rival's best batch size first.
         only: The rivals to run beside bertfeat; empty is all.
-        device: `cpu` or `cuda`.
+        device: `cpu`, `cuda` or `cuda:0`.
         dtype: The type that models compute in.
         n_warm_tokens: Tokens of the part of a corpus that rivals warm up on, and try their batch sizes on.
         pack_tokens: Rows of the matrix products that give the ceiling.

@@ -132,7 +132,8 @@ def share_threads(n_workers: int) -> None:
 def one_thread(device: torch.device) -> Iterator[None]:
     """Compute in the calling thread alone where the device is the CPU.
 
-    The bits of a matrix product can depend on how many threads share it (seen on AMD with AVX-512, 5 to 11 rows).
+    The bits of a matrix product can depend on how many threads share it (seen on AMD with AVX-512, 5 to 11 rows). And
+    where others have the cores, threads called for help only fight them.
     """
     n_threads = torch.get_num_threads()
     if device.type != "cpu" or n_threads == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,6 +157,7 @@ class Encoder:
                 "pass a smaller --max-length or another --device"
             )
         if self.device.type == "cuda":
+            # What failed may hang in reference cycles, which keep its tensors.
             gc.collect()
             torch.cuda.empty_cache()
         with self._lock:
@@ -230,6 +232,21 @@ def is_out_of_memory(error: BaseException) -> bool:
     # cuBLAS and cuDNN have words of their own for it.
     said = ("out of memory", "can't allocate memory", "_status_alloc_failed")
     return isinstance(error, RuntimeError) and any(words in message for words in said)
+
+
+@contextlib.contextmanager
+def memory_errors(device: torch.device) -> Iterator[None]:
+    """Turn running out of memory outside of a forward pass into one clear line.
+
+    Raises:
+        RunError: It ran out.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(f"out of memory on {device} while pooling; pass a smaller --max-batch-tokens") from error
 
 
 def halve(pack: Pack) -> tuple[Pack, Pack]:

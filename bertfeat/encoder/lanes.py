@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
+from bertfeat.encoder.devices import one_thread
 from bertfeat.encoder.encoder import Encoder, HiddenStates
 from bertfeat.records import Pack
 
@@ -43,8 +44,9 @@ def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> i
 def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack, HiddenStates]]:
     """Yield each pack with its hidden states, in order; of a pack that memory does not hold, its parts.
 
-    `encoder.n_lanes` packs are encoded at once, and at most one more is finished and waits to be fetched. Let go of
-    what was yielded before asking for the next: memory need not hold both.
+    `encoder.n_lanes` packs are encoded at once, and at most one more is finished and waits to be fetched; meanwhile the
+    calling thread computes alone, too. Let go of what was yielded before asking for the next: memory need not hold
+    both.
 
     Raises:
         RunError: Memory does not suffice for a single window.
@@ -54,7 +56,8 @@ def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack
             yield from encoder.encode_parts(pack)
         return
     pending: deque[Future[list[tuple[Pack, HiddenStates]]]] = deque()
-    with ThreadPoolExecutor(encoder.n_lanes, "encode") as lanes:
+    # The lanes have the cores: threads that the caller called for help, to pool what it gets, would only fight them.
+    with one_thread(encoder.device), ThreadPoolExecutor(encoder.n_lanes, "encode") as lanes:
         try:
             for pack in packs:
                 pending.append(lanes.submit(_all_parts, encoder, pack))

@@ -44,6 +44,7 @@ class Fetches:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._events: list[torch.cuda.Event] = []
+        self._is_over = device.type != "cuda"
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._computing = torch.cuda.current_stream(device)
@@ -52,14 +53,15 @@ class Fetches:
 
     def fetch(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
         """Return the array that holds a tensor's values after `wait`; a tensor on the CPU shares its memory."""
+        if self._device.type == "cuda":
+            self._end = self._mark()
         if tensor.device.type != "cuda":
             return tensor.cpu().numpy()
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._end = self._mark()
         self._stream.wait_stream(self._computing)
         with torch.cuda.stream(self._stream):
             host.copy_(tensor, non_blocking=True)
-            # Blocking: a thread that waits for it sleeps, and leaves the core to the tokenizer.
+            # A thread that waits for a blocking event sleeps, and leaves the core to the tokenizer.
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(self._stream)
         # Its memory is not given to another tensor before the copy is done.
@@ -71,18 +73,20 @@ class Fetches:
         """Wait until every array that was fetched holds its values.
 
         Returns:
-            `encode`: The seconds that a CUDA device took for the work, which the host only hands out; else nothing.
+            `encode`: The seconds that a CUDA device took for all of the work, which the host only hands out; of other
+            devices, and the second time, nothing.
         """
-        if not self._events:
+        if self._is_over:
             return {}
         # A thread that has not said which device it means would open the first one, too.
         with torch.cuda.device(self._device):
-            for event in self._events:
+            for event in (*self._events, self._end):
                 event.synchronize()
             self._events.clear()
+            self._is_over = True
             return {"encode": self._begin.elapsed_time(self._end) / 1000}
 
     def _mark(self) -> torch.cuda.Event:
-        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        mark = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         mark.record(self._computing)
         return mark

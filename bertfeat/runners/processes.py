@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import signal
@@ -112,8 +113,10 @@ class ProcessPool:
             process = _start(number, self._n_workers)
             self._processes.append(process)
             process.send(Setup(self._make_task, number, self._n_workers))
-        # In turns, so that the last shards spread over the workers.
-        for n_ahead in range(1, max((worker.n_ahead for worker in self._processes), default=0) + 1):
+        # In turns, and no more than each one's share of what is left, so that the last shards spread over the workers.
+        n_left = len(self._waiting) + sum(len(worker.held) for worker in self._processes)
+        most = max(shards_in_hand(1), math.ceil(n_left / max(1, len(self._processes))))
+        for n_ahead in range(1, most + 1):
             for worker in self._processes:
                 self._feed(worker, min(n_ahead, worker.n_ahead))
 

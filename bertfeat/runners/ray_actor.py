@@ -48,6 +48,9 @@ class ShardActor:
         self._in_hand: set[str] = set()
         self._turns = Turns()
         self._loads, self._prepares, self._encodes = (threading.Lock() for _ in range(3))
+        # One shard is encoded, and one waits for that.
+        self._before_commit = threading.Semaphore(2)
+        self._commits = threading.Semaphore()
 
     def __call__(self, rows: Mapping[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
         """Run the shard in the one row; return a row with a pickled `Done` or `Failed`."""
@@ -97,11 +100,12 @@ class ShardActor:
             return self._tries.begin(name)
 
     def _run(self, task: Task[Any], shard: ShardSpec) -> Receipt:
-        with self._prepares:
-            prepared = task.prepare(shard)
-        with self._encodes:
-            result = task.encode(prepared, Silent())
-        del prepared
+        with self._before_commit:
+            with self._prepares:
+                prepared = task.prepare(shard)
+            with self._encodes:
+                result = task.encode(prepared, Silent())
+            del prepared
         with self._commits, self._fence.held():
             return task.commit(shard, result)
 

@@ -124,8 +124,7 @@ class Store:
             StoreError: The store was copied without its `_bertfeat` folder, or what they were written to is damaged.
         """
         folder = folder_at(self.path)
-        listed = [stored.quarantine for stored in receipts_in(self.manifest) if stored.quarantine is not None]
-        return tuple(row for stored in listed for row in receipts.read_quarantine(folder, stored))
+        return tuple(row for stored in receipts_in(self.manifest) for row in receipts.read_quarantine(folder, stored))
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level.

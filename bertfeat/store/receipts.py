@@ -64,20 +64,25 @@ def _bad_row(row: BadRow) -> dict[str, Any]:
     return {"index": row.index, "path": row.path, "row": row.row, "reason": row.reason, "raw": raw}
 
 
-def read_quarantine(folder: Folder, stored: QuarantineInfo) -> list[BadRow]:
+def read_quarantine(folder: Folder, stored: StoredReceipt) -> list[BadRow]:
     """Return the rows that a shard set aside.
 
     Raises:
-        StoreError: The file is missing or damaged.
+        StoreError: Their file is missing or damaged.
     """
+    if stored.quarantine is None:
+        return []
+    name = layout.quarantine_path(stored.receipt.shard)
+    path = folder.path / name
     try:
-        data = folder.read(stored.path, follow_links=True)
-        if xxhash.xxh3_128_hexdigest(data) != stored.digest:
-            raise ValueError("its bytes are not those that were written")
-        return [_to_bad_row(json.loads(line)) for line in data.splitlines()]
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise StoreError(f"{folder.path / stored.path}: cannot be read: {reason}; run bertfeat verify") from error
+        data = folder.read(name, follow_links=True)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path}: no such file; copy the store with its {layout.PRIVATE} folder") from error
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror or error}; run bertfeat verify") from error
+    if xxhash.xxh3_128_hexdigest(data) != stored.quarantine.digest:
+        raise StoreError(f"{path}: its bytes are not those that were written; run bertfeat verify")
+    return [_to_bad_row(json.loads(line)) for line in data.splitlines()]
 
 
 def _to_bad_row(content: Mapping[str, Any]) -> BadRow:
