@@ -98,7 +98,8 @@ def serve(address: str) -> None:
     statuses: dict[int, int] = {}
     with Listener(address, backlog=64) as listener:
         while True:
-            with listener.accept() as connection:
+            # Who asks may be killed between any two bytes.
+            with listener.accept() as connection, contextlib.suppress(EOFError, ConnectionError):
                 function, arguments, has_fd = pickle.loads(connection.recv_bytes())
                 if function is os.waitpid:
                     pid = arguments[0]
