@@ -16,7 +16,7 @@ from runner_fakes import FakeTask, Heard, MakeFake, is_alive, make_shards, wait_
 
 from bertfeat import errors
 from bertfeat.errors import BertfeatError, ConfigError, InputError, PlanMismatch, RunError
-from bertfeat.runners import run_shards
+from bertfeat.runners import processes, run_shards
 from bertfeat.runners.local import run_overlapped
 from bertfeat.runners.processes import ProcessPool
 
@@ -75,6 +75,33 @@ def test_a_process_has_a_shard_for_each_of_its_writers(tmp_path):
     make = MakeFake(tmp_path, {f"commit:{shard}": "wait for all" for shard in range(5)}, n_writers=5)
     receipts = ProcessPool(make, make_shards(7), 1, Heard()).run()
     assert sorted(receipt.shard for receipt in receipts) == list(range(7))
+
+
+def test_handing_out_takes_no_longer_the_more_shards_there_are(tmp_path, monkeypatch):
+    class NoPipe:
+        def send_bytes(self, data):
+            pass
+
+    n_fed = 0
+    feed = ProcessPool._feed
+
+    def counted(self, process, n_ahead):
+        nonlocal n_fed
+        n_fed += 1
+        feed(self, process, n_ahead)
+
+    monkeypatch.setattr(processes, "_start", lambda number, n_workers: processes._Process(number, None, NoPipe()))
+    monkeypatch.setattr(ProcessPool, "_feed", counted)
+    pool = ProcessPool(MakeFake(tmp_path), make_shards(10_000), 2, Heard())
+    pool._hire()
+    assert [len(process.held) for process in pool._processes] == [3, 3]
+    assert n_fed == 6
+    # Of few that are left, a worker with more writers takes no more than its share.
+    few = ProcessPool(MakeFake(tmp_path), make_shards(8), 2, Heard())
+    few._hire()
+    few._processes[0].n_ahead = 6
+    few._hire()
+    assert [len(process.held) for process in few._processes] == [4, 3]
 
 
 @pytest.mark.parametrize("n_writers", [1, 3])

@@ -115,8 +115,9 @@ class ProcessPool:
             process.send(Setup(self._make_task, number, self._n_workers))
         # In turns, and no more than each one's share of what is left, so that the last shards spread over the workers.
         n_left = len(self._waiting) + sum(len(worker.held) for worker in self._processes)
-        most = max(shards_in_hand(1), math.ceil(n_left / max(1, len(self._processes))))
-        for n_ahead in range(1, most + 1):
+        share = max(shards_in_hand(1), math.ceil(n_left / max(1, len(self._processes))))
+        most = max((worker.n_ahead for worker in self._processes), default=0)
+        for n_ahead in range(1, min(most, share) + 1):
             for worker in self._processes:
                 self._feed(worker, min(n_ahead, worker.n_ahead))
 
