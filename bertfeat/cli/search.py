@@ -52,7 +52,6 @@ Examples:
 @option(_OUTPUT, "--json", "as_json", is_flag=True, help="Print one JSON object a hit, each on a line of its own.")
 @option(_OUTPUT, "--quiet", is_flag=True, help="With --queries, no summary.")
 @click.option("--store", metavar="STORE", help="Where the store lies now.")
-@click.option("--untrusted", is_flag=True, help="INDEX is from somebody else: read it in a process that is limited.")
 def command(
     index: str,
     text: str | None,
@@ -60,14 +59,13 @@ def command(
     level: str | None,
     span: bool,
     store: str | None,
-    untrusted: bool,
     **settings: Any,
 ) -> None:
     """Find the most similar texts, or words in context."""
     _check_flags(text, queries, settings)
     from bertfeat.indexing.index import open_index
 
-    with open_index(index, untrusted=untrusted, store=store) as opened:
+    with open_index(index, store=store) as opened:
         _check_level(opened, level, span=span)
         if queries is not None:
             from bertfeat.cli.search_batches import search_file

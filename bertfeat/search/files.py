@@ -5,8 +5,8 @@
     INDEX/rows.parquet             the row of the store that each vector comes from
     INDEX/transform.safetensors    the fitted transform, if there is one
 
-The digests tell whether a file is the one that was written. They do not tell who wrote it: a folder from someone that
-you do not trust is one to load with `untrusted=True`, whatever its digests say.
+The digests show whether a file is the one that was written, not who wrote it. Build an index again from its store
+where you do not trust its author: faiss checks little of what it reads.
 """
 
 from __future__ import annotations
@@ -274,5 +274,4 @@ def check_files(folder: Path, description: IndexDescription) -> None:
         UserError: One is missing or another; the message names it.
     """
     for name, reason in find_mismatches(folder, description).items():
-        remedy = "build the index again, or use --untrusted to load it as it is, in a process with limits"
-        raise UserError(f"{folder / name}: {reason}; {remedy}")
+        raise UserError(f"{folder / name}: {reason}; build the index again")
