@@ -43,7 +43,7 @@ Examples:
 @option(_FILTER, "--where", metavar="SQL", help="Condition on columns of the store: \"label = 'x' AND n_tokens > 3\".")
 @option(_FILTER, "--same-word", is_flag=True, help="Only the marked word itself, in upper or lower case.")
 @option(_FILTER, "--exclude-same-word", is_flag=True, help="Only other words.")
-@option(_OUTPUT, "--out", metavar="HITS.parquet", help="File for the hits of --queries.")
+@option(_OUTPUT, "--out", metavar="FILE", help="File for the hits of --queries: .parquet or .csv.")
 @option(_OUTPUT, "--overwrite", is_flag=True, help="Replace the file of --out.")
 @option(_OUTPUT, "--columns", metavar="A,B", help="Further columns of the store to give with each hit.")
 @option(
