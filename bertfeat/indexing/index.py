@@ -21,6 +21,7 @@ from bertfeat.indexing.kwic import Context
 from bertfeat.indexing.origin import Origin
 from bertfeat.provenance import FeatureSpec
 from bertfeat.records import BoolArray, IntArray
+from bertfeat.replacement import standing
 from bertfeat.search.description import ROWS, IndexDescription
 from bertfeat.search.files import read_description
 from bertfeat.search.index import VectorIndex
@@ -290,20 +291,21 @@ def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> 
         >>> index = open_index("sentences.index")  # doctest: +SKIP
         >>> index.search(["late delivery", "broken on arrival"], k=5)  # doctest: +SKIP
     """
-    folder = local_path(path, "an index")
+    place = local_path(path, "an index")
     for _ in range(_MAX_TRIES):
+        folder = standing(place)
         description = read_description(folder)
         try:
             index = _open(folder, description, store)
         except UserError:
-            if read_description(folder) == description:
+            if read_description(standing(place)) == description:
                 raise
             continue
         # If another index took its place meanwhile, the files may be of two.
-        if read_description(folder) == description:
+        if read_description(standing(place)) == description:
             return index
         index.close()
-    raise UserError(f"{folder}: is replaced again and again; wait until that is done")
+    raise UserError(f"{place}: is replaced again and again; wait until that is done")
 
 
 def _open(folder: Path, description: IndexDescription, store: str | Path | Store | None) -> Index:
