@@ -16,8 +16,12 @@ import pytest
 from command_line import bertfeat as bertfeat_cli
 from command_line import good
 from index_stores import SENSES, documents, shared_store, tiny_store, write_jsonl
+from polars.testing import assert_frame_equal
 
 import bertfeat
+from bertfeat.cli.search_batches import HitWriter
+from bertfeat.errors import UserError
+from bertfeat.indexing.index import Index
 from bertfeat.store.reader import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
@@ -97,17 +101,11 @@ class TestSentences:
         assert (nothing.code, nothing.out) == (0, "")
         assert nothing.err == f"bertfeat: {sentences}: nothing fits the filters\n"
 
-    def test_from_somebody_else(self, sentences: Path, store: Store, tmp_path: Path) -> None:
-        theirs = tmp_path / "deep" / "theirs"
-        shutil.copytree(sentences, theirs)
-        (theirs / "index.faiss").touch()
-        search = ("search", theirs, "fishing", "-k", "2", "--json")
-        ours = json_lines(good("search", sentences, "fishing", "-k", "2", "--json").out)
-        found = json_lines(good(*search, "--untrusted", "--store", store.path).out)
-        assert [hit["doc_id"] for hit in found] == [hit["doc_id"] for hit in ours]
-        (theirs / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
-        assert "has 204 bytes" in refused(*search)
-        assert "index.faiss: " in refused(*search, "--untrusted")
+    def test_a_changed_index_is_refused(self, sentences: Path, tmp_path: Path) -> None:
+        copy = tmp_path / "copy"
+        shutil.copytree(sentences, copy)
+        (copy / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
+        assert "has 204 bytes" in refused("search", copy, "fishing")
 
 
 class TestWords:
@@ -201,9 +199,42 @@ class TestManyQueries:
         assert "is a folder" in refused(*search, "--out", tmp_path)
         assert "no folder" in refused(*search, "--out", tmp_path / "none" / "h.parquet")
 
-    def test_a_full_disk_leaves_no_file(self, sentences: Path, tmp_path: Path) -> None:
+    def test_csv_holds_what_parquet_does(
+        self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bertfeat.cli.search_batches._QUERIES_AT_ONCE", 2)
+        (tmp_path / "q.txt").write_text("fishing\nspring flowers\na loan\n")
+        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--columns", "label,n", "--out")
+        for name in ("hits.parquet", "hits.CSV"):
+            good(*search, tmp_path / name)
+        frame, schema = pl.read_parquet(tmp_path / "hits.parquet"), pl.read_parquet_schema(tmp_path / "hits.parquet")
+        assert_frame_equal(pl.read_csv(tmp_path / "hits.CSV", schema=schema), frame)
+        good(*search, tmp_path / "none.csv", "--where", "n < 0")
+        assert (tmp_path / "none.csv").read_text() == "query_id,rank,score,doc_id,text,label,n\n"
+
+    @pytest.mark.parametrize("name", ["hits.txt", "hits", "hits.csv.gz"])
+    def test_other_endings_are_refused_before_the_search(
+        self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setattr(Index, "encode", lambda *_: pytest.fail("searched"))
+        (tmp_path / "q.txt").write_text("fishing\n")
+        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--out", tmp_path / name)
+        assert f"{name}: hits are written as Parquet or CSV; name a file that ends in" in refused(*search)
+        assert not (tmp_path / name).exists()
+
+    def test_csv_refuses_columns_that_it_cannot_hold(self, tmp_path: Path) -> None:
+        frame = pl.DataFrame({"doc_id": ["a"], "tags": [["x"]], "raw": [b"x"]})
+        with (
+            pytest.raises(UserError, match=r"hits.csv: CSV cannot hold tags \(List\(String\)\), raw \(Binary\); name"),
+            HitWriter(tmp_path / "hits.csv") as writer,
+        ):
+            writer.write(frame)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["hits.parquet", "hits.csv"])
+    def test_a_full_disk_leaves_no_file(self, sentences: Path, tmp_path: Path, name: str) -> None:
         (tmp_path / "q.txt").write_text("fishing\n" * 40)
-        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--out", tmp_path / "hits.parquet")
+        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--out", tmp_path / name)
         there = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (300, there[1]))
         try:
@@ -211,7 +242,7 @@ class TestManyQueries:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, there)
         assert done.code == 3
-        assert f"{tmp_path / 'hits.parquet'}: file too large after 300 bytes; raise the file size limit" in done.err
+        assert f"{tmp_path / name}: file too large after 300 bytes; raise the file size limit" in done.err
         assert [path.name for path in tmp_path.iterdir()] == ["q.txt"]
 
     def test_bad_rows_leave_no_file(self, sentences: Path, words: Path, tmp_path: Path) -> None:
@@ -232,7 +263,9 @@ class TestManyQueries:
         assert "w.txt:2: query 'two words': no word is marked" in refused(
             "search", words, "--queries", tmp_path / "w.txt", "--out", tmp_path / "hits.parquet"
         )
-        assert "no such file" in refused("search", words, "--queries", tmp_path / "no.txt", "--out", tmp_path / "h")
+        assert "no such file" in refused(
+            "search", words, "--queries", tmp_path / "no.txt", "--out", tmp_path / "hits.csv"
+        )
         assert [path for path in tmp_path.iterdir() if "hits" in path.name] == []
 
 

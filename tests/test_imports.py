@@ -25,7 +25,7 @@ FLOORS = [
     ["corpus", "text", "encoder"],
     ["pooling"],
     ["store"],
-    ["tables", "planning"],
+    ["tables", "planning", "replacement"],
     ["probes", "search"],
     ["reports"],
     ["runners"],

@@ -11,9 +11,11 @@ import pytest
 from index_stores import contents, documents, run_killed, shared_store, tiny_store
 
 import bertfeat
+from bertfeat.cli.search_summary import description_summary
 from bertfeat.errors import UserError
 from bertfeat.indexing.evaluating import evaluate_index
 from bertfeat.indexing.updating import update_or_find
+from bertfeat.replacement import standing
 from bertfeat.search.files import read_description, write_description
 from bertfeat.store.reader import Store
 
@@ -144,7 +146,7 @@ class TestRefused:
 
 
 class TestKilled:
-    @pytest.mark.parametrize("at", ["index.faiss written", "rows.parquet ready", "published"])
+    @pytest.mark.parametrize("at", ["index.faiss written", "rows.parquet ready", "folder aside", "folder replaced"])
     def test_the_old_index_stands_until_the_new_one_does(
         self, tiny: tuple[Store, Store], tmp_path: Path, at: str
     ) -> None:
@@ -153,9 +155,11 @@ class TestKilled:
         old = contents(out)
         done = run_killed(at, "index", "update", out, tiny[1].path)
         assert done.returncode == -signal.SIGKILL, done.stderr
-        if at != "published":
-            assert contents(out) == old
-            bertfeat.open_index(out).close()
+        assert out.exists() == (at != "folder aside")
+        assert (contents(standing(out)) == old) == (at != "folder replaced")
+        with bertfeat.open_index(out) as index:
+            assert description_summary(out)["n_vectors"] == index.n_vectors
+            assert index.store.path == tiny[at == "folder replaced"].path
         bertfeat.update_index(out, tiny[1]).close()
         bertfeat.build_index(tiny[1], tmp_path / "new", level="word", threads=1).close()
         assert contents(out) == contents(tmp_path / "new")

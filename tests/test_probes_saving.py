@@ -399,7 +399,7 @@ def test_a_kill_at_any_step_leaves_a_whole_probe_or_none(tmp_path, replaces):
     target = tmp_path / "all" / "probe"
     save_probe(fitted(), tmp_path / "before", {"new": False})
     command = [sys.executable, "-c", KILLED, str(target)]
-    n_kills = 0
+    probe, n_kills, n_aside = fitted(), 0, 0
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as saver:
         while True:
             target.parent.mkdir()
@@ -410,16 +410,22 @@ def test_a_kill_at_any_step_leaves_a_whole_probe_or_none(tmp_path, replaces):
             if code == 0:
                 break
             assert code == -signal.SIGKILL
-            if target.exists():
+            # Between the two renames the old one is read where it lies aside.
+            n_aside += not target.exists() and replaces
+            if replaces or target.exists():
                 assert load_probe(target)[1]["new"] in (True, not replaces)
-            else:
-                # Between two renames: the old one is whole, under its hidden name.
-                old = [path for path in target.parent.iterdir() if path.name.endswith(".old")]
-                assert [load_probe(path)[1] for path in old] == [{"new": False}] * replaces
+            if replaces:
+                with pytest.raises(UserError, match="a probe stands there"):
+                    save_probe(probe, target, {"new": True})
+                assert load_probe(target)[1]["new"] in (True, False)
+            save_probe(probe, target, {"new": True}, overwrite=True)
+            assert load_probe(target)[1] == {"new": True}
+            assert not (target.parent / ".probe.replaced").exists()
             shutil.rmtree(target.parent)
             n_kills += 1
         saver.stdin.close()
     assert n_kills > 5
+    assert (n_aside > 1) == replaces
     assert [path.name for path in target.parent.iterdir()] == ["probe"]
     assert load_probe(target)[1] == {"new": True}
 

@@ -6,6 +6,10 @@ import dataclasses
 import json
 import os
 import random
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +17,11 @@ import pytest
 from index_files import DIM, vectors, write_index, write_parts
 
 from bertfeat.errors import RunError, UserError
+from bertfeat.replacement import recover, standing
 from bertfeat.search import files
 from bertfeat.search.description import INDEX, ROWS, TRANSFORM, FileDigest, IndexDescription
 from bertfeat.search.files import DESCRIPTION
+from bertfeat.search.loading import load_index
 from bertfeat.search.metrics import Metric
 from bertfeat.search.sources import ArrayParts
 from bertfeat.search.transforms import TransformSpec, fit_transform
@@ -202,10 +208,7 @@ def test_publishing_gives_the_index_its_place_and_its_digests(tmp_path):
     assert description.dim == DIM
 
 
-@pytest.mark.parametrize("can_exchange", [True, False])
-def test_an_index_is_replaced_only_when_asked(tmp_path, monkeypatch, can_exchange):
-    if not can_exchange:
-        monkeypatch.setattr(files, "_renameat2", lambda: None)
+def test_an_index_is_replaced_only_when_asked(tmp_path):
     final = tmp_path / "x"
     old = write_index(final)
     building = files.building_folder(final)
@@ -217,16 +220,6 @@ def test_an_index_is_replaced_only_when_asked(tmp_path, monkeypatch, can_exchang
     assert files.read_description(final) == written != old
     assert files.find_mismatches(final, written) == {}
     assert names(tmp_path) == ["x"]
-
-
-def test_the_system_can_exchange_folders_at_once(tmp_path):
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    assert files._exchange(tmp_path / "a", tmp_path / "b")
-    assert names(tmp_path / "a") == ["b"]
-    with pytest.raises(OSError, match="No such file"):
-        files._exchange(tmp_path / "a", tmp_path / "c")
 
 
 @pytest.mark.parametrize("damage", ["description", "index", "empty", "tmp"])
@@ -308,7 +301,6 @@ def test_a_failure_while_publishing_leaves_the_old_index(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", failing)
-        patch.setattr(files, "_exchange", lambda *_: False)
         with pytest.raises(RunError, match="x: input/output error; see to it"):
             files.publish(building, final, new, overwrite=True)
     assert files.read_description(final) == old
@@ -319,17 +311,76 @@ def test_a_failure_while_publishing_leaves_the_old_index(tmp_path, monkeypatch):
     assert names(tmp_path) == ["x"]
 
 
-def test_what_a_killed_run_left_of_the_old_index_is_cleared_away(tmp_path, monkeypatch):
-    final = tmp_path / "x"
-    write_index(final)
-    building = files.building_folder(final)
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+# Publishes once for each number that it reads, in a process that kills itself at the n-th call that changes the disk.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from index_files import write_parts
+from bertfeat.replacement import recover, standing
+from bertfeat.search import files
+
+final = Path(sys.argv[1])
+
+
+def killing(function):
+    def call(*args, **kwargs):
+        global left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return function(*args, **kwargs)
+
+    return call
+
+
+for name in ("fsync", "rename", "replace", "unlink", "rmdir"):
+    setattr(os, name, killing(getattr(os, name)))
+for line in sys.stdin:
+    left = int(line)
+    child = os.fork()
+    if child == 0:
+        building = files.building_folder(final)
         files.publish(building, final, write_parts(building, factory="SQ8"), overwrite=True)
-    assert names(tmp_path) == [".x.replaced", "x"]
-    written = files.publish(building, final, write_parts(building, factory="SQfp16"), overwrite=True)
-    assert files.read_description(final) == written
-    assert names(tmp_path) == ["x"]
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_a_kill_at_any_step_of_publishing_leaves_the_old_index_or_the_new_one(tmp_path):
+    here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    final, old = tmp_path / "all" / "x", write_index(tmp_path / "before")
+    building, found = files.building_folder(final), []
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(final), *here],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=one_thread,
+    ) as publisher:
+        code = None
+        while code != 0:
+            shutil.rmtree(final.parent, ignore_errors=True)
+            final.parent.mkdir()
+            shutil.copytree(tmp_path / "before", final)
+            print(len(found), file=publisher.stdin, flush=True)
+            code = int(publisher.stdout.readline())
+            assert code in (0, -signal.SIGKILL)
+            where = standing(final)
+            description = files.read_description(where)
+            found.append(("old" if description == old else "new", where.name))
+            load_index(where).close()
+            # The next writer puts it back, and clears away the rest.
+            recover(final)
+            assert files.read_description(final) == description
+            shutil.rmtree(building, ignore_errors=True)
+            assert names(final.parent) == ["x"]
+            again = files.publish(building, final, write_parts(building, factory="SQfp16"), overwrite=True)
+            assert files.read_description(final) == again
+        publisher.stdin.close()
+    assert set(found) == {("old", "x"), ("old", ".x.replaced"), ("new", "x")}
+    assert found == sorted(found, key=lambda pair: (pair[0] == "new", pair[1] == ".x.replaced"))
 
 
 def test_a_full_disk_leaves_no_half_description(tmp_path, monkeypatch):

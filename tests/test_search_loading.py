@@ -1,4 +1,4 @@
-"""Loading an index: damage is found before faiss reads a byte, and what is loaded untrusted cannot harm the caller."""
+"""Loading an index: damage is found before faiss reads a byte."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ import psutil
 import pytest
 from index_files import DIM, N_VECTORS, make_faiss, vectors, write_index, write_parts
 
-from bertfeat.errors import BertfeatError, UserError
+from bertfeat.errors import UserError
 from bertfeat.search import files
 from bertfeat.search.description import INDEX, ROWS, TRANSFORM
 from bertfeat.search.files import DESCRIPTION
-from bertfeat.search.hits import SearchesVectors
 from bertfeat.search.index import VectorIndex
 from bertfeat.search.loading import load_index
 from bertfeat.search.metrics import Metric
-from bertfeat.search.sandbox import Limits, SandboxedIndex
 from bertfeat.search.sources import ArrayParts
 from bertfeat.search.transforms import TransformSpec, fit_transform, prepare
 
@@ -42,7 +40,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: f"{settings['factory']}-{settings['metric']}")
-def test_mapped_or_read_or_untrusted_it_finds_the_same(tmp_path, settings):
+def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
     description = write_index(tmp_path / "x", **settings)
     fitted = fit_transform(ArrayParts(vectors()), description.transform)
     metric = description.metric
@@ -54,8 +52,8 @@ def test_mapped_or_read_or_untrusted_it_finds_the_same(tmp_path, settings):
     raw, _ = index.search(prepare(QUERIES, fitted, metric), 6)
     # Of vectors in few bits faiss computes cosines beyond one.
     scores = {"l2": np.sqrt(np.maximum(raw, 0)), "cosine": np.clip(raw, -1, 1), "ip": raw}[metric]
-    for options in ({"mmap": True}, {"mmap": False}, {"untrusted": True}):
-        found = load_index(tmp_path / "x", **options)
+    for mmap in (True, False):
+        found = load_index(tmp_path / "x", mmap=mmap)
         assert (found.n_vectors, found.dim, found.metric) == (N_VECTORS, DIM, metric)
         hits = found.search(QUERIES, 6)
         np.testing.assert_allclose(hits.scores, scores, atol=2e-6)
@@ -110,8 +108,6 @@ def test_the_spy_sees_faiss_read(tmp_path, reads):
     write_index(tmp_path / "x")
     load_index(tmp_path / "x").close()
     assert reads.paths == [str(tmp_path / "x" / INDEX)]
-    load_index(tmp_path / "x", untrusted=True).close()
-    assert len(reads.paths) == 1
 
 
 def flipped(data: bytearray, at: int, chance: random.Random) -> bytes:
@@ -205,66 +201,6 @@ def test_500_damaged_indexes_are_refused_before_faiss_reads_them(indexes, reads)
     assert n_refused == 500
     assert reads.paths == []
     assert any("index.faiss: its content does not match the digest" in line for line in said)
-    assert any("or use --untrusted to load it as it is" in line for line in said)
-
-
-def survive(found: SearchesVectors) -> None:
-    """Search what was loaded, and check that its answers could be true."""
-    hits = found.search(QUERIES, 5)
-    assert hits.scores.shape == hits.positions.shape == (9, 5)
-    assert -1 <= hits.positions.min() <= hits.positions.max() < found.n_vectors
-    assert (np.isnan(hits.scores) == (hits.positions < 0)).all()
-
-
-def load_damaged(indexes: list[Path], n_each: int, seed: int, names: tuple[str, ...]) -> tuple[int, int]:
-    """Load damaged indexes untrusted; return how many could be searched, and how many were refused."""
-    n_searched = n_refused = 0
-    for pair in range(4):
-        for what, folder in mutations(indexes[2 * pair], indexes[2 * pair + 1], n_each, seed + pair, names):
-            try:
-                found = load_index(folder, untrusted=True, limits=Limits(load_s=30, answer_s=30))
-            except BertfeatError as error:
-                n_refused += 1
-                assert isinstance(error, UserError), what  # noqa: PT017
-                continue
-            try:
-                survive(found)
-                n_searched += 1
-            except UserError:
-                n_refused += 1
-            finally:
-                found.close()
-    return n_searched, n_refused
-
-
-def test_damaged_indexes_loaded_untrusted_do_no_harm(indexes, reads):
-    n_searched, n_refused = load_damaged(indexes, 12, 100, (INDEX, INDEX, INDEX, TRANSFORM))
-    assert n_searched + n_refused == 48
-    assert min(n_searched, n_refused) > 5
-    assert reads.paths == []
-
-
-@pytest.mark.long
-def test_500_damaged_indexes_loaded_untrusted_do_no_harm(indexes, reads):
-    n_searched, n_refused = load_damaged(indexes, 125, 200, (INDEX, INDEX, INDEX, *ALL))
-    assert n_searched + n_refused == 500
-    assert reads.paths == []
-
-
-def test_untrusted_loads_what_is_not_as_it_was_written(tmp_path):
-    description = write_index(tmp_path / "x", metric="l2")
-    # Another index of the same shape.
-    faiss.write_index(make_faiss(vectors(seed=1), "Flat", Metric.L2), str(tmp_path / "x" / INDEX))
-    with pytest.raises(UserError, match=r"x/index.faiss: its content does not match the digest in index.json; build"):
-        load_index(tmp_path / "x")
-    found = load_index(tmp_path / "x", untrusted=True)
-    assert isinstance(found, SandboxedIndex)
-    distances = np.linalg.norm(QUERIES[:, None] - vectors(seed=1)[None], axis=2)
-    hits = found.search(QUERIES, 4)
-    np.testing.assert_array_equal(hits.positions, np.argsort(distances, axis=1)[:, :4])
-    np.testing.assert_allclose(hits.scores, np.sort(distances, axis=1)[:, :4], atol=1e-5)
-    found.close()
-    assert list(files.find_mismatches(tmp_path / "x", description)) == [INDEX]
 
 
 def test_an_index_that_is_not_as_described_is_refused(tmp_path):
@@ -279,10 +215,6 @@ def test_an_index_that_is_not_as_described_is_refused(tmp_path):
             UserError, match=r"index.faiss: .* are .*, not .* as index.json says; build the index again"
         ):
             load_index(folder)
-        with pytest.raises(
-            UserError, match=r"index.faiss: (is .* as its description says|cannot be .* another metric)"
-        ):
-            load_index(folder, untrusted=True)
 
 
 def test_a_file_that_faiss_cannot_read_is_refused_also_with_the_right_digest(tmp_path):
@@ -290,20 +222,17 @@ def test_a_file_that_faiss_cannot_read_is_refused_also_with_the_right_digest(tmp
     described = write_parts(building)
     (building / INDEX).write_bytes(b"IxFI" + b"\0" * 3)
     files.publish(building, tmp_path / "x", described)
-    for options in ({}, {"mmap": False}, {"untrusted": True}):
+    for mmap in (True, False):
         with pytest.raises(UserError, match=r"index.faiss: cannot be loaded: .*build the index again"):
-            load_index(tmp_path / "x", **options)
+            load_index(tmp_path / "x", mmap=mmap)
 
 
 def test_what_is_no_index_is_refused(tmp_path, reads):
-    for untrusted in (False, True):
-        with pytest.raises(UserError, match="nowhere: no such folder"):
-            load_index(tmp_path / "nowhere", untrusted=untrusted)
-        with pytest.raises(UserError, match=r"not an index: it has no index\.json"):
-            load_index(str(tmp_path), untrusted=untrusted)
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        load_index(tmp_path / "nowhere")
     faiss.write_index(make_faiss(vectors(), "Flat", Metric.L2), str(tmp_path / INDEX))
     with pytest.raises(UserError, match=r"not an index: it has no index\.json"):
-        load_index(tmp_path, untrusted=True)
+        load_index(tmp_path)
     assert reads.paths == []
 
 

@@ -149,7 +149,6 @@ def info(index: str, as_json: bool) -> None:
 @click.option("--queries", metavar="FILE", help="Queries with ids: .jsonl, .csv, .tsv, ... Needs --qrels.")
 @click.option("--qrels", metavar="FILE", help="Relevant documents of the queries: TREC, BEIR's .tsv, or .jsonl.")
 @click.option("--store", metavar="STORE", help="Where the store lies now.")
-@click.option("--untrusted", is_flag=True, help="INDEX is from somebody else: read it in a process that is limited.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
     index: str,
@@ -158,7 +157,6 @@ def evaluate(
     queries: str | None,
     qrels: str | None,
     store: str | None,
-    untrusted: bool,
     as_json: bool,
 ) -> None:
     """Measure recall@1, @10 and @100 against exact search, and speed; with --qrels also nDCG@10, MRR@10 and recall@100.
@@ -171,7 +169,7 @@ def evaluate(
     from bertfeat.indexing.evaluating import evaluate_index, evaluate_retrieval
     from bertfeat.indexing.index import open_index
 
-    with open_index(index, untrusted=untrusted, store=store) as opened:
+    with open_index(index, store=store) as opened:
         retrieval = None if qrels is None or queries is None else evaluate_retrieval(opened, qrels, queries)
         measured = evaluate_index(opened, n_queries=n_queries, seed=seed)
         summary = index_summary(opened)

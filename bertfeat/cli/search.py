@@ -43,7 +43,7 @@ Examples:
 @option(_FILTER, "--where", metavar="SQL", help="Condition on columns of the store: \"label = 'x' AND n_tokens > 3\".")
 @option(_FILTER, "--same-word", is_flag=True, help="Only the marked word itself, in upper or lower case.")
 @option(_FILTER, "--exclude-same-word", is_flag=True, help="Only other words.")
-@option(_OUTPUT, "--out", metavar="HITS.parquet", help="File for the hits of --queries.")
+@option(_OUTPUT, "--out", metavar="FILE", help="File for the hits of --queries: .parquet or .csv.")
 @option(_OUTPUT, "--overwrite", is_flag=True, help="Replace the file of --out.")
 @option(_OUTPUT, "--columns", metavar="A,B", help="Further columns of the store to give with each hit.")
 @option(
@@ -52,7 +52,6 @@ Examples:
 @option(_OUTPUT, "--json", "as_json", is_flag=True, help="Print one JSON object a hit, each on a line of its own.")
 @option(_OUTPUT, "--quiet", is_flag=True, help="With --queries, no summary.")
 @click.option("--store", metavar="STORE", help="Where the store lies now.")
-@click.option("--untrusted", is_flag=True, help="INDEX is from somebody else: read it in a process that is limited.")
 def command(
     index: str,
     text: str | None,
@@ -60,14 +59,13 @@ def command(
     level: str | None,
     span: bool,
     store: str | None,
-    untrusted: bool,
     **settings: Any,
 ) -> None:
     """Find the most similar texts, or words in context."""
     _check_flags(text, queries, settings)
     from bertfeat.indexing.index import open_index
 
-    with open_index(index, untrusted=untrusted, store=store) as opened:
+    with open_index(index, store=store) as opened:
         _check_level(opened, level, span=span)
         if queries is not None:
             from bertfeat.cli.search_batches import search_file

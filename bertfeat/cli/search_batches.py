@@ -1,4 +1,4 @@
-"""The hits of many queries, streamed to Parquet batch by batch."""
+"""The hits of many queries, streamed to Parquet or CSV batch by batch."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from bertfeat.indexing.index import Index
 
 _QUERIES_AT_ONCE = 1024
+_CSV = ".csv"
+_ENDINGS = (".parquet", _CSV)
+_NOT_IN_CSV = (pl.Binary, pl.Duration)
 
 
 def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
@@ -76,10 +79,12 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     """Refuse a place where no file can or may be written.
 
     Raises:
-        UserError: Something stands there, or its folder does not.
+        UserError: The name has another ending, something stands there, or the folder does not exist.
     """
     if path.is_dir():
         raise UserError(f"{path}: is a folder; name a file for the hits")
+    if path.suffix.lower() not in _ENDINGS:
+        raise UserError(f"{path}: hits are written as Parquet or CSV; name a file that ends in .parquet or .csv")
     if os.path.lexists(path) and not overwrite:
         raise UserError(f"{path}: is there already; name another file, or pass --overwrite")
     if not path.absolute().parent.is_dir():
@@ -87,7 +92,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
 
 
 class HitWriter:
-    """Writes frames of equal columns to one Parquet file, which has its name once it is whole and on the disk."""
+    """Writer of frames with equal columns to one Parquet or CSV file, which gets its name once it is on the disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -102,12 +107,18 @@ class HitWriter:
         """Write the rows of a frame.
 
         Raises:
+            UserError: CSV cannot hold a column.
             RunError: The system refused.
         """
-        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
         if self._sink is None:
             with self._errors():
                 self._sink = Sink(self._tmp)
+        if self._path.suffix.lower() == _CSV:
+            lines = self._csv_lines(frame, with_header=not self._sink.n_bytes)
+            with self._errors():
+                self._sink.write(lines)
+            return
+        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
         with self._errors():
             if self._writer is None:
                 self._writer = pq.ParquetWriter(self._sink, table.schema, compression="zstd")
@@ -117,14 +128,23 @@ class HitWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None and self._sink is not None and self._writer is not None:
+            if kind is None and self._sink is not None:
                 with self._errors():
-                    self._writer.close()
+                    if self._writer is not None:
+                        self._writer.close()
                     self._sink.sync()
                     self._tmp.replace(self._path)
                     sync_folder(self._path.parent)
         finally:
             self._give_up()
+
+    def _csv_lines(self, frame: pl.DataFrame, *, with_header: bool) -> bytes:
+        try:
+            return frame.write_csv(include_header=with_header).encode()
+        except pl.exceptions.ComputeError:
+            kinds = {name: kind for name, kind in frame.schema.items() if kind.is_nested() or kind in _NOT_IN_CSV}
+            shown = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+            raise UserError(f"{self._path}: CSV cannot hold {shown}; name a file that ends in .parquet") from None
 
     def _errors(self) -> AbstractContextManager[None]:
         return write_errors(self._path.parent, self._path.name, self._sink)

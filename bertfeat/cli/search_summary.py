@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertfeat.cli.progress import counted, human_bytes, human_time
 from bertfeat.indexing.origin import Origin
+from bertfeat.replacement import standing
 from bertfeat.search.description import INDEX, IndexDescription
 from bertfeat.search.files import read_description
 from bertfeat.storage import local_path
@@ -22,7 +23,7 @@ def description_summary(path: str | Path) -> dict[str, Any]:
         UserError: There is no index, or its description is damaged.
     """
     folder = local_path(path, "an index")
-    description = read_description(folder)
+    description = read_description(standing(folder))
     return _summary(folder, description, Origin.from_json(description.source, folder))
 
 

@@ -14,7 +14,7 @@ from bertfeat.indexing.digests import digest_rows
 from bertfeat.indexing.index import Index, open_index
 from bertfeat.indexing.origin import Origin
 from bertfeat.indexing.sources import StoreParts, choose_feature, choose_level
-from bertfeat.indexing.workplace import differing, empty, fresh_ready, is_index, take_up, workplace
+from bertfeat.indexing.workplace import differing, empty, fresh_ready, is_index, take_up, tidy, workplace
 from bertfeat.provenance import FeatureSpec
 from bertfeat.search.building import BuildResult, build, plan_build
 from bertfeat.search.description import INDEX, ROWS, IndexDescription
@@ -140,6 +140,7 @@ def build_or_find(
             f"{opened.path}: no row of level {where} has a vector of {spec.feature}; there is nothing to index"
         )
     plan_build(source.n_vectors, source.dim, settings)
+    tidy(request.output)
     if is_index(request.output) and not overwrite:
         return _standing(request), True
     with workplace(request.output) as folder:

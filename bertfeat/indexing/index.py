@@ -21,9 +21,10 @@ from bertfeat.indexing.kwic import Context
 from bertfeat.indexing.origin import Origin
 from bertfeat.provenance import FeatureSpec
 from bertfeat.records import BoolArray, IntArray
+from bertfeat.replacement import standing
 from bertfeat.search.description import ROWS, IndexDescription
 from bertfeat.search.files import read_description
-from bertfeat.search.hits import SearchesVectors
+from bertfeat.search.index import VectorIndex
 from bertfeat.search.loading import load_index
 from bertfeat.search.metrics import Metric
 from bertfeat.search.transforms import Transform
@@ -52,7 +53,7 @@ class Index:
         self,
         path: Path,
         description: IndexDescription,
-        vectors: SearchesVectors,
+        vectors: VectorIndex,
         *,
         store: str | Path | Store | None = None,
     ) -> None:
@@ -80,7 +81,7 @@ class Index:
         self.close()
 
     def close(self) -> None:
-        """Close the files, and end the process of an index that is not trusted."""
+        """Close the files."""
         self._rows.close()
         self._vectors.close()
 
@@ -276,12 +277,11 @@ class Index:
         return frame.select(*_RANKED, *names)
 
 
-def open_index(path: str | Path, *, untrusted: bool = False, store: str | Path | Store | None = None) -> Index:
+def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> Index:
     """Open an index for searching.
 
     Args:
         path: Its folder.
-        untrusted: The index is from somebody else, or damaged: read it in a process of its own, with limits.
         store: The store that it was built from, where it lies now; by default where it lay.
 
     Raises:
@@ -291,24 +291,25 @@ def open_index(path: str | Path, *, untrusted: bool = False, store: str | Path |
         >>> index = open_index("sentences.index")  # doctest: +SKIP
         >>> index.search(["late delivery", "broken on arrival"], k=5)  # doctest: +SKIP
     """
-    folder = local_path(path, "an index")
+    place = local_path(path, "an index")
     for _ in range(_MAX_TRIES):
+        folder = standing(place)
         description = read_description(folder)
         try:
-            index = _open(folder, description, untrusted=untrusted, store=store)
+            index = _open(folder, description, store)
         except UserError:
-            if read_description(folder) == description:
+            if read_description(standing(place)) == description:
                 raise
             continue
         # If another index took its place meanwhile, the files may be of two.
-        if read_description(folder) == description:
+        if read_description(standing(place)) == description:
             return index
         index.close()
-    raise UserError(f"{folder}: is replaced again and again; wait until that is done")
+    raise UserError(f"{place}: is replaced again and again; wait until that is done")
 
 
-def _open(folder: Path, description: IndexDescription, *, untrusted: bool, store: str | Path | Store | None) -> Index:
-    vectors = load_index(folder, description, untrusted=untrusted)
+def _open(folder: Path, description: IndexDescription, store: str | Path | Store | None) -> Index:
+    vectors = load_index(folder, description)
     try:
         return Index(folder, description, vectors, store=store)
     except BaseException:

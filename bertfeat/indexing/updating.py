@@ -61,11 +61,11 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Te
     """Do what `update_index` does; return also how many vectors were added."""
     path = local_path(index, "an index")
     opened = store if isinstance(store, Store) else open_store(store)
+    tidy(path)
     there = read_description(path)
     origin = Origin.from_json(there.source, path)
     spec = origin.spec.find_in(opened, mine=f"index {path}")
     if opened.manifest["plan_hash"] == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
-        tidy(path)
         return open_index(path, store=opened), 0
     source = Watched(StoreParts(opened, spec.level, spec.feature), progress or tell_nobody)
     n_new = source.n_vectors - there.n_vectors

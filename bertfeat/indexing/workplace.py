@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.errors import UserError
+from bertfeat.replacement import aside, recover
 from bertfeat.search.durable import no_step, write_json
 from bertfeat.search.files import building_folder, check_place
 from bertfeat.store import files
@@ -25,14 +26,19 @@ READY = "ready"
 def workplace(index: Path) -> Iterator[Path]:
     """Make and lock the folder in which an index is made; it goes when it is empty or the index stands.
 
+    An index that a killed replacement left aside gets its place back first.
+
     Raises:
         UserError: Another process is making this index, or there is no folder for it to stand in.
+        RunError: The system refused.
     """
     folder = building_folder(index)
     if not folder.parent.is_dir():
         raise UserError(f"{index}: no folder {folder.parent}; make it first")
     fd = _locked(folder, index)
     try:
+        with files.write_errors(index.parent, index.name):
+            recover(index)
         yield folder
     finally:
         if folder.is_dir() and not any(folder.iterdir()):
@@ -41,8 +47,8 @@ def workplace(index: Path) -> Iterator[Path]:
 
 
 def tidy(index: Path) -> None:
-    """Remove the folder where an index was made if a kill has left it empty."""
-    if building_folder(index).exists():
+    """Finish what a kill has left beside an index: the old one aside, or an empty folder where one was made."""
+    if building_folder(index).exists() or aside(index).exists():
         with workplace(index):
             pass
 

@@ -1,12 +1,11 @@
 """Probes on disk: a folder with `probe.json` and `weights.safetensors`, and never a pickle.
 
 Each file's digest stands in `probe.json`: a flipped byte is found before anything is used. A folder is written beside
-its place, under a hidden name, and renamed when it is whole.
+its place, under a hidden name, and renamed when it is whole (`replace_folder`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -26,6 +25,8 @@ from bertfeat._version import __version__
 from bertfeat.errors import RunError, UserError
 from bertfeat.probes.base import Labels, Probe
 from bertfeat.probes.heads import make_head
+from bertfeat.replacement import recover, replace_folder, standing
+from bertfeat.store.files import sync_folder, write_errors
 
 FORMAT_VERSION = 1
 DOCUMENT = "probe.json"
@@ -96,7 +97,7 @@ def load_probe(folder: str | Path) -> tuple[Probe, dict[str, Any]]:
     Raises:
         UserError: There is no probe, it is damaged, or of a newer format.
     """
-    where = Path(folder)
+    where = standing(Path(folder))
     document = _read_document(where)
     weights = _read(where, WEIGHTS)
     noted = document["weights"]
@@ -116,11 +117,14 @@ def load_probe(folder: str | Path) -> tuple[Probe, dict[str, Any]]:
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
-    """Check that a probe may be saved at a path.
+    """Check that a probe may be saved at a path; one that a killed replacement left aside gets its place back first.
 
     Raises:
         UserError: Something else stands there, or a probe and it is not to be replaced.
+        RunError: The system refused.
     """
+    with write_errors(target.parent, target.name):
+        recover(target)
     if target.is_symlink():
         raise UserError(f"{target}: a symbolic link; remove it or save the probe elsewhere")
     if not os.path.lexists(target):
@@ -145,7 +149,7 @@ def _is_own(entry: Path) -> bool:
 def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str, Any]) -> None:
     """Write a probe beside its place and move it there."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    tmp = _hidden(target, "tmp")
+    tmp = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     tmp.mkdir()
     try:
         weights = tmp / WEIGHTS
@@ -161,41 +165,11 @@ def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str
             text.write("\n")
             text.flush()
             os.fsync(text.fileno())
-        _sync_folder(tmp)
-        _publish(tmp, target)
+        sync_folder(tmp)
+        replace_folder(tmp, target)
     except BaseException:
         shutil.rmtree(tmp, ignore_errors=True)
         raise
-
-
-def _publish(tmp: Path, target: Path) -> None:
-    """Give a finished folder its name; a probe that bears it moves aside first, and back if that fails."""
-    old = _hidden(target, "old")
-    has_old = target.is_dir() and any(target.iterdir())
-    if has_old:
-        target.rename(old)
-    try:
-        tmp.rename(target)
-    except OSError:
-        if has_old:
-            with contextlib.suppress(OSError):
-                old.rename(target)
-        raise
-    _sync_folder(target.parent)
-    if has_old:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _hidden(target: Path, ending: str) -> Path:
-    return target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.{ending}"
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _read_document(where: Path) -> dict[str, Any]:

@@ -5,28 +5,23 @@
     INDEX/rows.parquet             the row of the store that each vector comes from
     INDEX/transform.safetensors    the fitted transform, if there is one
 
-The digests tell whether a file is the one that was written. They do not tell who wrote it: a folder from someone that
-you do not trust is one to load with `untrusted=True`, whatever its digests say.
+The digests show whether a file is the one that was written, not who wrote it. Build an index again from its store
+where you do not trust its author: faiss checks little of what it reads.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
-import errno
-import functools
 import os
-import shutil
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from bertfeat.errors import UserError
+from bertfeat.replacement import replace_folder
 from bertfeat.search.description import FILES, TRANSFORM, FileDigest, IndexDescription
 from bertfeat.search.transforms import Transform
 from bertfeat.store import codec, files
@@ -35,9 +30,6 @@ DESCRIPTION = "index.json"
 
 _MAX_DESCRIPTION_BYTES = 16 << 20
 _TMP = f".{DESCRIPTION}.tmp"
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
-_NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 def building_folder(final: Path) -> Path:
@@ -186,11 +178,9 @@ def find_mismatches(folder: Path, description: IndexDescription) -> dict[str, st
 
 
 def publish(building: Path, final: Path, description: IndexDescription, *, overwrite: bool = False) -> IndexDescription:
-    """Give a finished index its place, at once: whoever looks sees nothing or the old index, and then the new one.
+    """Give a finished index its place: whoever looks finds nothing or the old index, and then the new one.
 
-    The folder may hold nothing but the files of an index. `index.json` is written last; then the folder is renamed, or
-    exchanged with the old one, which is removed. A run that is killed between these two leaves an old index in
-    `building`: its `index.json` tells it from one that is half built.
+    The folder may hold nothing but the files of an index. `index.json` is written last; see `replace_folder`.
 
     Args:
         building: The folder that holds the files.
@@ -215,56 +205,8 @@ def publish(building: Path, final: Path, description: IndexDescription, *, overw
     written = IndexDescription.from_json(dataclasses.replace(description, files=digests).to_json())
     write_description(building, written)
     with files.write_errors(final.parent, final.name):
-        _replace(building, final)
+        replace_folder(building, final)
     return written
-
-
-def _replace(building: Path, final: Path) -> None:
-    """Put a folder into the place of another, and remove that one."""
-    old = final.absolute().with_name(f".{final.absolute().name}.replaced")
-    if final.exists() and any(final.iterdir()):
-        shutil.rmtree(old, ignore_errors=True)
-        if _exchange(building, final):
-            # What is left of it does no harm; only its name should not be that of an unfinished index.
-            with contextlib.suppress(OSError):
-                building.rename(old)
-        else:
-            final.rename(old)
-            try:
-                building.rename(final)
-            except OSError:
-                old.rename(final)
-                raise
-    else:
-        building.rename(final)
-    files.sync_folder(final.absolute().parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders at once; return whether the system can.
-
-    Raises:
-        OSError: It can, and refused.
-    """
-    rename = _renameat2()
-    if rename is None:
-        return False
-    if not rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE):
-        return True
-    number = ctypes.get_errno()
-    if number in _NO_EXCHANGE:
-        return False
-    raise OSError(number, os.strerror(number), str(second))
-
-
-@functools.cache
-def _renameat2() -> Callable[..., Any] | None:
-    """Return Linux's call, which Python has no name for."""
-    found = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if found is not None:
-        found.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-    return found
 
 
 def check_files(folder: Path, description: IndexDescription) -> None:
@@ -274,5 +216,4 @@ def check_files(folder: Path, description: IndexDescription) -> None:
         UserError: One is missing or another; the message names it.
     """
     for name, reason in find_mismatches(folder, description).items():
-        remedy = "build the index again, or use --untrusted to load it as it is, in a process with limits"
-        raise UserError(f"{folder / name}: {reason}; {remedy}")
+        raise UserError(f"{folder / name}: {reason}; build the index again")

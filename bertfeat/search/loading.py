@@ -1,4 +1,4 @@
-"""Opens an index folder for searching: faiss reads no byte before it has been checked, or reads it elsewhere."""
+"""Opens an index folder for searching: faiss reads no byte before the digests have been checked."""
 
 from __future__ import annotations
 
@@ -10,46 +10,30 @@ import faiss
 from bertfeat.errors import UserError
 from bertfeat.search.description import INDEX, IndexDescription
 from bertfeat.search.files import DESCRIPTION, check_files, read_description, read_transform
-from bertfeat.search.hits import SearchesVectors
 from bertfeat.search.index import VectorIndex
 from bertfeat.search.metrics import Metric
-from bertfeat.search.sandbox import DEFAULT_LIMITS, Limits, SandboxedIndex
 
 
-def load_index(
-    folder: str | Path,
-    description: IndexDescription | None = None,
-    *,
-    untrusted: bool = False,
-    mmap: bool = True,
-    limits: Limits = DEFAULT_LIMITS,
-) -> SearchesVectors:
+def load_index(folder: str | Path, description: IndexDescription | None = None, *, mmap: bool = True) -> VectorIndex:
     """Open an index for searching.
 
     The digests of all files are compared with `index.json` before faiss reads anything. They show damage and mixed-up
-    files, not who made them: a folder from someone that you do not trust is one for `untrusted`.
+    files, not who made them: build the index of somebody else's store again instead of loading theirs.
 
     Args:
         folder: The index.
         description: What `index.json` says, where that has been read already.
-        untrusted: Load the faiss file as it is, whatever its digest says, in a process with limits. Slower: one thread,
-            and every query and hit goes from one process to another.
         mmap: Leave the vectors in the file until they are needed, and share them between processes. Such an index
-            cannot be added to. Without effect with `untrusted`, which always does.
-        limits: What the process with limits may use.
+            cannot be added to.
 
     Raises:
         UserError: It is no index, damaged, of a newer format, or not what its description says.
-        RunError: The process with limits cannot be started.
 
     Example:
         >>> load_index("index").search(vectors, k=10).positions  # doctest: +SKIP
     """
     folder = Path(folder)
     description = read_description(folder) if description is None else description
-    if untrusted:
-        transform = read_transform(folder, description)
-        return SandboxedIndex(folder / INDEX, description, transform, limits)
     check_files(folder, description)
     transform = read_transform(folder, description)
     index = read_faiss(folder, description, mmap=mmap)
