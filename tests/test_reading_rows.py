@@ -43,8 +43,8 @@ def stores(request, tmp_path_factory):
 def decoded(store, feature):
     """Return a feature as pyarrow decodes the layers, put together here."""
     columns = {}
-    for part in store.parts("word"):
-        with opened_part(store.path / part.path) as file:
+    for part in store.stored_parts("word"):
+        with opened_part(part) as file:
             table = file.read()
         for name in table.column_names:
             if "layer" in name or "concat" in name:
@@ -142,10 +142,10 @@ def test_a_part_that_was_replaced_meanwhile_is_not_read_by_the_places_of_the_old
     write_store(tmp_path / "a", make_plan())
     store = open_store(tmp_path / "a")
     before = store.numpy("token", "layer_05")
-    write_store(tmp_path / "b", make_plan(combine="none"))
-    for number in range(3):
-        name = f"token/part-{number:05d}.parquet"
-        (tmp_path / "b" / name).replace(tmp_path / "a" / name)
+    for part in store.parts("token"):
+        table = pq.read_table(tmp_path / "a" / part.path)
+        pq.write_table(table, tmp_path / "b.parquet", compression="none", use_dictionary=False, data_page_size=8)
+        (tmp_path / "b.parquet").replace(tmp_path / "a" / part.path)
     np.testing.assert_array_equal(store.numpy("token", "layer_05"), before)
     np.testing.assert_array_equal(store.take("token", "layer_05", [11, 0]), before[[11, 0]])
 
@@ -158,6 +158,11 @@ def test_a_part_with_other_rows_than_the_manifest_says_is_refused_by_all(tmp_pat
         lambda store: store.take("token", "layer_05", [0]),
         lambda store: store.slice("token", "layer_05", 0, 2),
         lambda store: store.rows("token", [0], ["token"]),
+        lambda store: list(store.batches("token", "layer_05")),
+        lambda store: store.arrow("token"),
+        lambda store: store.valid("token", "layer_05"),
     ):
-        with pytest.raises(StoreError, match=r"part-00001.parquet: 3 rows, not 4; run bertfeat verify"):
+        with pytest.raises(StoreError, match=r"part-00001.parquet: cannot be read: 3 rows, not 4; run bertfeat verify"):
             read(open_store(tmp_path / "s"))
+    with pytest.raises(StoreError, match=r"token: cannot be read: 11 rows, not 12; run bertfeat verify"):
+        open_store(tmp_path / "s").polars("token")
