@@ -159,10 +159,12 @@ def test_a_part_with_other_rows_than_the_manifest_says_is_refused_by_all(tmp_pat
         lambda store: store.slice("token", "layer_05", 0, 2),
         lambda store: store.rows("token", [0], ["token"]),
         lambda store: list(store.batches("token", "layer_05")),
-        lambda store: store.arrow("token"),
+        lambda store: store.arrow("token", ["token"]),
+        lambda store: store.polars("token", ["token"]),
         lambda store: store.valid("token", "layer_05"),
     ):
         with pytest.raises(StoreError, match=r"part-00001.parquet: cannot be read: 3 rows, not 4; run bertfeat verify"):
             read(open_store(tmp_path / "s"))
-    with pytest.raises(StoreError, match=r"token: cannot be read: 11 rows, not 12; run bertfeat verify"):
-        open_store(tmp_path / "s").polars("token")
+    for read in (lambda store: store.polars("token"), lambda store: store.arrow("token")):
+        with pytest.raises(StoreError, match=r"part-00001.parquet: cannot be read: its bytes are not those that were"):
+            read(open_store(tmp_path / "s"))

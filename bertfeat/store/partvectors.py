@@ -98,8 +98,7 @@ class PartVectors:
         self._use_threads = use_threads
         self._decoded: tuple[int, pa.Table] | None = None
         self._frame: tuple[int, pl.DataFrame] | None = None
-        status = None if fd is None else os.fstat(fd)
-        self._identity = (part.path, status and (status.st_ino, status.st_size, status.st_mtime_ns))
+        self._identity = (part.path,) if fd is None else _identity_of(part, os.fstat(fd))
 
     @property
     def n_groups(self) -> int:
@@ -196,30 +195,35 @@ class PartVectors:
     def _table(self, group: int) -> pa.Table:
         if self._decoded is None or self._decoded[0] != group:
             self._decoded = None  # let go of it before another is read
-            self._check_digest()
-            self._decoded = (
-                group,
-                read_group(self.file, group, self._source.columns, use_threads=self._use_threads),
-            )
+            check_digest(self._part, self._known)
+            table = read_group(self.file, group, self._source.columns, use_threads=self._use_threads)
+            self._decoded = (group, table)
         return self._decoded[1]
 
-    def _check_digest(self) -> None:
-        """Refuse a local part whose bytes are not those that were written.
 
-        What is copied depends on nothing that can be damaged without being seen. A decoder takes a damaged level or
-        encoding for another vector, so a part whose vectors have to be decoded is read whole once.
+def check_digest(part: StoredPart, known: KnownRuns) -> None:
+    """Refuse a local part whose bytes are not those that were written; reads it whole, once for all readers.
 
-        Raises:
-            ValueError: The part has another digest.
-        """
-        path = self._part.path
-        if not isinstance(path, Path):
-            return
-        with self._known.lock:
-            if self._identity not in self._known.whole:
-                if files.digest_of(path, follow_links=True) != self._part.info.digest:
-                    raise ValueError("its bytes are not those that were written")
-                self._known.whole.add(self._identity)
+    What is copied depends on nothing that can be damaged without being seen. A decoder takes a damaged level or
+    encoding for other vectors.
+
+    Raises:
+        ValueError: The part has another digest.
+        OSError: It cannot be read.
+    """
+    if not isinstance(part.path, Path):
+        return
+    status = part.path.stat()
+    identity = _identity_of(part, status)
+    with known.lock:
+        if identity not in known.whole:
+            if files.digest_of(part.path, follow_links=True) != part.info.digest:
+                raise ValueError("its bytes are not those that were written")
+            known.whole.add(identity)
+
+
+def _identity_of(part: StoredPart, status: os.stat_result) -> tuple[object, ...]:
+    return part.path, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _copy(fd: int, runs: Runs, rows: range | IntArray, piece: Piece, out: npt.NDArray[Any]) -> None:

@@ -21,11 +21,11 @@ from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.batches import FeatureBatch, read_batches
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
-from bertfeat.store.partvectors import KnownRuns, opened_vectors
+from bertfeat.store.partvectors import KnownRuns, check_digest, opened_vectors
 from bertfeat.store.scanning import scan_parquet
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import RowGroup, check_rows, find_row_groups, slice_vectors, take_columns, take_vectors
-from bertfeat.store.vectors import StoredPart, VectorSource, find_source, opened_part, read_group, reading
+from bertfeat.store.vectors import StoredPart, VectorSource, empty_table, find_source, opened_part, read_group, reading
 
 if TYPE_CHECKING:
     import torch
@@ -179,11 +179,15 @@ class Store:
 
         Raises:
             UserError: There is no such level or column.
+            StoreError: A part is missing or damaged.
         """
         names = self._known_columns(level, columns)
+        if not self._holds_vectors(level, names):
+            return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, names)))
+        self._check_digests(level)
         with reading(self.path / level):
             found = self.scan(level).select(names).collect()
-            if names and found.height != self.n_rows(level):
+            if found.height != self.n_rows(level):
                 raise ValueError(f"{found.height} rows, not {self.n_rows(level)}")
         return found
 
@@ -195,12 +199,14 @@ class Store:
             StoreError: A part is missing or damaged.
         """
         names = self._known_columns(level, columns)
+        if self._holds_vectors(level, names):
+            self._check_digests(level)
         tables = []
         for part in self.stored_parts(level):
             with opened_part(part) as file:
-                tables.append(file.schema_arrow.empty_table().select(names))
+                tables.append(empty_table(file, names))
                 tables += [read_group(file, group, names) for group in range(file.num_row_groups)]
-        return pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
+        return pa.concat_tables(tables)
 
     def numpy(self, level: str, feature: str) -> npt.NDArray[Any]:
         """Return the vectors of a feature as a new array (n_rows, dim) of the stored type.
@@ -292,7 +298,10 @@ class Store:
         """
         names = self._known_columns(level, columns)
         found = take_columns(self.row_groups(level), check_rows(rows, self.n_rows(level)), names)
-        return self.scan(level).select(names).head(0).collect() if found is None else found
+        if found is not None:
+            return found
+        with opened_part(self.stored_parts(level)[0]) as file:
+            return cast("pl.DataFrame", pl.from_arrow(empty_table(file, names)))
 
     def row_groups(self, level: str) -> list[RowGroup]:
         """Return the row groups of a level, in order: less than one cannot be decoded.
@@ -321,6 +330,14 @@ class Store:
 
     def _source(self, level: str, feature: str) -> VectorSource:
         return find_source(self.schema(level), feature, self.manifest["model"]["n_layers"])
+
+    def _holds_vectors(self, level: str, names: Sequence[str]) -> bool:
+        return not {feature.name for feature in self.features(level)}.isdisjoint(names)
+
+    def _check_digests(self, level: str) -> None:
+        for part in self.stored_parts(level):
+            with reading(part.path):
+                check_digest(part, self._known_runs)
 
     def _known_columns(self, level: str, columns: Sequence[str] | None) -> list[str]:
         there = self.columns(level)

@@ -111,7 +111,8 @@ def _sink(path: Path) -> files.Sink:
 def _schema(store: Store, level: str) -> pa.Schema:
     """Return the Arrow schema of a level's row map, as its parts have the columns."""
     names = list(row_map_columns(store, level))
-    empty = store.scan(level).select(names).head(0).collect().to_arrow(compat_level=pl.CompatLevel.oldest())
+    with opened_part(store.stored_parts(level)[0]) as file:
+        empty = file.schema_arrow.empty_table()
     fields = [pa.field(name, kind, nullable=False) for name, kind in FIXED.items()]
     fields += [pa.field(name, empty.schema.field(name).type, nullable=name != "doc_id") for name in names]
     about = {"kind": KIND, "format_version": FORMAT_VERSION, "level": str(store.schema(level).level)}

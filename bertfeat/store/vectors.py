@@ -168,7 +168,7 @@ def reading(path: AnyPath) -> Iterator[None]:
     """
     try:
         yield
-    except (pa.ArrowException, pl.exceptions.PolarsError, OSError, ValueError) as error:
+    except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path}: cannot be read: {reason}; run bertfeat verify") from error
 
@@ -180,6 +180,8 @@ def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
     schema = file.schema_arrow
     if schema.names != part.columns:
         raise ValueError(f"its columns are {', '.join(schema.names)}, not {', '.join(part.columns)}")
+    # polars ends in a panic on names inside types that are not UTF-8; Python raises ValueError.
+    _ = [str(kind) for kind in schema.types]
     for feature in part.schema.features:
         kind, wanted = schema.field(feature.name).type, part.vectors.arrow(feature.dim)
         # Whether the elements may be null makes no difference to where they stand.
@@ -202,7 +204,12 @@ def read_group(file: pq.ParquetFile, group: int, names: Sequence[str], *, use_th
     if names and table.num_rows != n_rows:
         raise ValueError(f"row group {group} has {table.num_rows} of its {n_rows} rows")
     table.validate(full=True)
-    return table
+    return pa.Table.from_arrays(table.columns, schema=empty_table(file, names).schema)
+
+
+def empty_table(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:
+    """Return columns of a part without rows, and without what its writer said of them."""
+    return pa.schema([file.schema_arrow.field(name).remove_metadata() for name in names]).empty_table()
 
 
 def fill(out: npt.NDArray[Any], table: pa.Table, source: VectorSource, vectors: VectorLayout) -> None:
