@@ -206,7 +206,8 @@ class Store:
             with opened_part(part) as file:
                 tables.append(empty_table(file, names))
                 tables += [read_group(file, group, names) for group in range(file.num_row_groups)]
-        return pa.concat_tables(tables)
+        with reading(self.path / level):
+            return pa.concat_tables(tables)
 
     def numpy(self, level: str, feature: str) -> npt.NDArray[Any]:
         """Return the vectors of a feature as a new array (n_rows, dim) of the stored type.

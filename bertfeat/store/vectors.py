@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,7 @@ class StoredPart:
 
 @contextlib.contextmanager
 def opened_part(part: StoredPart) -> Iterator[pq.ParquetFile]:
-    """Open a part for reading, and check that its footer has the rows and columns that the manifest promises.
+    """Open a part for reading, and check that it has the size, rows and columns that the manifest promises.
 
     Raises:
         StoreError: It is missing, damaged or another file, now or while it is read.
@@ -174,6 +175,8 @@ def reading(path: AnyPath) -> Iterator[None]:
 
 
 def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
+    if isinstance(part.path, Path) and (n_bytes := part.path.stat().st_size) != part.info.n_bytes:
+        raise ValueError(f"{n_bytes} bytes, not {part.info.n_bytes}")
     counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     if min(counts, default=0) < 0 or sum(counts) != part.info.n_rows:
         raise ValueError(f"{sum(counts)} rows, not {part.info.n_rows}")
