@@ -20,7 +20,7 @@ from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.batches import FeatureBatch, read_batches
 from bertfeat.store.folder import folder_at
-from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
+from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
 from bertfeat.store.partvectors import KnownRuns, check_digest, opened_vectors
 from bertfeat.store.scanning import scan_parquet
 from bertfeat.store.schema import VectorLayout
@@ -75,12 +75,16 @@ class Store:
         self.path = path
         self.manifest = manifest
         self._layout = VectorLayout(StoreDtype(manifest["store_dtype"]), VectorEncoding(manifest["vector_encoding"]))
-        schemas = manifest["levels"]
-        self._schemas = {level: codec.schema_from_json(level, schemas[level]) for level in Level if level in schemas}
+        try:
+            self._schemas = codec.schemas_from_json(manifest["levels"])
+            self._metadata = codec.metadata_from_json(manifest["metadata"])
+            self._stored = receipts_in(manifest)
+        except ValueError as error:
+            raise unusable(path / layout.MANIFEST, error) from error
         self._parts: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
         self._row_group_cache: dict[Level, list[RowGroup]] = {}
         self._known_runs = KnownRuns()
-        for stored in receipts_in(manifest):
+        for stored in self._stored:
             for part in stored.receipt.parts:
                 self._parts[part.level].append(part)
 
@@ -96,7 +100,7 @@ class Store:
     @property
     def metadata(self) -> dict[str, Any]:
         """Where the features come from: model, layers, pooling, versions, ..."""
-        return cast("dict[str, Any]", self.manifest["metadata"])
+        return self._metadata
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -123,7 +127,7 @@ class Store:
             StoreError: The store was copied without its `_bertfeat` folder, or what they were written to is damaged.
         """
         folder = folder_at(self.path)
-        return tuple(row for stored in receipts_in(self.manifest) for row in receipts.read_quarantine(folder, stored))
+        return tuple(row for stored in self._stored for row in receipts.read_quarantine(folder, stored))
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level.
