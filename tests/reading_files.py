@@ -12,12 +12,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Combine, StoreDtype, VectorEncoding
-from bertfeat.store.pages import NotPlain, find_chunk, find_runs
-from bertfeat.store.partvectors import opened_vectors
+from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
+from bertfeat.records import Column, FeatureColumn, LevelSchema, PartInfo
+from bertfeat.store.files import digest_of
+from bertfeat.store.pages import NotPlain, find_chunks, find_runs
+from bertfeat.store.partvectors import KnownRuns, opened_vectors
 from bertfeat.store.plain import read_rows
 from bertfeat.store.schema import VectorLayout
-from bertfeat.store.vectors import Piece, VectorSource
+from bertfeat.store.vectors import Piece, StoredPart, VectorSource
 
 NAME = "layer_06"
 
@@ -33,7 +35,7 @@ def values(n_rows: int, dim: int, dtype: str) -> np.ndarray:
 
 
 def table(vectors: np.ndarray, encoding: str, *, valid: np.ndarray | None = None, nullable_elements: bool = False):
-    """Make a table of a number, the vectors and a text, as a part has columns before its vectors."""
+    """Make a table of a number, a text and the vectors, as a part has columns before its vectors."""
     n_rows, dim = vectors.shape
     if encoding == "binary":
         bitmap = None if valid is None else pa.array(valid).buffers()[1]
@@ -46,8 +48,8 @@ def table(vectors: np.ndarray, encoding: str, *, valid: np.ndarray | None = None
             pa.array(vectors.reshape(-1)), type=pa.list_(element, dim), mask=mask
         )
     texts = pa.array([f"text {row}" for row in range(n_rows)], pa.large_string())
-    fields = [pa.field("row", pa.int64(), nullable=False), pa.field(NAME, column.type), pa.field("text", texts.type)]
-    return pa.Table.from_arrays([pa.array(np.arange(n_rows)), column, texts], schema=pa.schema(fields))
+    fields = [pa.field("row", pa.int64(), nullable=False), pa.field("text", texts.type), pa.field(NAME, column.type)]
+    return pa.Table.from_arrays([pa.array(np.arange(n_rows)), texts, column], schema=pa.schema(fields))
 
 
 def write_arrow(path: Path, data: pa.Table, **options: Any) -> Path:
@@ -65,6 +67,20 @@ def write_polars(path: Path, data: pa.Table, **options: Any) -> Path:
 
 def stored(dim: int) -> VectorSource:
     return VectorSource(dim, (Piece(NAME, 0, dim, 0),), (6,), Combine.NONE)
+
+
+def part_of(path: Path, dtype: str, encoding: str, dim: int) -> StoredPart:
+    """Describe a file as a manifest would that was written along with it."""
+    try:
+        with pq.ParquetFile(path) as file:
+            names, n_rows = file.schema_arrow.names, file.metadata.num_rows
+    except (pa.ArrowException, OSError, ValueError):
+        names, n_rows = [NAME], 1
+    columns = tuple(Column(name, "string") for name in names if name != NAME)
+    vectors = FeatureColumn(NAME, (6,), "none", dim)
+    schema = LevelSchema(Level.TOKEN, columns, (vectors,))
+    info = PartInfo(Level.TOKEN, path.name, n_rows, path.stat().st_size, digest_of(path))
+    return StoredPart(path, info, schema, layout(dtype, encoding))
 
 
 def by_pyarrow(path: Path, dtype: str, dim: int) -> np.ndarray:
@@ -96,8 +112,10 @@ def by_pages(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray | No
     fd = os.open(path, os.O_RDONLY)
     try:
         with pq.ParquetFile(path) as file:
-            for group in range(file.num_row_groups):
-                runs = find_runs(fd, find_chunk(file, group, NAME, layout(dtype, encoding)))
+            for group, chunk in enumerate(find_chunks(fd, file, NAME, layout(dtype, encoding))):
+                if chunk is None:
+                    return None
+                runs = find_runs(fd, chunk)
                 blocks.append(np.empty((file.metadata.row_group(group).num_rows, dim), dtype))
                 read_rows(fd, runs, 0, 0, blocks[-1])
     except NotPlain:
@@ -109,7 +127,7 @@ def by_pages(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray | No
 
 def by_store(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray:
     """Read as a store does: from the pages where that can be done, by pyarrow where not."""
-    with opened_vectors(path, stored(dim), layout(dtype, encoding), {}) as part:
+    with opened_vectors(part_of(path, dtype, encoding, dim), stored(dim), KnownRuns()) as part:
         counts = [part.n_rows(group) for group in range(part.n_groups)]
         out = np.empty((sum(counts), dim), dtype)
         for group, start in enumerate(itertools.accumulate([0, *counts][:-1])):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from bertfeat.records import (
     ShardResult,
     ShardSpec,
 )
+from bertfeat.store.codec import canonical_json
 
 N_LAYERS = 6
 HIDDEN = 4
@@ -62,7 +62,7 @@ def make_plan(
         first = sum(n_rows[:index])
         shards.append(ShardSpec(index, first, count, (FileSlice(0, first * 10, first + 1, count),)))
     return Plan(
-        plan_hash=hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest(),
+        plan_hash=hashlib.sha256(canonical_json(fields).encode()).hexdigest(),
         fields=fields,
         inputs=(InputFile("corpus.txt", "txt", None, 120, "ab"),),
         model=ModelInfo("tiny", None, "bert", "00", "11", N_LAYERS, HIDDEN, 32, 1000),

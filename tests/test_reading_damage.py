@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,10 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading_files import NAME, by_pages, by_pyarrow, by_store, same, table, values, write_arrow, write_polars
+from store_fakes import make_plan, write_store
 
 from bertfeat.errors import StoreError
+from bertfeat.store import open_store
+from bertfeat.store.footer import read_footer
 from bertfeat.store.levels import are_all, are_rows
 from bertfeat.store.thrift import CompactReader, Struct, ThriftError
+from bertfeat.store.vectors import read_group
 
 DIM = 9
 N_ROWS = 14
@@ -247,3 +256,76 @@ def test_headers_with_long_statistics_are_read(tmp_path):
     path = write_arrow(tmp_path / "a.parquet", table(vectors, "binary"), write_statistics=True, data_page_size=100_000)
     assert same(by_pages(path, "float32", "binary", 10_000), vectors)
     assert np.array_equal(by_store(path, "float32", "binary", 10_000).view("u4"), vectors.view("u4"))
+
+
+def damage(tmp_path, n_tries, seed):
+    """Damage parts in a process of its own, which an exception of Arrow's or polars' core would end."""
+    script = Path(__file__).with_name("part_damage.py")
+    command = [sys.executable, str(script), str(tmp_path), str(seed), str(n_tries)]
+    log = tmp_path / "log"
+    log.touch()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = log.read_text().splitlines()[-1:]
+    assert done.returncode == 0, f"ended after {last}: {done.stderr[-2000:]}"
+    found = json.loads(done.stdout)
+    assert found.pop("examples") == []
+    assert set(found) == {"tries", "right", "refused"}
+    assert min(found["right"], found["refused"]) > n_tries // 2
+
+
+def test_damage_anywhere_but_in_the_vectors_own_bytes_is_refused_or_changes_nothing(tmp_path):
+    damage(tmp_path, 60, 1)
+
+
+@pytest.mark.long
+def test_10_000_damages_anywhere_but_in_the_vectors_own_bytes(tmp_path):
+    damage(tmp_path, 10_000, 2)
+
+
+def first_page(path, name):
+    """Return where the first page of a column begins."""
+    with path.open("rb") as file:
+        groups = read_footer(file.fileno())
+    return next(chunk.start for chunk in groups[0].chunks if chunk.path[0] == name)
+
+
+PAGE_TYPES = [0x02, 0x08, 0x40]  # an index page, and two that Parquet does not have: pyarrow passes over them
+
+
+@pytest.mark.parametrize("encoding", ["array", "binary"])
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize("page_type", PAGE_TYPES)
+def test_a_page_of_another_type_is_refused_by_every_reader(tmp_path, encoding, nulls, page_type):
+    write_store(tmp_path / "s", make_plan(encoding=encoding), nulls=nulls)
+    path = tmp_path / "s/token/part-00000.parquet"
+    data = bytearray(path.read_bytes())
+    place = first_page(path, "layer_04") + 1
+    assert data[place] == 0
+    data[place] = page_type
+    path.write_bytes(data)
+    for read in (
+        lambda store: store.numpy("token", "layer_04"),
+        lambda store: store.torch("token", "layer_04"),
+        lambda store: store.take("token", "mean_last4", [0, 3]),
+        lambda store: store.slice("token", "layer_04", 1, 3),
+        lambda store: list(store.batches("token", "mean_last4")),
+        lambda store: store.valid("token", "layer_04"),
+        lambda store: store.polars("token", ["layer_04"]),
+        lambda store: store.arrow("token"),
+    ):
+        with pytest.raises(StoreError, match=r"part-00000.parquet: cannot be read: its bytes are not those"):
+            read(open_store(tmp_path / "s"))
+    if not nulls:
+        assert open_store(tmp_path / "s").numpy("token", "layer_03").shape == (12, 4), "other columns are copied"
+
+
+@pytest.mark.parametrize("page_type", PAGE_TYPES)
+def test_rows_that_pyarrow_passes_over_are_missed(tmp_path, page_type):
+    path = write_arrow(tmp_path / "a.parquet", table(values(N_ROWS, DIM, "float32"), "array").select([NAME]))
+    data = bytearray(path.read_bytes())
+    data[first_page(path, NAME) + 1] = page_type
+    path.write_bytes(data)
+    with pq.ParquetFile(path) as file:
+        assert file.read_row_group(0).num_rows < N_ROWS
+        with pytest.raises(ValueError, match=f"of its {N_ROWS} rows"):
+            read_group(file, 0, [NAME])

@@ -6,12 +6,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from reading_files import NAME, by_pages, by_pyarrow, by_store, layout, same, stored, table, values, write_arrow
+from reading_files import (
+    NAME,
+    by_pages,
+    by_pyarrow,
+    by_store,
+    layout,
+    part_of,
+    same,
+    stored,
+    table,
+    values,
+    write_arrow,
+)
 from reading_files import write_polars as by_polars
 
 from bertfeat.errors import StoreError
-from bertfeat.store.pages import NotPlain, find_chunk, find_runs
-from bertfeat.store.partvectors import opened_vectors
+from bertfeat.store.pages import find_chunks, find_runs
+from bertfeat.store.partvectors import KnownRuns, opened_vectors
 from bertfeat.store.plain import read_rows, take_rows
 
 KINDS = [(dtype, encoding) for dtype in ("float16", "float32") for encoding in ("array", "binary")]
@@ -108,11 +120,11 @@ def test_only_the_row_groups_with_nulls_are_decoded(tmp_path):
     vectors = values(30, 12, "float32")
     valid = np.arange(30) != 15
     path = write_arrow(tmp_path / "a.parquet", table(vectors, "array", valid=valid), row_group_size=10)
-    known: dict = {}
-    with opened_vectors(path, stored(12), layout("float32", "array"), known) as part:
+    known = KnownRuns()
+    with opened_vectors(part_of(path, "float32", "array", 12), stored(12), known) as part:
         for group in range(3):
             part.read(group, range(10), np.empty((10, 12), np.float32))
-    assert [runs is None for runs in known.values()] == [False, True, False]
+    assert [runs is None for runs in known.runs.values()] == [False, True, False]
 
 
 def test_no_rows(tmp_path):
@@ -122,8 +134,8 @@ def test_no_rows(tmp_path):
 
 
 def refuses(path, dtype="float32", encoding="array"):
-    with pq.ParquetFile(path) as file, pytest.raises(NotPlain):
-        find_chunk(file, 0, NAME, layout(dtype, encoding))
+    with pq.ParquetFile(path) as file, path.open("rb") as opened:
+        assert find_chunks(opened.fileno(), file, NAME, layout(dtype, encoding)) == [None]
 
 
 def test_other_types_are_not_taken_for_vectors(tmp_path):
@@ -150,8 +162,7 @@ def test_columns_that_begin_alike_are_told_apart(tmp_path):
     data = table(vectors, "array")
     data = data.append_column(f"{NAME}_more", data[NAME]).append_column(f"{NAME}.list.other", pa.array(range(40)))
     path = write_arrow(tmp_path / "a.parquet", data)
-    assert by_pages(path, "float32", "array", 12) is None, "which leaf is meant cannot be told"
-    assert same(by_pages(write_arrow(path, data.drop_columns([f"{NAME}.list.other"])), "float32", "array", 12), vectors)
+    assert same(by_pages(path, "float32", "array", 12), vectors)
 
 
 def test_a_file_that_is_cut_off_while_it_is_open_is_named(tmp_path):
@@ -160,7 +171,7 @@ def test_a_file_that_is_cut_off_while_it_is_open_is_named(tmp_path):
     out = np.empty((4000, 384), np.float32)
 
     def read():
-        with opened_vectors(path, stored(384), layout("float32", "array"), {}) as part:
+        with opened_vectors(part_of(path, "float32", "array", 384), stored(384), KnownRuns()) as part:
             part.read(0, range(1), out[:1])
             with path.open("r+b") as file:
                 file.truncate(1_000_000)
@@ -177,7 +188,7 @@ def test_parts_of_rows_that_begin_on_one_page_and_end_on_the_next(tmp_path, dtyp
     path = write_arrow(tmp_path / "a.parquet", table(vectors, encoding), **options)
     rng = np.random.default_rng(0)
     with pq.ParquetFile(path) as file, path.open("rb") as opened:
-        runs = find_runs(opened.fileno(), find_chunk(file, 0, NAME, layout(dtype, encoding)))
+        runs = find_runs(opened.fileno(), find_chunks(opened.fileno(), file, NAME, layout(dtype, encoding))[0])
         for start, width in ((0, 100), (0, 1), (99, 1), (30, 40)):
             for n_rows in (1, 2, 50, 700):
                 rows = np.sort(rng.choice(700, n_rows, replace=False))

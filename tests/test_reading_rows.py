@@ -15,7 +15,7 @@ from store_fakes import make_plan, make_result, write_store
 
 from bertfeat.config import Level
 from bertfeat.errors import StoreError
-from bertfeat.store import open_for_writing, open_store
+from bertfeat.store import codec, open_for_writing, open_store
 from bertfeat.store.vectors import opened_part
 
 SHARDS = (40, 0, 7, 25)
@@ -43,8 +43,8 @@ def stores(request, tmp_path_factory):
 def decoded(store, feature):
     """Return a feature as pyarrow decodes the layers, put together here."""
     columns = {}
-    for part in store.parts("word"):
-        with opened_part(store.path / part.path) as file:
+    for part in store.stored_parts("word"):
+        with opened_part(part) as file:
             table = file.read()
         for name in table.column_names:
             if "layer" in name or "concat" in name:
@@ -138,26 +138,47 @@ def test_some_rows_of_many_are_read_alone(tmp_path, monkeypatch, dtype, encoding
     assert n_read == whole.nbytes
 
 
-def test_a_part_that_was_replaced_meanwhile_is_not_read_by_the_places_of_the_old(tmp_path):
+def test_a_part_that_was_replaced_meanwhile_is_refused(tmp_path):
     write_store(tmp_path / "a", make_plan())
     store = open_store(tmp_path / "a")
     before = store.numpy("token", "layer_05")
-    write_store(tmp_path / "b", make_plan(combine="none"))
-    for number in range(3):
-        name = f"token/part-{number:05d}.parquet"
-        (tmp_path / "b" / name).replace(tmp_path / "a" / name)
-    np.testing.assert_array_equal(store.numpy("token", "layer_05"), before)
+    path = tmp_path / "a/token/part-00000.parquet"
+    good = path.read_bytes()
+    pq.write_table(pq.read_table(path), path, compression="none", use_dictionary=False, data_page_size=8)
+    for read in (lambda: store.numpy("token", "layer_05"), lambda: store.take("token", "layer_05", [11, 0])):
+        with pytest.raises(StoreError, match=rf"cannot be read: {path.stat().st_size} bytes, not {len(good)}; run"):
+            read()
+    path.write_bytes(good)
     np.testing.assert_array_equal(store.take("token", "layer_05", [11, 0]), before[[11, 0]])
 
 
 def test_a_part_with_other_rows_than_the_manifest_says_is_refused_by_all(tmp_path):
     write_store(tmp_path / "s", make_plan())
-    shutil.copy(tmp_path / "s/token/part-00002.parquet", tmp_path / "s/token/part-00001.parquet")
+    path = tmp_path / "s/manifest.json"
+    manifest = codec.unseal(path.read_bytes())
+    manifest["shards"][1]["parts"][0]["n_rows"] = 3
+    path.write_bytes(codec.seal(manifest))
     for read in (
         lambda store: store.numpy("token", "layer_05"),
         lambda store: store.take("token", "layer_05", [0]),
         lambda store: store.slice("token", "layer_05", 0, 2),
         lambda store: store.rows("token", [0], ["token"]),
+        lambda store: list(store.batches("token", "layer_05")),
+        lambda store: store.arrow("token", ["token"]),
+        lambda store: store.polars("token", ["token"]),
+        lambda store: store.valid("token", "layer_05"),
     ):
-        with pytest.raises(StoreError, match=r"part-00001.parquet: 3 rows, not 4; run bertfeat verify"):
+        with pytest.raises(StoreError, match=r"part-00001.parquet: cannot be read: 4 rows, not 3; run bertfeat verify"):
+            read(open_store(tmp_path / "s"))
+    with pytest.raises(StoreError, match=r"token: cannot be read: 12 rows, not 11; run bertfeat verify"):
+        open_store(tmp_path / "s").polars("token")
+
+
+def test_a_part_of_another_shard_is_refused_by_all(tmp_path):
+    write_store(tmp_path / "s", make_plan((4, 4)))
+    shutil.copy(tmp_path / "s/token/part-00001.parquet", tmp_path / "s/token/part-00000.parquet")
+    for read in (lambda store: store.polars("token"), lambda store: store.arrow("token")):
+        with pytest.raises(
+            StoreError, match=r"part-00000.parquet: cannot be read: (its bytes are not|[0-9]+ bytes, not)"
+        ):
             read(open_store(tmp_path / "s"))

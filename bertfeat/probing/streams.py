@@ -11,7 +11,6 @@ from bertfeat.probes.sources import FloatArray
 from bertfeat.records import IntArray
 from bertfeat.store.checks import first_not_finite
 from bertfeat.store.reader import Store
-from bertfeat.store.selection import find_row_groups
 
 #: Vectors of a chunk as float32: what a step of streamed work holds.
 CHUNK_BYTES = 64_000_000
@@ -51,7 +50,7 @@ class StoreStream:
         self.rows = np.arange(store.n_rows(level), dtype=np.int64) if rows is None else rows
         dim = store.feature(level, feature).dim
         self.shape = (len(self.rows), dim)
-        groups = find_row_groups([store.path / part.path for part in store.parts(level)])
+        groups = store.row_groups(level)
         # Nothing smaller than a row group can be read: the last one is kept, as the next chunk begins in it.
         self._group_stops = np.array([group.stop for group in groups], dtype=np.int64)
         self._held: tuple[int, FloatArray] | None = None

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bertfeat.storage import AnyPath
 from bertfeat.store.partvectors import KnownRuns, PartVectors, opened_vectors
-from bertfeat.store.schema import VectorLayout
-from bertfeat.store.vectors import VectorSource
+from bertfeat.store.vectors import StoredPart, VectorSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +33,8 @@ class FeatureBatch:
 
 
 def read_batches(
-    paths: Sequence[AnyPath],
+    parts: Sequence[StoredPart],
     source: VectorSource,
-    layout: VectorLayout,
     known: KnownRuns,
     names: Sequence[str],
     batch_size: int,
@@ -45,9 +42,8 @@ def read_batches(
     """Yield batches of `batch_size` rows, the last of fewer.
 
     Args:
-        paths: The parts of a level, in order.
+        parts: The parts of a level, in order; there is one at least.
         source: Where the vectors come from.
-        layout: How they are laid.
         known: Where the values of parts were found to stand.
         names: Further columns to hand out along with the vectors.
         batch_size: Rows of every batch but the last.
@@ -56,10 +52,11 @@ def read_batches(
         StoreError: A part is missing or damaged.
     """
     start = n_filled = 0
-    vectors = np.empty((batch_size, source.dim), layout.numpy)
+    dtype = parts[0].vectors.numpy
+    vectors = np.empty((batch_size, source.dim), dtype)
     frames: list[pl.DataFrame] = []
-    for path in paths:
-        with opened_vectors(path, source, layout, known, use_threads=True) as part:
+    for stored in parts:
+        with opened_vectors(stored, source, known, use_threads=True) as part:
             for group, first, stop in _cut(part, batch_size, start + n_filled):
                 n_rows = stop - first
                 part.read(group, range(first, stop), vectors[n_filled : n_filled + n_rows])
@@ -68,7 +65,7 @@ def read_batches(
                 if n_filled == batch_size:
                     yield FeatureBatch(start, vectors, pl.concat(frames))
                     start, n_filled, frames = start + batch_size, 0, []
-                    vectors = np.empty((batch_size, source.dim), layout.numpy)
+                    vectors = np.empty((batch_size, source.dim), dtype)
     if n_filled:
         yield FeatureBatch(start, vectors[:n_filled], pl.concat(frames))
 

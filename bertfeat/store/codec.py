@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -9,19 +11,10 @@ from typing import Any
 
 import xxhash
 
-from bertfeat.config import Level
-from bertfeat.records import (
-    Column,
-    FeatureColumn,
-    FileSlice,
-    InputFile,
-    LevelSchema,
-    ModelInfo,
-    PartInfo,
-    Plan,
-    Receipt,
-    ShardSpec,
-)
+from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
+from bertfeat.errors import StoreError
+from bertfeat.records import LevelSchema, PartInfo, Plan, Receipt
+from bertfeat.store.decoding import Mistyped, decode
 
 _SEAL = "check"
 
@@ -80,29 +73,19 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_from_json(content: Mapping[str, Any]) -> Plan:
+def plan_from_json(content: Any) -> Plan:
     """Return the plan that `plan_to_json` made plain.
 
     Raises:
-        KeyError, TypeError, ValueError: The content is no plan.
+        ValueError: The content is not a plan.
     """
-    schemas = {Level(name): schema_from_json(Level(name), schema) for name, schema in content["schemas"].items()}
-    return Plan(
-        plan_hash=content["plan_hash"],
-        fields=content["fields"],
-        inputs=tuple(InputFile(**file) for file in content["inputs"]),
-        model=ModelInfo(**content["model"]),
-        # JSON objects are written with sorted keys; the order of the levels is that of the enum.
-        schemas={level: schemas[level] for level in Level if level in schemas},
-        shards=tuple(_shard_from_json(shard) for shard in content["shards"]),
-        metadata=content["metadata"],
-        kept_schema=content["kept_schema"],
-    )
-
-
-def _shard_from_json(content: Mapping[str, Any]) -> ShardSpec:
-    slices = tuple(FileSlice(**piece) for piece in content["slices"])
-    return ShardSpec(content["index"], content["first_row"], content["n_rows"], slices)
+    values = decode(Mapping[str, Any], content)  # type: ignore[type-abstract]
+    schemas = schemas_from_json(values.get("schemas"))
+    levels = {level: {**schema_to_json(schema), "level": level} for level, schema in schemas.items()}
+    plan = decode(Plan, {**values, "schemas": levels})
+    if plan.plan_hash != hashlib.sha256(canonical_json(plan.fields).encode()).hexdigest():
+        raise ValueError("its plan_hash is not that of its fields")
+    return dataclasses.replace(plan, metadata=metadata_from_json(plan.metadata))
 
 
 def schema_to_json(schema: LevelSchema) -> dict[str, Any]:
@@ -113,14 +96,64 @@ def schema_to_json(schema: LevelSchema) -> dict[str, Any]:
     }
 
 
-def schema_from_json(level: Level, content: Mapping[str, Any]) -> LevelSchema:
-    """Return the level schema that `schema_to_json` made plain.
+def schemas_from_json(content: Any) -> dict[Level, LevelSchema]:
+    """Return the schemas of levels that `schema_to_json` made plain, in the order of the enum.
 
     Raises:
-        KeyError, TypeError: The content is no schema.
+        ValueError: The content is not a mapping of levels to schemas.
     """
-    features = (FeatureColumn(**{**feature, "layers": tuple(feature["layers"])}) for feature in content["features"])
-    return LevelSchema(level, tuple(Column(**column) for column in content["columns"]), tuple(features))
+    found = decode(Mapping[Level, Mapping[str, Any]], content)  # type: ignore[type-abstract]
+    # JSON objects are written with sorted keys; the order of the levels is that of the enum.
+    return {level: _schema(level, found[level]) for level in Level if level in found}
+
+
+def _schema(level: Level, content: Mapping[str, Any]) -> LevelSchema:
+    schema = decode(LevelSchema, {**content, "level": level})
+    names = [*(column.name for column in schema.columns), *(feature.name for feature in schema.features)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{level}: two columns of one name")
+    for feature in schema.features:
+        n_layers = len(feature.layers) if Combine(feature.combine) is Combine.CONCAT else 1
+        if not feature.layers or not feature.dim or feature.dim % n_layers:
+            raise ValueError(f"{level}.{feature.name}: {feature.dim} values of {len(feature.layers)} layers")
+    return schema
+
+
+class Metadata(dict[str, Any]):
+    """What a store says of itself. An entry that is missing is an error in the store."""
+
+    def __missing__(self, name: str) -> Any:
+        """Refuse a name that is not there."""
+        raise StoreError(f"the store's metadata lack {name!r}; run bertfeat verify, then the command that made it")
+
+
+def metadata_from_json(content: Mapping[str, Any]) -> Metadata:
+    """Return what a store says of itself, its types checked.
+
+    Raises:
+        ValueError: An entry is of another type.
+    """
+    for name, kind in _METADATA.items():
+        if name in content:
+            try:
+                decode(kind, content[name])
+            except Mistyped as error:
+                raise error.within(name).within("metadata") from None
+    return Metadata(content)
+
+
+_METADATA: dict[str, Any] = {
+    **dict.fromkeys(("model", "family", "weights_sha256", "tokenizer_sha256", "word_pooling", "pooling"), str),
+    **dict.fromkeys(("compute_dtype", "device_kind", "attention", "on_overlong"), str),
+    **dict.fromkeys(("n_layers", "hidden_size", "max_length", "stride"), int),
+    **dict.fromkeys(("include_special_tokens", "document_context", "is_split_into_words"), bool),
+    "revision": str | None,
+    "layers": tuple[int, ...],
+    "combine": tuple[str, ...],
+    "store_dtype": StoreDtype,
+    "vector_encoding": VectorEncoding,
+    "versions": Mapping[str, str],
+}
 
 
 def part_to_json(part: PartInfo) -> dict[str, Any]:
@@ -128,17 +161,8 @@ def part_to_json(part: PartInfo) -> dict[str, Any]:
     return {**asdict(part), "level": str(part.level)}
 
 
-def part_from_json(content: Mapping[str, Any]) -> PartInfo:
-    """Return the part entry that `part_to_json` made plain.
-
-    Raises:
-        KeyError, TypeError, ValueError: The content is no part entry.
-    """
-    return PartInfo(**{**content, "level": Level(content["level"])})
-
-
 def receipt_to_json(receipt: Receipt) -> dict[str, Any]:
-    """Return a receipt as plain JSON values; `receipt_from_json` of them is equal to it."""
+    """Return a receipt as plain JSON values; `decode` of them is equal to it."""
     return {
         "shard": receipt.shard,
         "plan_hash": receipt.plan_hash,
@@ -149,12 +173,3 @@ def receipt_to_json(receipt: Receipt) -> dict[str, Any]:
         "created_at": receipt.created_at,
         "notes": dict(receipt.notes),
     }
-
-
-def receipt_from_json(content: Mapping[str, Any]) -> Receipt:
-    """Return the receipt that `receipt_to_json` made plain.
-
-    Raises:
-        KeyError, TypeError, ValueError: The content is no receipt.
-    """
-    return Receipt(**{**content, "parts": tuple(part_from_json(part) for part in content["parts"])})

@@ -243,14 +243,14 @@ def read_small(path: Path, *, follow_links: bool = False) -> bytes:
         return file.readall()
 
 
-def digest_of(path: Path) -> str:
-    """Return the xxh3-128 of a file, hex, without following a symbolic link.
+def digest_of(path: Path, *, follow_links: bool = False) -> str:
+    """Return the xxh3-128 of a file, hex.
 
     Raises:
         OSError: It is no regular file, or cannot be read.
     """
     hasher = xxhash.xxh3_128()
-    with _opened(path) as file:
+    with _opened(path, follow_links=follow_links) as file:
         buffer = bytearray(min(_CHUNK_BYTES, max(1, os.fstat(file.fileno()).st_size)))
         view = memoryview(buffer)
         while n_read := file.readinto(buffer):

@@ -4,16 +4,51 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from bertfeat.config import Level, StoreDtype, VectorEncoding
 from bertfeat.errors import StoreError
-from bertfeat.records import Plan, Receipt
+from bertfeat.records import ModelInfo, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath
 from bertfeat.store import codec, layout
+from bertfeat.store.decoding import decode
 from bertfeat.store.folder import Folder
-from bertfeat.store.receipts import StoredReceipt, quarantine_from_json, quarantine_to_json
+from bertfeat.store.receipts import QuarantineInfo, StoredReceipt, check_paths, quarantine_to_json
 from bertfeat.store.schema import VectorLayout
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    n_shards: int
+    n_rows: Mapping[Level, int]
+    n_bytes: Mapping[Level, int]
+    n_bad_rows: int
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    shard: int
+    parts: tuple[PartInfo, ...]
+    n_bad_rows: int
+    counts: Mapping[str, int]
+    quarantine: QuarantineInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """The keys of a manifest; what a reader uses of each shard, level and the metadata is checked when it is used."""
+
+    format_version: int
+    plan_hash: str
+    metadata: Mapping[str, Any]
+    model: ModelInfo
+    store_dtype: StoreDtype
+    vector_encoding: VectorEncoding
+    levels: Mapping[Level, Any]
+    shards: tuple[Any, ...]
+    totals: _Totals
 
 
 def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt]) -> bytes:
@@ -74,11 +109,17 @@ def read_manifest(folder: Folder, *, follow_links: bool = False) -> dict[str, An
     try:
         content = codec.unseal(folder.read(layout.MANIFEST, follow_links=follow_links))
         check_format(path, content)
+        decode(_Manifest, content)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: {error}; run bertfeat verify, then the command that made the store") from error
+        raise unusable(path, error) from error
     return content
+
+
+def unusable(path: AnyPath, error: Exception) -> StoreError:
+    """Return the error of a manifest that cannot be used."""
+    return StoreError(f"{path}: {error}; run bertfeat verify, then the command that made the store")
 
 
 def check_format(path: AnyPath, content: Mapping[str, Any]) -> None:
@@ -101,21 +142,16 @@ def receipts_in(manifest: Mapping[str, Any]) -> list[StoredReceipt]:
     """Return what a manifest says of each shard as receipts; seconds and times, which it lacks, are empty.
 
     Raises:
-        KeyError, TypeError, ValueError: The content is no manifest.
+        ValueError: A shard's entry is not one, or has other parts than the levels that the manifest has.
     """
-    return [
-        StoredReceipt(
-            Receipt(
-                shard=entry["shard"],
-                plan_hash=manifest["plan_hash"],
-                parts=tuple(codec.part_from_json(part) for part in entry["parts"]),
-                n_bad_rows=entry["n_bad_rows"],
-                counts=entry["counts"],
-                seconds={},
-                created_at="",
-            ),
-            quarantine_from_json(entry["quarantine"]),
-            {},
-        )
-        for entry in manifest["shards"]
-    ]
+    levels = {str(level) for level in manifest["levels"]}
+    found = []
+    for entry in manifest["shards"]:
+        shard = decode(_Shard, entry)
+        receipt = Receipt(shard.shard, manifest["plan_hash"], shard.parts, shard.n_bad_rows, shard.counts, {}, "")
+        stored = StoredReceipt(receipt, shard.quarantine, {})
+        check_paths(stored)
+        if sorted(str(part.level) for part in shard.parts) != sorted(levels):
+            raise ValueError(f"shard {shard.shard} has parts of other levels than {', '.join(sorted(levels))}")
+        found.append(stored)
+    return found

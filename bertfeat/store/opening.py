@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from bertfeat.errors import StoreError
 from bertfeat.records import Plan
 from bertfeat.store import codec, files, layout, planfile, receipts
+from bertfeat.store.decoding import decode
 from bertfeat.store.folder import Folder, Found, Listing
 from bertfeat.store.manifest import read_manifest, receipts_in
 from bertfeat.store.receipts import StoredReceipt
@@ -126,11 +127,11 @@ def mark_damaged(folder: Folder, shards: Sequence[int]) -> None:
 def _withdraw_marked(folder: Folder) -> bool:
     """Take back the receipts of the shards that are marked; return whether the marks themselves are damaged."""
     try:
-        shards = [int(shard) for shard in codec.unseal(folder.read(layout.DAMAGED))["shards"]]
+        shards = decode(tuple[int, ...], codec.unseal(folder.read(layout.DAMAGED)).get("shards"))
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, KeyError, TypeError):
-        shards = []
+    except (OSError, ValueError):
+        shards = ()
     with files.write_errors(folder.path, layout.DAMAGED):
         # The manifest would vouch for them once more.
         folder.remove(layout.MANIFEST)
@@ -153,7 +154,7 @@ def _drop_strays(folder: Folder, listing: Listing, plan: Plan, indices: set[int]
 def _manifest_receipts(folder: Folder, plan: Plan) -> dict[int, StoredReceipt]:
     try:
         listed = receipts_in(read_manifest(folder))
-    except (FileNotFoundError, StoreError, KeyError, TypeError, ValueError):
+    except (FileNotFoundError, StoreError, ValueError):
         return {}
     return {stored.receipt.shard: stored for stored in listed if receipts.fault_of(stored, plan) is None}
 

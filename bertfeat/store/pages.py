@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,15 @@ import pyarrow.parquet as pq
 
 from bertfeat.config import VectorEncoding
 from bertfeat.records import IntArray
+from bertfeat.store.footer import Group, read_footer
 from bertfeat.store.levels import are_all, are_rows
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.thrift import CompactReader, Struct, ThriftError
 
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
 _PLAIN, _RLE = 0, 3
+_UNCOMPRESSED = 0
+_FLOAT, _FIXED_LEN_BYTE_ARRAY = 4, 7
 # Holds a header and the levels of a page of a megabyte; a header with long statistics is read again.
 _WINDOW_BYTES = 16 << 10
 _MAX_HEADER_BYTES = 1 << 20
@@ -73,47 +76,66 @@ class ColumnChunk:
     max_definition: int
 
 
-def find_chunk(file: pq.ParquetFile, group: int, name: str, vectors: VectorLayout) -> ColumnChunk:
+def find_chunks(fd: int, file: pq.ParquetFile, name: str, vectors: VectorLayout) -> list[ColumnChunk | None]:
     """Find a vector column in the footer of a part.
 
+    Args:
+        fd: The part, open for reading.
+        file: The same part.
+        name: The column.
+        vectors: How the vectors are laid.
+
+    Returns:
+        Its place in each row group; None where it is compressed or encoded, holds nulls, or is of another type.
+
     Raises:
-        NotPlain: It is compressed or encoded, holds nulls, or is of another type.
+        OSError: The file cannot be read.
     """
-    schema, rows = file.schema_arrow, file.metadata.row_group(group)
-    place = schema.get_field_index(name)
-    leaves = [n for n in range(rows.num_columns) if _is_within(rows.column(n).path_in_schema, name)]
-    if place < 0 or len(leaves) != 1 or sys.byteorder != "little":
-        raise NotPlain
-    dim, value_bytes = _width(schema.field(place).type, vectors)
-    column, leaf = rows.column(leaves[0]), file.schema.column(leaves[0])
-    is_float = vectors.encoding is VectorEncoding.ARRAY and vectors.numpy == np.float32
-    kind = ("FLOAT", 0) if is_float else ("FIXED_LEN_BYTE_ARRAY", value_bytes)
+    try:
+        groups = read_footer(fd)
+        field = file.schema_arrow.field(name)
+        dim, value_bytes = _width(field.type, vectors)
+    except (ThriftError, KeyError, NotPlain):
+        return [None] * file.num_row_groups
+    chunks = [chunk for group in groups for chunk in group.chunks]
+    # Each begins where the one before it has ended: none can stand in the place of another.
+    is_ordered = all(a.start >= 0 and 0 <= a.n_bytes <= b.start - a.start for a, b in pairwise(chunks))
+    if not is_ordered or len(groups) != file.num_row_groups or sys.byteorder != "little":
+        return [None] * file.num_row_groups
+    return [_plain_chunk(file, group, name, dim, value_bytes, vectors) for group in groups]
+
+
+def _plain_chunk(
+    file: pq.ParquetFile, group: Group, name: str, dim: int, value_bytes: int, vectors: VectorLayout
+) -> ColumnChunk | None:
+    leaves = [n for n, chunk in enumerate(group.chunks) if chunk.path[:1] == (name,)]
+    if len(leaves) != 1 or len(group.chunks) != len(file.schema):
+        return None
+    chunk, leaf = group.chunks[leaves[0]], file.schema.column(leaves[0])
+    is_list = vectors.encoding is VectorEncoding.ARRAY
+    kind = (_FLOAT, 0) if is_list and vectors.numpy == np.float32 else (_FIXED_LEN_BYTE_ARRAY, value_bytes)
     is_plain = (
-        not column.file_path
-        and column.compression == "UNCOMPRESSED"
-        and set(column.encodings) <= {"PLAIN", "RLE"}
-        and not column.has_dictionary_page
-        and (column.physical_type, leaf.length if leaf.length > 0 else 0) == kind
-        and column.num_values == rows.num_rows * dim
-        and leaf.max_repetition_level == (vectors.encoding is VectorEncoding.ARRAY)
+        not chunk.is_elsewhere
+        and chunk.codec == _UNCOMPRESSED
+        and chunk.encodings <= {_PLAIN, _RLE}
+        and chunk.start == chunk.data_start
+        and (chunk.kind, max(0, leaf.length)) == kind
+        and chunk.n_values == group.n_rows * dim
+        and leaf.path.partition(".")[0] == name
+        and leaf.max_repetition_level == is_list
         and leaf.max_definition_level < 8
-        and column.data_page_offset >= 0
     )
     if not is_plain:
-        raise NotPlain
+        return None
     return ColumnChunk(
-        column.data_page_offset,
-        column.total_compressed_size,
-        column.num_values,
+        chunk.start,
+        chunk.n_bytes,
+        chunk.n_values,
         value_bytes,
         dim,
         leaf.max_repetition_level,
         leaf.max_definition_level,
     )
-
-
-def _is_within(path: str, name: str) -> bool:
-    return path == name or path.startswith(f"{name}.")
 
 
 def _width(kind: pa.DataType, vectors: VectorLayout) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder, folder_at
 from bertfeat.store.manifest import check_format
+from bertfeat.store.schema import VectorLayout, kept_types
 
 _MAX_NAMED_FIELDS = 8
 _ABSENT = "(absent)"
@@ -42,11 +43,14 @@ def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = F
     try:
         content = codec.unseal(folder.read(layout.PLAN, follow_links=follow_links))
         check_format(file, content)
-        return codec.plan_from_json(content["plan"])
+        plan = codec.plan_from_json(content.get("plan"))
+        VectorLayout.of(plan)
+        kept_types(plan)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use --overwrite") from error
+    return plan
 
 
 def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:

@@ -20,13 +20,12 @@ from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.batches import FeatureBatch, read_batches
 from bertfeat.store.folder import folder_at
-from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
-from bertfeat.store.parts import read_part_metadata
-from bertfeat.store.partvectors import KnownRuns
+from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
+from bertfeat.store.partvectors import KnownRuns, check_digest, opened_vectors
 from bertfeat.store.scanning import scan_parquet
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import RowGroup, check_rows, find_row_groups, slice_vectors, take_columns, take_vectors
-from bertfeat.store.vectors import VectorSource, find_source, opened_part
+from bertfeat.store.vectors import StoredPart, VectorSource, empty_table, find_source, opened_part, read_group, reading
 
 if TYPE_CHECKING:
     import torch
@@ -76,12 +75,16 @@ class Store:
         self.path = path
         self.manifest = manifest
         self._layout = VectorLayout(StoreDtype(manifest["store_dtype"]), VectorEncoding(manifest["vector_encoding"]))
-        schemas = manifest["levels"]
-        self._schemas = {level: codec.schema_from_json(level, schemas[level]) for level in Level if level in schemas}
+        try:
+            self._schemas = codec.schemas_from_json(manifest["levels"])
+            self._metadata = codec.metadata_from_json(manifest["metadata"])
+            self._stored = receipts_in(manifest)
+        except ValueError as error:
+            raise unusable(path / layout.MANIFEST, error) from error
         self._parts: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
         self._row_group_cache: dict[Level, list[RowGroup]] = {}
-        self._known_runs: KnownRuns = {}
-        for stored in receipts_in(manifest):
+        self._known_runs = KnownRuns()
+        for stored in self._stored:
             for part in stored.receipt.parts:
                 self._parts[part.level].append(part)
 
@@ -97,7 +100,7 @@ class Store:
     @property
     def metadata(self) -> dict[str, Any]:
         """Where the features come from: model, layers, pooling, versions, ..."""
-        return cast("dict[str, Any]", self.manifest["metadata"])
+        return self._metadata
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -124,7 +127,7 @@ class Store:
             StoreError: The store was copied without its `_bertfeat` folder, or what they were written to is damaged.
         """
         folder = folder_at(self.path)
-        return tuple(row for stored in receipts_in(self.manifest) for row in receipts.read_quarantine(folder, stored))
+        return tuple(row for stored in self._stored for row in receipts.read_quarantine(folder, stored))
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level.
@@ -166,7 +169,7 @@ class Store:
 
     def scan(self, level: str) -> pl.LazyFrame:
         """Return a level as a lazy frame that reads only what is used; binary vectors become arrays on the way."""
-        frame = scan_parquet(self._paths(level))
+        frame = scan_parquet([part.path for part in self.stored_parts(level)])
         if self._layout.encoding is VectorEncoding.BINARY:
             inner = self._layout.polars
             frame = frame.with_columns(
@@ -180,8 +183,17 @@ class Store:
 
         Raises:
             UserError: There is no such level or column.
+            StoreError: A part is missing or damaged.
         """
-        return self.scan(level).select(self._known_columns(level, columns)).collect()
+        names = self._known_columns(level, columns)
+        if not self._holds_vectors(level, names):
+            return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, names)))
+        self._check_digests(level)
+        with reading(self.path / level):
+            found = self.scan(level).select(names).collect()
+            if found.height != self.n_rows(level):
+                raise ValueError(f"{found.height} rows, not {self.n_rows(level)}")
+        return found
 
     def arrow(self, level: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a level, or some of its columns, as an Arrow table, vectors as they are stored.
@@ -191,11 +203,15 @@ class Store:
             StoreError: A part is missing or damaged.
         """
         names = self._known_columns(level, columns)
+        if self._holds_vectors(level, names):
+            self._check_digests(level)
         tables = []
-        for path in self._paths(level):
-            with opened_part(path) as file:
-                tables.append(file.read(columns=names).select(names).replace_schema_metadata(None))
-        return pa.concat_tables(tables)
+        for part in self.stored_parts(level):
+            with opened_part(part) as file:
+                tables.append(empty_table(file, names))
+                tables += [read_group(file, group, names) for group in range(file.num_row_groups)]
+        with reading(self.path / level):
+            return pa.concat_tables(tables)
 
     def numpy(self, level: str, feature: str) -> npt.NDArray[Any]:
         """Return the vectors of a feature as a new array (n_rows, dim) of the stored type.
@@ -219,16 +235,10 @@ class Store:
             UserError: There is no such level or feature.
             StoreError: A part is missing or damaged.
         """
-        column = self._source(level, feature).columns[0]
-        flags = [np.ones(0, np.bool_)]
-        for path in self._paths(level):
-            with opened_part(path) as file:
-                metadata = json.loads(read_part_metadata(file.metadata.metadata) or "{}")
-                if metadata.get("n_null_vectors") == 0:
-                    flags.append(np.ones(file.metadata.num_rows, np.bool_))
-                else:
-                    nulls = file.read(columns=[column]).column(column).is_valid()
-                    flags.append(nulls.to_numpy())
+        source, flags = self._source(level, feature), []
+        for part in self.stored_parts(level):
+            with opened_vectors(part, source, self._known_runs) as opened:
+                flags.append(opened.valid())
         return np.concatenate(flags)
 
     def batches(
@@ -250,7 +260,7 @@ class Store:
             raise UserError(f"batch_size {batch_size} is below 1")
         source = self._source(level, feature)
         names = self._known_columns(level, columns)
-        return read_batches(self._paths(level), source, self._layout, self._known_runs, names, batch_size)
+        return read_batches(self.stored_parts(level), source, self._known_runs, names, batch_size)
 
     def feature(self, level: str, name: str) -> FeatureColumn:
         """Describe a feature, stored or made from what is stored: its layers, how they combine, its width.
@@ -271,7 +281,7 @@ class Store:
         if not 0 <= start <= stop <= self.n_rows(level):
             raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
         source = self._source(level, feature)
-        return slice_vectors(self._groups(level), start, stop, source, self._layout, self._known_runs)
+        return slice_vectors(self.row_groups(level), start, stop, source, self._layout, self._known_runs)
 
     def take(self, level: str, feature: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return the vectors of some rows, (len(rows), dim), in the order asked for.
@@ -282,7 +292,7 @@ class Store:
         """
         numbers = check_rows(rows, self.n_rows(level))
         source = self._source(level, feature)
-        return take_vectors(self._groups(level), numbers, source, self._layout, self._known_runs)
+        return take_vectors(self.row_groups(level), numbers, source, self._layout, self._known_runs)
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order asked for: the way from a row number back to the text.
@@ -292,24 +302,47 @@ class Store:
             StoreError: A part is missing or damaged.
         """
         names = self._known_columns(level, columns)
-        found = take_columns(self._groups(level), check_rows(rows, self.n_rows(level)), names)
-        return self.scan(level).select(names).head(0).collect() if found is None else found
+        found = take_columns(self.row_groups(level), check_rows(rows, self.n_rows(level)), names)
+        if found is not None:
+            return found
+        with opened_part(self.stored_parts(level)[0]) as file:
+            return cast("pl.DataFrame", pl.from_arrow(empty_table(file, names)))
 
-    def _groups(self, level: str) -> list[RowGroup]:
+    def row_groups(self, level: str) -> list[RowGroup]:
+        """Return the row groups of a level, in order: less than one cannot be decoded.
+
+        Raises:
+            UserError: There is no such level.
+            StoreError: A part is missing or damaged.
+        """
         where = self.schema(level).level
         if where not in self._row_group_cache:
-            n_rows = [part.n_rows for part in self.parts(level)]
-            self._row_group_cache[where] = find_row_groups(self._paths(level), n_rows)
+            self._row_group_cache[where] = find_row_groups(self.stored_parts(level))
         return self._row_group_cache[where]
+
+    def stored_parts(self, level: str) -> list[StoredPart]:
+        """Return the parts of a level, in order, with all that is known of them.
+
+        Raises:
+            UserError: There is no such level.
+            StoreError: No shard is done yet.
+        """
+        schema = self.schema(level)
+        parts = [StoredPart(self.path / part.path, part, schema, self._layout) for part in self.parts(level)]
+        if not parts:
+            raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")
+        return parts
 
     def _source(self, level: str, feature: str) -> VectorSource:
         return find_source(self.schema(level), feature, self.manifest["model"]["n_layers"])
 
-    def _paths(self, level: str) -> list[AnyPath]:
-        paths = [self.path / part.path for part in self.parts(level)]
-        if not paths:
-            raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")
-        return paths
+    def _holds_vectors(self, level: str, names: Sequence[str]) -> bool:
+        return not {feature.name for feature in self.features(level)}.isdisjoint(names)
+
+    def _check_digests(self, level: str) -> None:
+        for part in self.stored_parts(level):
+            with reading(part.path):
+                check_digest(part, self._known_runs)
 
     def _known_columns(self, level: str, columns: Sequence[str] | None) -> list[str]:
         there = self.columns(level)

@@ -17,6 +17,7 @@ from bertfeat.errors import StoreError
 from bertfeat.records import BadRow, Plan, Receipt
 from bertfeat.storage import AnyPath
 from bertfeat.store import codec, files, layout
+from bertfeat.store.decoding import decode
 from bertfeat.store.folder import Folder, Listing, folder_at
 
 
@@ -41,7 +42,18 @@ class StoredReceipt:
 
     receipt: Receipt
     quarantine: QuarantineInfo | None
-    stamps: Mapping[str, int]
+    stamps: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _QuarantinedRow:
+    """A line of a quarantine file: raw bytes are in base64."""
+
+    index: int
+    path: str
+    row: int
+    reason: str
+    raw: str | None
 
 
 def write_quarantine(folder: Folder, shard: int, rows: Sequence[BadRow]) -> QuarantineInfo | None:
@@ -82,12 +94,16 @@ def read_quarantine(folder: Folder, stored: StoredReceipt) -> list[BadRow]:
         raise StoreError(f"{path}: cannot be read: {error.strerror or error}; run bertfeat verify") from error
     if xxhash.xxh3_128_hexdigest(data) != stored.quarantine.digest:
         raise StoreError(f"{path}: its bytes are not those that were written; run bertfeat verify")
-    return [_to_bad_row(json.loads(line)) for line in data.splitlines()]
+    try:
+        return [_to_bad_row(line) for line in data.splitlines()]
+    except ValueError as error:
+        raise StoreError(f"{path}: {error}; run bertfeat verify") from error
 
 
-def _to_bad_row(content: Mapping[str, Any]) -> BadRow:
-    raw = None if content["raw"] is None else base64.b64decode(content["raw"])
-    return BadRow(content["index"], content["path"], content["row"], content["reason"], raw)
+def _to_bad_row(line: bytes) -> BadRow:
+    content = decode(_QuarantinedRow, json.loads(line))
+    raw = None if content.raw is None else base64.b64decode(content.raw)
+    return BadRow(content.index, content.path, content.row, content.reason, raw)
 
 
 def commit_receipt(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo | None) -> Receipt:
@@ -144,11 +160,6 @@ def quarantine_to_json(info: QuarantineInfo | None) -> dict[str, Any] | None:
     return {"path": info.path, "n_rows": info.n_rows, "n_bytes": info.n_bytes, "digest": info.digest}
 
 
-def quarantine_from_json(content: Mapping[str, Any] | None) -> QuarantineInfo | None:
-    """Return the entry that `quarantine_to_json` made plain."""
-    return None if content is None else QuarantineInfo(**content)
-
-
 def read_receipt(place: AnyPath | Folder, shard: int) -> StoredReceipt:
     """Return a shard's receipt.
 
@@ -178,12 +189,24 @@ def _receipt_of(shard: int, data: bytes) -> StoredReceipt:
 
 
 def _from_json(data: bytes) -> StoredReceipt:
-    content = codec.unseal(data)
-    try:
-        receipt = codec.receipt_from_json(content["receipt"])
-        return StoredReceipt(receipt, quarantine_from_json(content["quarantine"]), content["stamps"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a receipt: {error}") from error
+    stored = decode(StoredReceipt, codec.unseal(data))
+    check_paths(stored)
+    return stored
+
+
+def check_paths(stored: StoredReceipt) -> None:
+    """Refuse files that lie elsewhere than those of a shard do.
+
+    Raises:
+        ValueError: A path is not the one that level and shard give.
+    """
+    shard = stored.receipt.shard
+    found = {part.path: layout.part_path(part.level, shard) for part in stored.receipt.parts}
+    if stored.quarantine is not None:
+        found[stored.quarantine.path] = layout.quarantine_path(shard)
+    for path, expected in found.items():
+        if path != expected:
+            raise ValueError(f"shard {shard} lists {path!r}, not {expected}")
 
 
 def fault_of(stored: StoredReceipt, plan: Plan) -> str | None:

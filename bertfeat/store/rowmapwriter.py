@@ -19,7 +19,7 @@ from bertfeat.records import BoolArray
 from bertfeat.store import files, layout
 from bertfeat.store.reader import Store
 from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
-from bertfeat.store.vectors import opened_part
+from bertfeat.store.vectors import opened_part, read_group
 
 # A single hit costs one row group; a batch of them, every group once.
 _ROW_GROUP_ROWS = 1 << 16
@@ -65,13 +65,13 @@ def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[
         raise ValueError(f"a mask of shape {rows_mask.shape} for {store.n_rows(level)} rows")
     names = list(row_map_columns(store, level))
     start = 0
-    for shard, part in zip(store.manifest["shards"], store.parts(level), strict=True):
-        with opened_part(store.path / part.path) as file:
+    for shard, part in zip(store.manifest["shards"], store.stored_parts(level), strict=True):
+        with opened_part(part) as file:
             for group in range(file.num_row_groups):
                 stop = start + file.metadata.row_group(group).num_rows
                 chosen = np.flatnonzero(rows_mask[start:stop])
                 if len(chosen):
-                    table = file.read_row_group(group, columns=names).select(names).take(pa.array(chosen))
+                    table = read_group(file, group, names).take(pa.array(chosen))
                     frame = cast("pl.DataFrame", pl.from_arrow(table))
                     number = pl.lit(shard["shard"], pl.Int32).alias("part")
                     yield frame.select(number, pl.Series("row", chosen + start, pl.Int64), *names)
@@ -111,7 +111,8 @@ def _sink(path: Path) -> files.Sink:
 def _schema(store: Store, level: str) -> pa.Schema:
     """Return the Arrow schema of a level's row map, as its parts have the columns."""
     names = list(row_map_columns(store, level))
-    empty = store.scan(level).select(names).head(0).collect().to_arrow(compat_level=pl.CompatLevel.oldest())
+    with opened_part(store.stored_parts(level)[0]) as file:
+        empty = file.schema_arrow.empty_table()
     fields = [pa.field(name, kind, nullable=False) for name, kind in FIXED.items()]
     fields += [pa.field(name, empty.schema.field(name).type, nullable=name != "doc_id") for name in names]
     about = {"kind": KIND, "format_version": FORMAT_VERSION, "level": str(store.schema(level).level)}

@@ -33,8 +33,13 @@ class VectorLayout:
 
     @classmethod
     def of(cls, plan: Plan) -> VectorLayout:
-        """Read the layout from a plan's fields `store_dtype` and `vector_encoding`."""
-        return cls(StoreDtype(plan.fields["store_dtype"]), VectorEncoding(plan.fields["vector_encoding"]))
+        """Read the layout from a plan's fields `store_dtype` and `vector_encoding`.
+
+        Raises:
+            ValueError: They are missing, or have other values.
+        """
+        fields: Mapping[str, Any] = {"store_dtype": None, "vector_encoding": None, **plan.fields}
+        return cls(StoreDtype(fields["store_dtype"]), VectorEncoding(fields["vector_encoding"]))
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -98,10 +103,17 @@ def stored_type(column: Column, kept: Mapping[str, pa.DataType]) -> pa.DataType:
 
 
 def kept_types(plan: Plan) -> dict[str, pa.DataType]:
-    """Return the types in a plan's `kept_schema`, by column name."""
+    """Return the types in a plan's `kept_schema`, by column name.
+
+    Raises:
+        ValueError: It is not a schema.
+    """
     if plan.kept_schema is None:
         return {}
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plan.kept_schema)))
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plan.kept_schema)))
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"its kept_schema cannot be read: {error}") from error
     return {field.name: field.type for field in schema}
 
 

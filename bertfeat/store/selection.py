@@ -14,12 +14,11 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.errors import StoreError, UserError
+from bertfeat.errors import UserError
 from bertfeat.records import IntArray
-from bertfeat.storage import AnyPath
 from bertfeat.store.partvectors import KnownRuns, opened_vectors
 from bertfeat.store.schema import VectorLayout
-from bertfeat.store.vectors import VectorSource, opened_part
+from bertfeat.store.vectors import StoredPart, VectorSource, opened_part, read_group
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -29,34 +28,28 @@ _R = TypeVar("_R")
 class RowGroup:
     """A row group of a part: rows `start` to `stop - 1` of the level."""
 
-    path: AnyPath
+    part: StoredPart
     number: int
     start: int
     stop: int
 
 
-def find_row_groups(paths: Sequence[AnyPath], n_rows: Sequence[int] | None = None) -> list[RowGroup]:
+def find_row_groups(parts: Sequence[StoredPart]) -> list[RowGroup]:
     """Return the row groups of a level's parts, in order.
-
-    Args:
-        paths: The parts, in order.
-        n_rows: The rows that each must have; None takes them as they are.
 
     Raises:
         StoreError: A part is missing or damaged, or has other rows.
     """
 
-    def read(path: AnyPath) -> list[int]:
-        with opened_part(path) as file:
+    def read(part: StoredPart) -> list[int]:
+        with opened_part(part) as file:
             return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
 
     groups = []
     start = 0
-    for part, (path, counts) in enumerate(zip(paths, _side_by_side(read, paths), strict=True)):
-        if n_rows is not None and sum(counts) != n_rows[part]:
-            raise StoreError(f"{path}: {sum(counts)} rows, not {n_rows[part]}; run bertfeat verify")
+    for part, counts in zip(parts, _side_by_side(read, parts), strict=True):
         for number, count in enumerate(counts):
-            groups.append(RowGroup(path, number, start, start + count))
+            groups.append(RowGroup(part, number, start, start + count))
             start += count
     return groups
 
@@ -92,7 +85,7 @@ def take_vectors(
     stops = np.searchsorted(ascending, [group.stop for group in groups])
 
     def read(numbers: Sequence[int]) -> None:
-        with opened_vectors(groups[numbers[0]].path, source, vectors, known) as part:
+        with opened_vectors(groups[numbers[0]].part, source, known) as part:
             for number in numbers:
                 chosen = slice(stops[number - 1] if number else 0, stops[number])
                 asked = ascending[chosen] - groups[number].start
@@ -105,7 +98,7 @@ def take_vectors(
                 out[order[chosen]] = found[places]
 
     needed = np.flatnonzero(np.diff(stops, prepend=0)).tolist()
-    by_part = [list(numbers) for _, numbers in itertools.groupby(needed, lambda number: groups[number].path)]
+    by_part = [list(numbers) for _, numbers in itertools.groupby(needed, lambda number: groups[number].part)]
     _side_by_side(read, by_part)
     return out
 
@@ -133,7 +126,7 @@ def slice_vectors(
 
     def read(group: RowGroup) -> None:
         first, last = max(start, group.start), min(stop, group.stop)
-        with opened_vectors(group.path, source, vectors, known) as part:
+        with opened_vectors(group.part, source, known) as part:
             part.read(group.number, range(first - group.start, last - group.start), out[first - start : last - start])
 
     _side_by_side(read, [group for group in groups if max(start, group.start) < min(stop, group.stop)])
@@ -155,9 +148,9 @@ def _tables(
     """Yield each row group that is needed, which of `rows` it holds, and where in the group these stand."""
     home = np.searchsorted([group.stop for group in groups], rows, side="right")
     needed = [groups[number] for number in np.unique(home).tolist()]
-    for path, of_part in itertools.groupby(needed, lambda group: group.path):
-        with opened_part(path) as file:
+    for part, of_part in itertools.groupby(needed, lambda group: group.part):
+        with opened_part(part) as file:
             for group in of_part:
                 places = np.flatnonzero((rows >= group.start) & (rows < group.stop))
-                table = file.read_row_group(group.number, columns=list(names))
+                table = read_group(file, group.number, names)
                 yield table, places, rows[places] - group.start

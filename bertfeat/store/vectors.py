@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.config import Combine, VectorEncoding
 from bertfeat.errors import StoreError, UserError
-from bertfeat.records import LevelSchema
+from bertfeat.records import LevelSchema, PartInfo
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store.schema import VectorLayout
 
@@ -130,19 +132,87 @@ def open_parquet(path: AnyPath) -> Iterator[pq.ParquetFile]:
         yield file
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A part as the manifest promises it."""
+
+    path: AnyPath
+    info: PartInfo
+    schema: LevelSchema
+    vectors: VectorLayout
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns, vectors last."""
+        schema = self.schema
+        return [*(column.name for column in schema.columns), *(feature.name for feature in schema.features)]
+
+
 @contextlib.contextmanager
-def opened_part(path: AnyPath) -> Iterator[pq.ParquetFile]:
-    """Open a part for reading.
+def opened_part(part: StoredPart) -> Iterator[pq.ParquetFile]:
+    """Open a part for reading, and check that it has the size, rows and columns that the manifest promises.
 
     Raises:
-        StoreError: It is missing or damaged, now or while it is read.
+        StoreError: It is missing, damaged or another file, now or while it is read.
+    """
+    with reading(part.path), open_parquet(part.path) as file:
+        _check_footer(file, part)
+        yield file
+
+
+@contextlib.contextmanager
+def reading(path: AnyPath) -> Iterator[None]:
+    """Turn what a damaged part raises into one line.
+
+    Raises:
+        StoreError: The part at `path` cannot be read.
     """
     try:
-        with open_parquet(path) as file:
-            yield file
-    except (pa.ArrowException, OSError) as error:
+        yield
+    except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path}: cannot be read: {reason}; run bertfeat verify") from error
+
+
+def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
+    if isinstance(part.path, Path) and (n_bytes := part.path.stat().st_size) != part.info.n_bytes:
+        raise ValueError(f"{n_bytes} bytes, not {part.info.n_bytes}")
+    counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    if min(counts, default=0) < 0 or sum(counts) != part.info.n_rows:
+        raise ValueError(f"{sum(counts)} rows, not {part.info.n_rows}")
+    schema = file.schema_arrow
+    if schema.names != part.columns:
+        raise ValueError(f"its columns are {', '.join(schema.names)}, not {', '.join(part.columns)}")
+    # polars ends in a panic on names inside types that are not UTF-8; Python raises ValueError.
+    _ = [str(kind) for kind in schema.types]
+    for feature in part.schema.features:
+        kind, wanted = schema.field(feature.name).type, part.vectors.arrow(feature.dim)
+        # Whether the elements may be null makes no difference to where they stand.
+        is_same = kind == wanted
+        if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(wanted):
+            is_same = (kind.value_type, kind.list_size) == (wanted.value_type, wanted.list_size)
+        if not is_same:
+            raise ValueError(f"its column {feature.name!r} is {kind}, not {wanted}")
+
+
+def read_group(file: pq.ParquetFile, group: int, names: Sequence[str], *, use_threads: bool = True) -> pa.Table:
+    """Return columns of a row group, in the order of `names`: as many rows as the footer says.
+
+    Raises:
+        ValueError, pa.ArrowException, OSError: They cannot be read.
+    """
+    table = file.read_row_group(group, columns=list(names), use_threads=use_threads).select(list(names))
+    n_rows = file.metadata.row_group(group).num_rows
+    # pyarrow passes over pages that it does not know, and polars takes strings for UTF-8 unseen.
+    if names and table.num_rows != n_rows:
+        raise ValueError(f"row group {group} has {table.num_rows} of its {n_rows} rows")
+    table.validate(full=True)
+    return pa.Table.from_arrays(table.columns, schema=empty_table(file, names).schema)
+
+
+def empty_table(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:
+    """Return columns of a part without rows, and without what its writer said of them."""
+    return pa.schema([file.schema_arrow.field(name).remove_metadata() for name in names]).empty_table()
 
 
 def fill(out: npt.NDArray[Any], table: pa.Table, source: VectorSource, vectors: VectorLayout) -> None:
@@ -163,6 +233,8 @@ def fill(out: npt.NDArray[Any], table: pa.Table, source: VectorSource, vectors: 
 
 
 def _fill_piece(out: npt.NDArray[Any], table: pa.Table, piece: Piece, vectors: VectorLayout) -> None:
+    if table.num_rows != len(out):
+        raise ValueError(f"{table.num_rows} of {len(out)} rows of {piece.column}")
     row = 0
     for chunk in table.column(piece.column).chunks:
         if not len(chunk):

@@ -135,7 +135,7 @@ class _Check:
             self._add(None, layout.PLAN, "missing")
         try:
             listed = receipts_in(read_manifest(self._folder))
-        except (OSError, StoreError, KeyError, TypeError, ValueError) as error:
+        except (OSError, StoreError, ValueError) as error:
             self._add(None, layout.MANIFEST, str(error))
             return None
         for stored in listed:
