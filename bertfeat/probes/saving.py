@@ -26,6 +26,7 @@ from bertfeat._version import __version__
 from bertfeat.errors import RunError, UserError
 from bertfeat.probes.base import Labels, Probe
 from bertfeat.probes.heads import make_head
+from bertfeat.store.files import sync_fd, sync_folder
 
 FORMAT_VERSION = 1
 DOCUMENT = "probe.json"
@@ -153,15 +154,15 @@ def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str
         save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, weights)
         with weights.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
+            sync_fd(file.fileno())
         document["weights"] = {"sha256": digest, "n_bytes": weights.stat().st_size}
         document["sha256"] = _digest_of(document)
         with (tmp / DOCUMENT).open("x", encoding="ascii") as text:
             json.dump(document, text, indent=1)
             text.write("\n")
             text.flush()
-            os.fsync(text.fileno())
-        _sync_folder(tmp)
+            sync_fd(text.fileno())
+        sync_folder(tmp)
         _publish(tmp, target)
     except BaseException:
         shutil.rmtree(tmp, ignore_errors=True)
@@ -181,21 +182,13 @@ def _publish(tmp: Path, target: Path) -> None:
             with contextlib.suppress(OSError):
                 old.rename(target)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
     if has_old:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def _hidden(target: Path, ending: str) -> Path:
     return target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.{ending}"
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _read_document(where: Path) -> dict[str, Any]:
