@@ -27,12 +27,15 @@ N_QUERIES = 1000
 K = 10
 
 _PRELUDE = """
-import json, sys, time
+import json, resource, sys, time
 from pathlib import Path
 import numpy as np
 
 def peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
+    status = Path("/proc/self/status")
+    if not status.exists():  # macOS, which counts in bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    lines = status.read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])

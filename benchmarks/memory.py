@@ -51,7 +51,9 @@ class PeakByRows(Silent):
 
 
 def peak_mib() -> float:
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    # Linux counts in kilobytes, macOS in bytes.
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
 
 
 def write_model(folder: Path) -> None:

@@ -50,7 +50,7 @@ probe = bertfeat.fit_probe(
 )
 score = probe.score(dev, bootstrap=False)
 print(json.dumps({
-    "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10),
     "accuracy": score.scores.accuracy,
     "streamed": probe.training["streamed"],
     "seconds": probe.training["seconds"],

@@ -5,6 +5,7 @@ Nothing heavy is imported here: the public names load on first use, so that `ber
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from bertfeat.probing.sweeping import sweep_probes
     from bertfeat.store.reader import Store, open_store
     from bertfeat.store.verification import verify
+
+if sys.platform == "win32":
+    raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
     "BertfeatError",

@@ -44,7 +44,7 @@ def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
     description = write_index(tmp_path / "x", **settings)
     fitted = fit_transform(ArrayParts(vectors()), description.transform)
     metric = description.metric
-    index = make_faiss(prepare(vectors(), fitted, metric), description.factory, metric)
+    index = faiss.read_index(str(tmp_path / "x" / INDEX))
     in_memory = VectorIndex(index, metric, fitted, description.parameters)
     want, want_masked = in_memory.search(QUERIES, 6), in_memory.search(QUERIES, 3, allowed=ALLOWED)
     for name, value in description.parameters.items():

@@ -119,7 +119,8 @@ def _cpu_seconds() -> float:
 def _peak_bytes() -> int:
     status = Path("/proc/self/status")
     if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        # macOS, which counts in bytes.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     lines = status.read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 

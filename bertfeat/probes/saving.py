@@ -26,7 +26,7 @@ from bertfeat.errors import RunError, UserError
 from bertfeat.probes.base import Labels, Probe
 from bertfeat.probes.heads import make_head
 from bertfeat.replacement import recover, replace_folder, standing
-from bertfeat.store.files import sync_folder, write_errors
+from bertfeat.store.files import sync_fd, sync_folder, write_errors
 
 FORMAT_VERSION = 1
 DOCUMENT = "probe.json"
@@ -157,14 +157,14 @@ def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str
         save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, weights)
         with weights.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
+            sync_fd(file.fileno())
         document["weights"] = {"sha256": digest, "n_bytes": weights.stat().st_size}
         document["sha256"] = _digest_of(document)
         with (tmp / DOCUMENT).open("x", encoding="ascii") as text:
             json.dump(document, text, indent=1)
             text.write("\n")
             text.flush()
-            os.fsync(text.fileno())
+            sync_fd(text.fileno())
         sync_folder(tmp)
         replace_folder(tmp, target)
     except BaseException:

@@ -15,7 +15,7 @@ def free_memory() -> int:
 
     Limits are those of the control group (a container, a batch system's job) and of the address space (`ulimit -v`).
     """
-    return max(0, min(_of_machine(), *_of_groups(), *_of_address_space()))
+    return max(0, min([_of_machine(), *_of_groups(), *_of_address_space()]))
 
 
 def _of_machine() -> int:

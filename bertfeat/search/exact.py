@@ -83,7 +83,10 @@ def exact_scores(
     metric: Metric,
     transform: Transform | None = None,
 ) -> Float32Array:
-    """Return the scores of given pairs, equal to the bit to those of `exact_search`; the source is read once.
+    """Return the scores of given pairs, as `exact_search` computes them; the source is read once.
+
+    Without a transform, or with one that only centres, they are equal to the bit. One with a matrix may round the last
+    bit of a vector otherwise (`Transform.apply`).
 
     Args:
         source: The vectors, raw.

@@ -65,7 +65,9 @@ class BuildSettings:
     @property
     def threads(self) -> int:
         """How many threads to compute on."""
-        return self.n_threads or len(os.sched_getaffinity(0))
+        # macOS cannot tell which processors a process may use.
+        allowed = getattr(os, "sched_getaffinity", None)
+        return self.n_threads or (len(allowed(0)) if allowed else os.cpu_count() or 1)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import secrets
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 4 << 20
 # What os.link answers on file systems that have no hard links (FAT, some network and FUSE mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
+# What F_FULLFSYNC answers on file systems that do not know it (network mounts, some folders).
+_NO_FULL_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY}
 _REMEDIES = {
     errno.ENOSPC: "free space and run the same command again",
     errno.EDQUOT: "free space or raise the quota, and run the same command again",
@@ -84,7 +87,7 @@ class Sink(io.RawIOBase):
         if self.error is not None:
             raise self.error
         try:
-            os.fsync(self._fd)
+            sync_fd(self._fd)
         except OSError as error:
             self.error = error
             raise
@@ -194,9 +197,25 @@ def sync_file(path: Path) -> None:
 def _sync(path: Path, flags: int) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
-        os.fsync(fd)
+        sync_fd(fd)
     finally:
         os.close(fd)
+
+
+def sync_fd(fd: int) -> None:
+    """Wait until an open file is on the disk.
+
+    On macOS `fsync` leaves it in the drive's cache, where a power failure finds it; F_FULLFSYNC empties that, too.
+    """
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    try:
+        if full is not None:
+            fcntl.fcntl(fd, full)
+            return
+    except OSError as error:
+        if error.errno not in _NO_FULL_SYNC:
+            raise
+    os.fsync(fd)
 
 
 def make_folder(folder: Path) -> bool:

@@ -15,6 +15,9 @@ _BLOCK_BYTES = 1 << 20
 # Rows that are no farther apart are read in one go: that costs less than to ask the system twice.
 _GAP_BYTES = 4 << 10
 
+# macOS refuses to read 2 GB or more at once.
+_MAX_READ_BYTES = 1 << 30
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -84,7 +87,7 @@ def _take_singles(fd: int, runs: Runs, rows: IntArray, start: int, places: IntAr
         places.tolist(), firsts.tolist(), offsets.tolist(), is_whole.tolist(), strict=True
     ):
         # A row may begin on one page and end on the next.
-        if not whole or os.preadv(fd, [out[place].data], offset) != n_bytes:
+        if not whole or _read_into(fd, out[place], offset) != n_bytes:
             _read(fd, runs, first, out[place].view(np.uint8))
 
 
@@ -117,7 +120,18 @@ def _read(fd: int, runs: Runs, start: int, out: Bytes) -> None:
 def _read_exactly(fd: int, offset: int, out: Bytes) -> None:
     n_done = 0
     while n_done < len(out):
-        n_read = os.preadv(fd, [out[n_done:].data], offset + n_done)
+        n_read = _read_into(fd, out[n_done : n_done + _MAX_READ_BYTES], offset + n_done)
         if not n_read:
             raise OSError(f"the file ends at byte {offset + n_done}")
         n_done += n_read
+
+
+def _read_into(fd: int, out: npt.NDArray[Any], offset: int) -> int:
+    """Fill a contiguous array from an offset on; return how many bytes the file gave."""
+    # macOS has it from version 11 on.
+    preadv = getattr(os, "preadv", None)
+    if preadv is not None:
+        return int(preadv(fd, [out.data], offset))
+    data = os.pread(fd, out.nbytes, offset)
+    out.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
+    return len(data)
