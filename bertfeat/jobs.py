@@ -177,7 +177,7 @@ def open_job(
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config))
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
     resolved = resolve(config, checkpoint.info(), tokenizer)
     _check_context(config, files)
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
@@ -240,7 +240,7 @@ def load_worker(job: Job, worker: int, n_workers: int) -> Worker:
         compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
         with_pooler=config.pooling is Pooling.POOLER and Level.SENTENCE in config.levels,
     )
-    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(job.files, config))
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(job.files, config), n_ids=checkpoint.n_ids)
     return Worker(Corpus(job.files, config), tokenizer, encoder)
 
 

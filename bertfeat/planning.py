@@ -175,7 +175,8 @@ def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:
     )
     documents = [row for shard in head[:1] for row in corpus.read(shard) if isinstance(row, Document)]
     n_bytes = sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in documents)
-    return max(int(tokenizer.count(documents).sum()), 1) / max(n_bytes, 1)
+    # Encoded, not only counted: ids that the model does not have are found here, before anything is written.
+    return max(len(tokenizer.encode(documents).ids), 1) / max(n_bytes, 1)
 
 
 def _row_cost(n_bytes: int, n_tokens: int, resolved: Resolved, dtype: StoreDtype) -> int:
