@@ -29,6 +29,8 @@ _WORKING_BYTES_PER_TOKEN = 256
 _ROW_BYTES = {Level.TOKEN: 40, Level.WORD: 40, Level.SENTENCE: 24}
 _WORDS_PER_TOKEN = 0.8
 _SAMPLE_ROWS = 512
+# Fields of a plan that name the model. They decide no vector: the model's digests do.
+MODEL_NAMES = ("model", "revision")
 
 
 @dataclass(frozen=True, slots=True)
