@@ -129,7 +129,7 @@ class Origin:
         here: str = store.manifest["plan_hash"]
         if here == self.plan_hash:
             return here
-        return hash_fields(store.plan.fields | {name: getattr(self.spec, name) for name in MODEL_NAMES})
+        return hash_fields({**store.plan.fields, **{name: getattr(self.spec, name) for name in MODEL_NAMES}})
 
 
 _FIELDS: dict[str, type] = {
