@@ -96,7 +96,7 @@ class TextEncoder:
         checkpoint = open_checkpoint(config.model, config.revision)
         self.info = checkpoint.info()
         self._config = config
-        self._tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words)
+        self._tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
         self._resolved = resolve(config, self.info, self._tokenizer)
         device = resolve_device(config.device)[0]
         self._encoder = load_encoder(

@@ -6,7 +6,9 @@ A message says what was wrong (the value), where (file and row), and what to do,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class BertfeatError(Exception):
@@ -79,3 +81,48 @@ class RunError(BertfeatError):
 
 class FeatureError(RunError):
     """A feature is not a finite number in the stored type; the message names document and column."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Tell whether an error is a panic of a Rust library; pyo3's class is a BaseException, not an Exception."""
+    return type(error).__name__ == "PanicException"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error means that memory ran out, on a GPU or on the CPU."""
+    message = str(error).lower()
+    # cuBLAS and cuDNN have words of their own for it.
+    said = ("out of memory", "can't allocate memory", "_status_alloc_failed")
+    # torch.OutOfMemoryError is a RuntimeError, too.
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in message for words in said)
+    )
+
+
+@contextmanager
+def checkpoint_errors(
+    place: Path | Callable[[], Path], what: str, remedy: str = "correct the file or download the model again"
+) -> Iterator[None]:
+    """Turn whatever a foreign library raises on a bad model folder into one line.
+
+    Put it around calls into that library alone, so that mistakes of our own code keep their traceback.
+
+    Args:
+        place: The model folder, or a function that finds the file at fault; it is called on an error only.
+        what: What the library could not do, for the message.
+        remedy: What the user can do, for the message.
+
+    Raises:
+        CheckpointError: The library raised an exception or panicked. Our own errors, a lack of memory and an
+            interrupt pass as they are.
+    """
+    try:
+        yield
+    except BaseException as error:
+        is_foreign = isinstance(error, Exception) or is_panic(error)
+        if isinstance(error, BertfeatError) or is_out_of_memory(error) or not is_foreign:
+            raise
+        said = f"unknown key or value {error}" if isinstance(error, KeyError) else str(error)
+        reason = " ".join(said.split())[:300] or type(error).__name__
+        where = place if isinstance(place, Path) else place()
+        raise CheckpointError(f"{where}: {what}: {reason}; {remedy}") from error

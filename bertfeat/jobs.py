@@ -19,7 +19,7 @@ from bertfeat.encoder.devices import resolve_compute_dtype, resolve_device, shar
 from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import InputError, PlanMismatch, RunError
-from bertfeat.planning import Resolved, hash_fields, make_plan, plan_fields, resolve, versions
+from bertfeat.planning import MODEL_NAMES, Resolved, hash_fields, make_plan, plan_fields, resolve, versions
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners import OnRay, check_ray
@@ -55,8 +55,7 @@ class Job:
     def for_workers(self) -> Job:
         """Return what workers need of this job.
 
-        Other machines know neither this process's folder nor what a hub's branch stood for here, and are told which
-        kind of device the plan is made for.
+        Other machines do not know this process's folder, and are told which kind of device the plan is made for.
         """
         if not self.on_cluster:
             return self
@@ -64,7 +63,6 @@ class Job:
             self.config,
             device=self.plan.fields["device_kind"],
             model=name_elsewhere(self.config.model),
-            revision=self.plan.model.revision,
         )
         files = tuple(
             file if is_url(file.path) else dataclasses.replace(file, path=str(Path(file.path).absolute()))
@@ -177,7 +175,7 @@ def open_job(
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config))
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
     resolved = resolve(config, checkpoint.info(), tokenizer)
     _check_context(config, files)
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
@@ -193,6 +191,8 @@ def open_job(
         workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda", folder)
     else:
         workers = config.workers or len(resolve_device(config.device))
+    # What a hub's branch stands for now; the plan taken up may know the model by another name.
+    config = dataclasses.replace(config, revision=checkpoint.revision)
     return Job(output, plan, config, files, resolved.limits, resolved.max_batch_tokens, workers)
 
 
@@ -202,7 +202,11 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
     except PlanDamaged:
         # Opening the store for writing mends it from the plan that is made anew.
         return None
-    if stored is None or stored.plan_hash != hash_fields(plan_fields(config, resolved, files)):
+    if stored is None:
+        return None
+    # The digests of weights and tokenizer say which model it is; a folder has many names.
+    names = {name: stored.fields.get(name) for name in MODEL_NAMES}
+    if stored.plan_hash != hash_fields(plan_fields(config, resolved, files) | names):
         return None
     made_by, here = stored.metadata["versions"], versions()
     if made_by != here and not (output / MANIFEST).exists():
@@ -240,7 +244,7 @@ def load_worker(job: Job, worker: int, n_workers: int) -> Worker:
         compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
         with_pooler=config.pooling is Pooling.POOLER and Level.SENTENCE in config.levels,
     )
-    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(job.files, config))
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(job.files, config), n_ids=checkpoint.n_ids)
     return Worker(Corpus(job.files, config), tokenizer, encoder)
 
 

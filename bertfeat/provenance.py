@@ -96,6 +96,10 @@ class FeatureSpec:
         """Return the fields as JSON values."""
         return {**dataclasses.asdict(self), "level": str(self.level), "layers": list(self.layers)}
 
+    def under_name_of(self, other: FeatureSpec) -> FeatureSpec:
+        """Return this feature with its model called as another feature's: the digests say which model it is."""
+        return dataclasses.replace(self, model=other.model, revision=other.revision)
+
     def differences(self, other: FeatureSpec) -> dict[str, tuple[Any, Any]]:
         """Return what makes the two features different things, by name, with both values; empty if nothing does.
 

@@ -87,7 +87,7 @@ def _paths(store: Store, plan: Plan) -> list[str]:
 def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> ShardTask:
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config))
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
     resolved = resolve(config, checkpoint.info(), tokenizer)
     now = plan_fields(config, resolved, files)
     if hash_fields(now) != plan.plan_hash:

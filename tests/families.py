@@ -15,6 +15,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from bertfeat.encoder.families import Family, families, family_of
 from bertfeat.records import Pack
@@ -193,8 +194,15 @@ def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any)
     model = getattr(transformers, _SAVED_AS.get(model_type, family.model_class))(config)
     _randomize(model)
     model.save_pretrained(folder, safe_serialization=True)
-    build_tokenizer(_TOKENIZER_KINDS.get(model_type, "wordpiece"), folder)
+    build_tokenizer(_TOKENIZER_KINDS.get(model_type, "wordpiece"), folder, model_input_names=_inputs_of(model_type))
     return folder
+
+
+def _inputs_of(model_type: str) -> list[str]:
+    """Return what the family's own tokenizer of transformers gives when it is asked for nothing special."""
+    names = TOKENIZER_MAPPING_NAMES.get(model_type) or "TokenizersBackend"
+    assert isinstance(names, str)
+    return list(getattr(transformers, names).model_input_names)
 
 
 def _randomize(model: torch.nn.Module) -> None:
@@ -205,8 +213,14 @@ def _randomize(model: torch.nn.Module) -> None:
             parameter.copy_(1 + 0.1 * noise if is_norm else 0.2 * noise)
 
 
-def build_tokenizer(kind: str, folder: Path, *, model_max_length: int | None = None) -> Path:
-    """Train a small tokenizer (`wordpiece`, `bpe` or `unigram`) and save it as a fast tokenizer into `folder`."""
+def build_tokenizer(kind: str, folder: Path, **changes: Any) -> Path:
+    """Train a small tokenizer (`wordpiece`, `bpe` or `unigram`) and save it as a fast tokenizer into `folder`.
+
+    Args:
+        kind: Of the tokenizer.
+        folder: Where to save it; created.
+        changes: Further values of tokenizer_config.json.
+    """
     specials = (
         ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         if kind == "wordpiece"
@@ -225,9 +239,7 @@ def build_tokenizer(kind: str, folder: Path, *, model_max_length: int | None = N
     order = (0, 1, 2, 3, 4) if kind == "wordpiece" else (1, 3, 0, 2, 4)
     settings: dict[str, Any] = {f"{name}_token": specials[at] for name, at in zip(names, order, strict=True)}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    if model_max_length is not None:
-        settings["model_max_length"] = model_max_length
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, **changes}), encoding="utf-8")
     return folder
 
 

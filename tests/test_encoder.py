@@ -23,10 +23,10 @@ from bertfeat.encoder.attention import (
     packed_attention,
 )
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.encoder import HiddenStates, halve, is_out_of_memory
+from bertfeat.encoder.encoder import HiddenStates, halve
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.errors import ConfigError, RunError
+from bertfeat.errors import ConfigError, RunError, is_out_of_memory
 from bertfeat.progress import Stopwatch
 from bertfeat.records import Pack
 

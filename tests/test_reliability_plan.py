@@ -12,8 +12,10 @@ from drill import result_files, write_corpus
 from families import build_model
 from safetensors.torch import load_file, save_file
 
+import bertfeat
 from bertfeat.errors import PlanMismatch
 from bertfeat.extraction import extract
+from bertfeat.recheck import recheck
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -120,3 +122,26 @@ def test_inputs_and_stores_may_move(made, tmp_path):
     moved = shutil.copy(settings["inputs"], tmp_path / "moved.jsonl")
     extract(output=tmp_path / "elsewhere", **settings | {"inputs": moved})
     assert result_files(tmp_path / "elsewhere") == result_files(folder / "s")
+
+
+def test_a_model_is_what_its_digests_say_under_any_name(made, tmp_path, monkeypatch):
+    folder, settings = made
+    monkeypatch.chdir(folder)
+    spelled = settings | {"model": "./model"}
+    extract(output=tmp_path / "s", **spelled)
+    whole = result_files(tmp_path / "s")
+    assert whole != result_files(folder / "s")
+    copied = {"model": str(shutil.copytree(folder / "model", tmp_path / "copied"))}
+    for file in [*(tmp_path / "s").rglob("*.json"), *(tmp_path / "s").rglob("*.parquet")]:
+        if file.name != "plan.json":
+            file.unlink()
+    extract(output=tmp_path / "s", **spelled | copied)
+    assert result_files(tmp_path / "s") == whole
+    assert not recheck(tmp_path / "s").problems
+    with bertfeat.build_index(folder / "s", tmp_path / "index", level="word") as index:
+        n_vectors = index.n_vectors
+    with bertfeat.open_index(tmp_path / "index", store=tmp_path / "s") as index:
+        assert index.n_vectors == n_vectors
+    bertfeat.build_index(tmp_path / "s", tmp_path / "index", level="word").close()
+    (tmp_path / "copied" / "vocab.txt").write_text("another tokenizer")
+    assert "model.tokenizer_sha256" in refused(tmp_path / "s", spelled | copied)

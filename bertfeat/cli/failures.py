@@ -35,7 +35,9 @@ def report_failures() -> Iterator[None]:
         _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted; run the same command again to go on", INTERRUPTED)
-    except Exception:
+    except SystemExit:
+        raise
+    except BaseException:  # a panic of a Rust library is no Exception
         # A fault of ours: its traceback is for the report; what is on disk stays good.
         traceback.print_exc()
         _fail("this should not have happened; please report the lines above", RUN_FAILED)

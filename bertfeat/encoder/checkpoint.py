@@ -54,10 +54,14 @@ _LIMITS = {
     "embedding_size": 65_536,
     "num_hidden_groups": 1_000,
     "inner_group_num": 1,
+    "num_feedforward_networks": 1_000,
+    "num_labels": 1_000_000,
 }
 _MAX_LAYERS = 1_000
 _MAX_HIDDEN = 65_536
 _MAX_LENGTH = 1_000_000
+# Read whole by transformers, several times; 64 MB are a vocabulary of half a million.
+_MAX_TOKENIZER_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Checkpoint:
         family: How it is loaded and run.
         n_layers: Blocks; layers are 0 (embeddings) to `n_layers`.
         hidden_size: Width of every layer.
+        n_ids: Rows of the embedding matrix, as config.json says; loading the weights checks it.
         max_length: Tokens that fit a window, special tokens included. The model's own limit counts, never a
             sentence-transformers setting nor, where the model has a limit, the tokenizer's `model_max_length`: both
             say what a model was tuned on, not what it takes.
@@ -87,6 +92,7 @@ class Checkpoint:
     family: Family
     n_layers: int
     hidden_size: int
+    n_ids: int
     max_length: int
     weights_files: tuple[Path, ...]
     weights_sha256: str
@@ -133,7 +139,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     tokenizer_config = _tokenizer_config(folder, root)
     _refuse_code(folder, config, tokenizer_config)
     family = _family(folder, config)
-    n_layers, hidden_size = _check_sizes(folder, family, config)
+    n_layers, hidden_size, n_ids = _check_sizes(folder, family, config)
     tokenizer_files = _tokenizer_files(folder, root)
     weights = find_weights(folder, root)
     digest = weights_digest(weights.files)
@@ -148,6 +154,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         family=family,
         n_layers=n_layers,
         hidden_size=hidden_size,
+        n_ids=n_ids,
         max_length=_max_length(folder, family, config, tokenizer_config),
         weights_files=weights.files,
         weights_sha256=digest,
@@ -234,19 +241,19 @@ def _family(folder: Path, config: Mapping[str, Any]) -> Family:
         reason = refused_families().get(model_type)
         why = f": {reason}" if reason else ""
         raise CheckpointError(
-            f"{folder}: model type {model_type!r} is not supported{why}; `bertfeat models` lists those that are"
+            f"{folder}: model type {model_type!r:.60} is not supported{why}; `bertfeat models` lists those that are"
         )
     return family
 
 
-def _check_sizes(folder: Path, family: Family, config: Mapping[str, Any]) -> tuple[int, int]:
+def _check_sizes(folder: Path, family: Family, config: Mapping[str, Any]) -> tuple[int, int, int]:
     path = folder / "config.json"
     n_layers = _size(path, config, family.layers_key, _MAX_LAYERS)
     hidden_size = _size(path, config, family.hidden_key, _MAX_HIDDEN)
     for key, most in _LIMITS.items():
         if config.get(key) is not None:
-            _bounded(path, key, config[key], most, least=0)
-    return n_layers, hidden_size
+            _bounded(path, key, config[key], most, least=0 if key == "type_vocab_size" else 1)
+    return n_layers, hidden_size, _size(path, config, ("vocab_size",), _LIMITS["vocab_size"])
 
 
 def _size(path: Path, config: Mapping[str, Any], keys: tuple[str, ...], most: int) -> int:
@@ -283,5 +290,7 @@ def _tokenizer_files(folder: Path, root: Path) -> list[Path]:
         )
     present = [folder / name for name in _TOKENIZER_FILES if (folder / name).exists()]
     for path in present:
-        inside(path, root)
+        n_bytes = inside(path, root).stat().st_size
+        if n_bytes > _MAX_TOKENIZER_BYTES:
+            raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {_MAX_TOKENIZER_BYTES}")
     return present

@@ -17,7 +17,7 @@ from bertfeat.encoder.attention import find_groups, make_layout, packed
 from bertfeat.encoder.devices import one_thread
 from bertfeat.encoder.families import Family
 from bertfeat.encoder.transfers import to_device
-from bertfeat.errors import RunError
+from bertfeat.errors import RunError, is_out_of_memory
 from bertfeat.records import BoolArray, IntArray, Pack
 
 
@@ -222,16 +222,6 @@ class Encoder:
 
     def _tensor(self, ids: IntArray) -> torch.Tensor:
         return to_device(ids, self.device)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error means that memory ran out, on a GPU or on the CPU."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    message = str(error).lower()
-    # cuBLAS and cuDNN have words of their own for it.
-    said = ("out of memory", "can't allocate memory", "_status_alloc_failed")
-    return isinstance(error, RuntimeError) and any(words in message for words in said)
 
 
 @contextlib.contextmanager

@@ -12,9 +12,9 @@ from torch import nn
 from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.digests import weights_digest
-from bertfeat.encoder.encoder import Encoder, is_out_of_memory
+from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.linears import can_pack, pack_linears
-from bertfeat.errors import CheckpointError, ConfigError
+from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 
 # Keys of a config that change what a forward pass returns, how it is computed, or which files are loaded.
 _IGNORED = (
@@ -105,7 +105,7 @@ def _config(checkpoint: Checkpoint, n_blocks: int) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     plain = {key: value for key, value in checkpoint.config.items() if key not in _IGNORED}
-    with _as_checkpoint_error(checkpoint, "config.json does not fit its family"):
+    with checkpoint_errors(checkpoint.folder, "config.json does not fit its family"):
         config = CONFIG_MAPPING[checkpoint.family.model_type].from_dict(plain)
         agrees = (config.num_hidden_layers, config.hidden_size) == (checkpoint.n_layers, checkpoint.hidden_size)
         if not agrees:
@@ -146,7 +146,7 @@ def _load(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, with_pooler: 
     attention.register()
     # Families without the attention interface have their own; where they offer torch's fused one, it is taken.
     own = "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
-    with _as_checkpoint_error(checkpoint, "its weights do not load"):
+    with checkpoint_errors(checkpoint.folder, "its weights do not load"):
         model, report = model_class.from_pretrained(
             checkpoint.folder,
             config=config,
@@ -168,7 +168,7 @@ def _load(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, with_pooler: 
 
 def _check_parameter_count(checkpoint: Checkpoint, model_class: Any, config: Any, options: dict[str, Any]) -> None:
     """Refuse a config that asks for far more than the files hold, before any memory is taken for it."""
-    with _as_checkpoint_error(checkpoint, "config.json does not fit its family"), torch.device("meta"):
+    with checkpoint_errors(checkpoint.folder, "config.json does not fit its family"), torch.device("meta"):
         model = model_class._from_config(config, **options)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     if n_parameters > _MAX_PARAMETERS_PER_VALUE * checkpoint.n_values:
@@ -221,20 +221,6 @@ def _unify_dtype(model: nn.Module, dtype: torch.dtype) -> None:
         return
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-
-
-@contextlib.contextmanager
-def _as_checkpoint_error(checkpoint: Checkpoint, what: str) -> Iterator[None]:
-    """Turn whatever transformers raises on a bad folder into one line; running out of memory is no fault of it."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise CheckpointError(f"{checkpoint.folder}: {what}: {reason}") from error
 
 
 @contextlib.contextmanager

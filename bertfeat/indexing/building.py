@@ -207,8 +207,9 @@ def _check_same(request: Request, there: IndexDescription) -> None:
     origin = Origin.from_json(there.source, request.output)
     about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
     settings = {name: value for name, value in there.settings.items() if name not in _RUN_ONLY}
-    if fields := differing({**settings, **about}, request.asked()):
-        grown = "run bertfeat index update if rows were added, " if origin.plan_hash != request.asked()["store"] else ""
+    asked = request.asked() | {"store": origin.plan_hash_of(request.store)}
+    if fields := differing({**settings, **about}, asked):
+        grown = "run bertfeat index update if rows were added, " if origin.plan_hash != asked["store"] else ""
         raise UserError(
             f"{request.output}: an index stands there that was built otherwise ({fields}); {grown}choose another "
             "--output, or pass --overwrite"

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from bertfeat.errors import UserError
 from bertfeat.indexing.encoding import gives_words
+from bertfeat.planning import MODEL_NAMES, hash_fields
 from bertfeat.provenance import FeatureSpec
 from bertfeat.storage import as_path, is_url
 from bertfeat.store.reader import Store, open_store
@@ -114,14 +115,21 @@ class Origin:
         Raises:
             UserError: It holds another feature, or other rows.
         """
-        here = store.manifest["plan_hash"]
-        spec = self.spec.find_in(store, mine=f"index {index}")
+        here = self.plan_hash_of(store)
+        spec = self.spec.find_in(store, mine=f"index {index}").under_name_of(self.spec)
         if (here, spec, store.n_rows(spec.level)) != (self.plan_hash, self.spec, self.n_rows):
             raise UserError(
                 f"{store.path}: is not the store that {index} was built from, or has changed since (plan {here[:12]}…, "
                 f"not {self.plan_hash[:12]}…); run bertfeat index update if rows were added, else build the index again"
             )
         return store
+
+    def plan_hash_of(self, store: Store) -> str:
+        """Return the hash of a store's plan, had its model been given by the name that this origin knows."""
+        here: str = store.manifest["plan_hash"]
+        if here == self.plan_hash:
+            return here
+        return hash_fields({**store.plan.fields, **{name: getattr(self.spec, name) for name in MODEL_NAMES}})
 
 
 _FIELDS: dict[str, type] = {

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from bertfeat.encoder.devices import resolve_device
-from bertfeat.errors import ConfigError, RunError, UserError
+from bertfeat.errors import ConfigError, RunError, UserError, is_out_of_memory
 from bertfeat.probes.batching import BatchSize, shuffled_batches
 from bertfeat.probes.judging import DevSplit, Measure
 from bertfeat.probes.sources import Sequences
@@ -170,9 +170,6 @@ def memory_errors_explained(device: torch.device) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # Imported where it is needed: fitting a probe loads no encoder.
-        from bertfeat.encoder.encoder import is_out_of_memory
-
         if not is_out_of_memory(error):
             raise
         raise RunError(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import numpy.typing as npt
 from tokenizers import Encoding
 from tokenizers import Tokenizer as BackendTokenizer
 
-from bertfeat.errors import CheckpointError
+from bertfeat.errors import CheckpointError, checkpoint_errors
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
 from bertfeat.text.ragged import run_of, starts_of, word_bounds
 from bertfeat.text.surface import BLANK_PIECES, find_surface
@@ -23,6 +25,9 @@ from bertfeat.text.template import Template, read_templates
 # Large enough to keep the tokenizer's threads busy, small enough that its per-token objects stay some ten megabytes.
 _BATCH_CHARS = 1_000_000
 _BATCH_DOCUMENTS = 4_000
+
+# No model has an embedding matrix of so many rows; the tables here and in `tokenizers` grow with the largest id.
+_MAX_IDS = 10_000_000
 
 Encodings = list[tuple[Encoding, Encoding | None]]
 
@@ -70,7 +75,15 @@ class Tokenizer:
         is_blank_piece: Which of them are nothing but the sign for a blank: bool (n_ids,).
     """
 
-    def __init__(self, backend: BackendTokenizer, *, cls_id: int | None, given_words: bool = False) -> None:
+    def __init__(
+        self,
+        backend: BackendTokenizer,
+        *,
+        cls_id: int | None,
+        given_words: bool = False,
+        folder: Path = Path("tokenizer"),
+        n_ids: int | None = None,
+    ) -> None:
         """Wrap a tokenizer of the `tokenizers` library.
 
         Args:
@@ -78,42 +91,46 @@ class Tokenizer:
             cls_id: The id of the classification token, if there is one.
             given_words: Documents come as lists of words. Byte-level tokenizers then see each word with a blank
                 before it, as `transformers` demands for `is_split_into_words`.
+            folder: What messages name as the place of a fault.
+            n_ids: Rows of the model's embedding matrix, where they are known; a larger id is refused on use.
+
+        Raises:
+            CheckpointError: The tokenizer turns nothing into tokens, or its special tokens have ids beyond `n_ids`.
         """
         backend = _adapted(backend, given_words=given_words)
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self._folder = folder
         self.given_words = given_words
         self.cls_id = cls_id
-        self.single, self.pair = read_templates(backend)
+        with checkpoint_errors(folder, "its tokenizer does not work"):
+            self.single, self.pair = read_templates(backend)
         pieces = backend.get_vocab(with_added_tokens=True)
-        self.vocabulary: npt.NDArray[np.object_] = np.full(max(pieces.values()) + 1, "", dtype=object)
+        n_pieces = max(pieces.values()) + 1
+        self._n_ids = n_pieces if n_ids is None else n_ids
+        self.vocabulary: npt.NDArray[np.object_] = np.full(max(n_pieces, self._n_ids), "", dtype=object)
         self.vocabulary[list(pieces.values())] = list(pieces)
         self.is_blank_piece: BoolArray = np.array([p != "" and p.strip(BLANK_PIECES) == "" for p in self.vocabulary])
+        for template in (self.single, self.pair):
+            for specials in (template.prefix, template.middle, template.suffix):
+                self._check_ids(specials.ids)
 
     @classmethod
-    def load(cls, folder: Path, *, given_words: bool = False) -> Tokenizer:
+    def load(cls, folder: Path, *, given_words: bool = False, n_ids: int | None = None) -> Tokenizer:
         """Load the tokenizer of a model folder; nothing is fetched and no code of the folder runs.
 
-        Raises:
-            CheckpointError: The folder has no tokenizer, or only one without character offsets.
-        """
-        from transformers import AutoTokenizer
+        Args:
+            folder: The model folder.
+            given_words: Documents come as lists of words.
+            n_ids: Rows of the model's embedding matrix, where they are known; a larger id is refused on use.
 
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            hint = ""
-            if not (folder / "tokenizer.json").exists():
-                hint = "; save a tokenizer.json, or for SentencePiece models pip install 'bertfeat[sentencepiece]'"
-            raise CheckpointError(f"{folder}: its tokenizer cannot be loaded: {_first_line(error)}{hint}") from error
-        if not tokenizer.is_fast:
-            raise CheckpointError(
-                f"{folder}: {type(tokenizer).__name__} has no fast version, and so no character offsets; "
-                "save a tokenizer.json into the folder"
-            )
-        backend = BackendTokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        return cls(backend, cls_id=tokenizer.cls_token_id, given_words=given_words)
+        Raises:
+            CheckpointError: The folder has no tokenizer, or only one without character offsets, or one that does not
+                belong to a model of `n_ids` rows.
+        """
+        backend, cls_id = _load_backend(folder)
+        return cls(backend, cls_id=cls_id, given_words=given_words, folder=folder, n_ids=n_ids)
 
     def template(self, *, pair: bool) -> Template:
         """Return what surrounds one text, or two."""
@@ -133,12 +150,24 @@ class Tokenizer:
         Args:
             documents: In corpus order; all with words, or all without, as this tokenizer was made for.
         """
-        return _flatten(self._encodings(documents), documents, self)
+        tokens = _flatten(self._encodings(documents), documents, self)
+        self._check_ids(tokens.ids)
+        return tokens
 
     def count(self, documents: Sequence[Document]) -> IntArray:
         """Return the number of tokens of each document, special tokens left out: int64 (n_documents,)."""
         lengths = [len(e) + (len(p) if p else 0) for batch in self._encodings(documents) for e, p in batch]
         return np.array(lengths, dtype=np.int64)
+
+    def _check_ids(self, ids: IntArray) -> None:
+        """Refuse ids that the model's embedding matrix does not have; an added token may have one that never occurs."""
+        largest = int(ids.max(initial=0))
+        if largest >= self._n_ids:
+            piece = self.vocabulary[largest] if largest < len(self.vocabulary) else ""
+            raise CheckpointError(
+                f"{self._folder}: the tokenizer gives token {piece!r:.60} the id {largest}, but the model's embedding "
+                f"matrix has {self._n_ids} rows; put the model's own tokenizer into its folder"
+            )
 
     def _encodings(self, documents: Sequence[Document]) -> Iterator[Encodings]:
         for batch in _batches(documents):
@@ -274,5 +303,60 @@ def _nodes(node: object) -> list[dict[str, Any]]:
     return []
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _load_backend(folder: Path) -> tuple[BackendTokenizer, int | None]:
+    """Return the tokenizer of a model folder as transformers configures it, and the id of its classification token."""
+    from transformers import AutoTokenizer
+
+    remedy = "correct the file or download the model again"
+    if not (folder / "tokenizer.json").exists():
+        remedy = "save a tokenizer.json, or for SentencePiece models pip install 'bertfeat[sentencepiece]'"
+    with _quiet(), checkpoint_errors(lambda: _file_at_fault(folder), "the tokenizer cannot be loaded", remedy):
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        if not tokenizer.is_fast:
+            raise CheckpointError(
+                f"{folder}: {type(tokenizer).__name__} has no fast version, and so no character offsets; "
+                "save a tokenizer.json into the folder"
+            )
+        pieces = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
+        piece, largest = max(pieces.items(), key=lambda item: item[1], default=("", 0))
+        # Asked before `to_str`, which makes a table as long as the largest id.
+        if largest >= _MAX_IDS:
+            raise CheckpointError(
+                f"{folder}: the tokenizer gives token {piece!r:.60} the id {largest}; expected less than {_MAX_IDS}"
+            )
+        return BackendTokenizer.from_str(tokenizer.backend_tokenizer.to_str()), tokenizer.cls_token_id
+
+
+def _file_at_fault(folder: Path) -> Path:
+    """Return the first file that does not even load alone, or the folder where none is so bad."""
+    from transformers import AutoConfig
+
+    def load(name: str) -> None:
+        if name == "config.json":
+            AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        elif name == "tokenizer.json":
+            BackendTokenizer.from_file(str(folder / name))
+        elif not isinstance(json.loads((folder / name).read_bytes()), dict):
+            raise TypeError(name)
+
+    files = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+    for name in files:
+        try:
+            with checkpoint_errors(folder, name):
+                if (folder / name).exists():
+                    load(name)
+        except CheckpointError:
+            return folder / name
+    return folder
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' own warnings; what matters of them is checked and raised here."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
