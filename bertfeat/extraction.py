@@ -84,7 +84,8 @@ def extract(
         with open_for_writing(output, job.plan, overwrite=overwrite) as writer:
             if not writer.is_complete:
                 progress.start(job.plan, writer.receipts())
-                run_shards(partial(ShardTask, job.for_workers()), writer.pending(), job.workers, progress)
+                task = partial(ShardTask, job.for_workers(writer.lease))
+                run_shards(task, writer.pending(), job.workers, progress)
                 writer.complete()
     return open_store(output)
 
@@ -146,4 +147,4 @@ class ShardTask:
         """Write the parts and, when they are safely on disk, the receipt."""
         seconds = result.wait()
         result = dataclasses.replace(result, seconds={**result.seconds, **seconds})
-        return commit_shard(self.job.root, self.job.plan, shard, result)
+        return commit_shard(self.job.root, self.job.plan, shard, result, self.job.lease)

@@ -24,6 +24,7 @@ from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
+from bertfeat.store.folder import Lease
 from bertfeat.store.layout import MANIFEST, TMP
 from bertfeat.store.planfile import PlanDamaged, read_plan
 from bertfeat.text.spans import WindowLimits
@@ -36,7 +37,7 @@ _WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
 class Job:
     """What a worker must know to run any shard; small, and it pickles.
 
-    `workers` is how many processes of this machine there are to be, or where on Ray.
+    `workers` is how many processes of this machine there are to be, or where on Ray; `lease` that of the open store.
     """
 
     root: AnyPath
@@ -46,19 +47,20 @@ class Job:
     limits: WindowLimits
     max_batch_tokens: int
     workers: int | OnRay
+    lease: Lease | None = None
 
     @property
     def on_cluster(self) -> bool:
         """Whether workers run on other machines, too."""
         return isinstance(self.workers, OnRay)
 
-    def for_workers(self) -> Job:
-        """Return what workers need of this job.
+    def for_workers(self, lease: Lease | None) -> Job:
+        """Return what workers need of this job, and of the store that is open for it.
 
         Other machines do not know this process's folder, and are told which kind of device the plan is made for.
         """
         if not self.on_cluster:
-            return self
+            return dataclasses.replace(self, lease=lease)
         config = dataclasses.replace(
             self.config,
             device=self.plan.fields["device_kind"],
@@ -69,7 +71,7 @@ class Job:
             for file in self.files
         )
         plan = dataclasses.replace(self.plan, shards=())
-        return dataclasses.replace(self, root=_absolute(self.root), plan=plan, config=config, files=files)
+        return dataclasses.replace(self, root=_absolute(self.root), plan=plan, config=config, files=files, lease=lease)
 
 
 @dataclass(frozen=True, slots=True)

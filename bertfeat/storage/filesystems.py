@@ -28,8 +28,9 @@ PACKAGES = {"s3": _S3, "gs": _GCS, "gcs": _GCS}
 # Names, for the libraries that define these are imported by fsspec alone, and only when they are needed.
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError"}
 _NO_BUCKET = {"NoSuchBucket"}
-# Not every server names the condition that failed, which s3fs goes by; no other than this one is ever set.
-_IS_THERE = {"PreconditionFailed", "412"}
+# Not every server names the condition that failed, which s3fs goes by; no other than this one is ever set. An upload
+# that is not there was completed by a request whose answer was lost, or ended by another run.
+_IS_THERE = {"PreconditionFailed", "412", "NoSuchUpload"}
 
 
 def open_filesystem(scheme: str) -> AbstractFileSystem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -11,14 +12,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+from bertfeat.errors import RunError, StorageError
 from bertfeat.storage.filesystems import clear_errors, open_filesystem
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
     from fsspec import AbstractFileSystem
 
-# A file is uploaded in pieces of this size, several at a time, and becomes visible with the last request.
-_UPLOAD_BYTES = 8 << 20
+# A file is uploaded in pieces of at least this size (the smallest of S3), several at a time.
+_UPLOAD_BYTES = 5 << 20
+_MAX_PIECES = 10_000
 _READ_AHEAD_BYTES = 8 << 20
 _N_REQUESTS = 16
 
@@ -154,16 +157,73 @@ class ObjectPath:
                     return
             raise
 
-    def create_from(self, file: IO[bytes]) -> None:
+    def create_from(self, file: IO[bytes], before_visible: Callable[[], None]) -> None:
         """Upload a file, one without a name too; it becomes visible whole with the last request, or not at all.
 
+        Args:
+            file: What to upload.
+            before_visible: Called right before that last request; may raise to leave nothing.
+
         Raises:
-            FileExistsError: There is an object already.
+            FileExistsError: There is an object already, perhaps this very one, by a request whose answer was lost; or
+                another process ended the upload.
         """
         file.flush()
         file.seek(0)
         with self._errors(needs_no_object=True):
+            if self.scheme == "s3":
+                self._create_in_pieces(file, before_visible)
+                return
+            before_visible()
             self.filesystem.put_file(f"/dev/fd/{file.fileno()}", self._place, mode="create", chunksize=_UPLOAD_BYTES)
+
+    def _create_in_pieces(self, file: IO[bytes], before_visible: Callable[[], None]) -> None:
+        files: Any = self.filesystem
+        n_bytes = os.fstat(file.fileno()).st_size
+        piece_bytes = max(_UPLOAD_BYTES, -(-n_bytes // _MAX_PIECES))
+        place = {"Bucket": self.bucket, "Key": self.key}
+        place["UploadId"] = files.call_s3("create_multipart_upload", **place)["UploadId"]
+
+        def send(start: int) -> dict[str, Any]:
+            body = os.pread(file.fileno(), piece_bytes, start)
+            number = start // piece_bytes + 1
+            return {
+                "PartNumber": number,
+                "ETag": files.call_s3("upload_part", **place, PartNumber=number, Body=body)["ETag"],
+            }
+
+        try:
+            pieces = list(concurrently(send, range(0, max(n_bytes, 1), piece_bytes)))
+            before_visible()
+            files.call_s3("complete_multipart_upload", **place, MultipartUpload={"Parts": pieces}, IfNoneMatch="*")
+        except BaseException:
+            # The error above is the one to report; what this leaves, the next run on the store ends.
+            with contextlib.suppress(Exception):
+                files.call_s3("abort_multipart_upload", **place)
+            raise
+
+    def end_uploads(self, is_ours: Callable[[str], bool]) -> None:
+        """End unfinished uploads below whose names (from here on) are ours: none of them becomes visible any more.
+
+        A store that does not list its uploads, or not to this user, is left as it is.
+        """
+        if self.scheme != "s3":
+            return
+        files: Any = self.filesystem
+        prefix = f"{self.key}/" if self.key else ""
+        with contextlib.suppress(RunError, StorageError), self._errors(needs_no_object=True):
+            has_more = True
+            while has_more:
+                answer = files.call_s3("list_multipart_uploads", Bucket=self.bucket, Prefix=prefix)
+                found = [
+                    {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                    for upload in answer.get("Uploads", ())
+                    if is_ours(upload["Key"].removeprefix(prefix))
+                ]
+                for upload in found:
+                    with contextlib.suppress(FileNotFoundError):
+                        files.call_s3("abort_multipart_upload", **upload)
+                has_more = answer.get("IsTruncated", False) and bool(found)
 
     def unlink(self) -> None:
         """Remove an object if it is there."""

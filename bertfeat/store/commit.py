@@ -13,11 +13,13 @@ from bertfeat.records import LevelTable, Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import AnyPath
 from bertfeat.store import parts, receipts
 from bertfeat.store.checks import check_result
-from bertfeat.store.folder import folder_at
+from bertfeat.store.folder import Lease, folder_at
 from bertfeat.store.schema import VectorLayout, arrow_schema
 
 
-def commit_shard(root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResult) -> Receipt:
+def commit_shard(
+    root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResult, lease: Lease | None = None
+) -> Receipt:
     """Write a shard's parts, set-aside rows and receipt into a store that is open for writing.
 
     Idempotent: committed again, a shard gives the same parts. Two processes may commit different shards at once; the
@@ -28,6 +30,7 @@ def commit_shard(root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResul
         plan: The plan that the store was opened with.
         shard: The shard, one of the plan's.
         result: Its tables, one a level of the plan.
+        lease: The lease of the writer that has opened the store; None in a folder.
 
     Returns:
         The receipt, as it now stands on disk.
@@ -35,11 +38,11 @@ def commit_shard(root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResul
     Raises:
         FeatureError: A vector holds NaN or infinity; nothing is written.
         RunError: The system refused a write; what stood before is untouched. Or, in an object store, another run has
-            written the shard otherwise.
+            taken the store over, or has written the shard otherwise.
         ValueError: The tables do not follow the plan's schemas; nothing is written.
     """
     check_result(result, plan)
-    folder = folder_at(root)
+    folder = folder_at(root, lease)
     written = tuple(parts.write_part(folder, plan, shard.index, result.tables[level]) for level in plan.schemas)
     quarantine = receipts.write_quarantine(folder, shard.index, result.bad_rows)
     receipt = Receipt(

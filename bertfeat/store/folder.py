@@ -56,11 +56,15 @@ class Listing(Protocol):
         """Return the parts, receipts and quarantine files, sorted."""
 
 
-class Lock(Protocol):
-    """The right to write a store, for one process at a time."""
+class Lease(Protocol):
+    """The right to write a store, as far as it can be lost; it pickles, for worker processes."""
 
     def check(self) -> None:
         """Raise RunError when another process has taken the store over."""
+
+
+class Lock(Protocol):
+    """The right to write a store, for one process at a time."""
 
     def release(self) -> None:
         """Let another process write."""
@@ -73,9 +77,11 @@ class Folder(ABC):
         path: Where it is.
         replaces_parts: Whether a commit may replace a part that no receipt vouches for. Where it may not, such parts
             are removed when the store is opened for writing.
+        lease: What is looked at before anything is written, where the right to write can be lost; None elsewhere.
     """
 
     path: AnyPath
+    lease: Lease | None = None
     replaces_parts: ClassVar[bool]
 
     @abstractmethod
@@ -204,8 +210,8 @@ class Folder(ABC):
             return False
 
 
-def folder_at(place: str | Path | ObjectPath | Folder) -> Folder:
-    """Return the operations on a store's folder.
+def folder_at(place: str | Path | ObjectPath | Folder, lease: Lease | None = None) -> Folder:
+    """Return the operations on a store's folder, under the lease of the process that has locked it.
 
     Raises:
         StorageError: A URL of no known kind.
@@ -216,4 +222,4 @@ def folder_at(place: str | Path | ObjectPath | Folder) -> Folder:
     if isinstance(place, Folder):
         return place
     path = as_path(place)
-    return ObjectFolder(path) if isinstance(path, ObjectPath) else LocalFolder(path)
+    return ObjectFolder(path, lease) if isinstance(path, ObjectPath) else LocalFolder(path)

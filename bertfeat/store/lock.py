@@ -59,9 +59,6 @@ class StoreLock:
         except FileNotFoundError:
             return False
 
-    def check(self) -> None:
-        """Do nothing: the kernel takes the lock from nobody."""
-
     def release(self) -> None:
         """Let another process write; the file stays."""
         if self._fd >= 0:

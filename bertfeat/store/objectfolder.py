@@ -16,7 +16,7 @@ from bertfeat.errors import RunError, StoreError
 from bertfeat.storage import ObjectInfo, ObjectPath
 from bertfeat.storage.objectpath import concurrently
 from bertfeat.store import files, layout
-from bertfeat.store.folder import Contents, FileInfo, Folder, Found
+from bertfeat.store.folder import Contents, FileInfo, Folder, Found, Lease
 from bertfeat.store.objectlock import ObjectLock
 from bertfeat.store.steps import step
 
@@ -45,13 +45,21 @@ class ObjectFolder(Folder):
     Nothing is renamed here and there are no folders. A part is put together in a nameless temporary file, of which
     nothing is left when the process dies, and uploaded by a request that the store refuses when there is one; what a
     commit finds in its place is either the same or another run's.
+
+    Whatever writes or removes looks at the lock first, in the process that holds it and, with the `lease` that these
+    are given, in its workers.
     """
 
     replaces_parts: ClassVar[bool] = False
 
-    def __init__(self, path: ObjectPath) -> None:
+    def __init__(self, path: ObjectPath, lease: Lease | None = None) -> None:
         self.path: ObjectPath = path
+        self.lease = lease
         self._lock: ObjectLock | None = None
+
+    def _check(self) -> None:
+        if self.lease is not None:
+            self.lease.check()
 
     def contents(self) -> Contents:
         """Say what stands here."""
@@ -71,7 +79,7 @@ class ObjectFolder(Folder):
 
     def lock(self) -> ObjectLock:
         """Take the lock."""
-        self._lock = ObjectLock(self.path)
+        self.lease = self._lock = ObjectLock(self.path)
         return self._lock
 
     def prepare(self, levels: tuple[Level, ...]) -> None:
@@ -80,7 +88,7 @@ class ObjectFolder(Folder):
     def discard(self, levels: tuple[Level, ...]) -> None:  # noqa: ARG002
         """Remove what opening a store has made."""
         for name in (layout.MANIFEST, layout.PLAN):
-            (self.path / name).unlink()
+            self.remove(name)
         if self._lock is not None:
             self._lock.discard()
 
@@ -92,16 +100,18 @@ class ObjectFolder(Folder):
         is_private = [name.startswith(f"{layout.PRIVATE}/") for name in names]
         for first in (True, False):
             chosen = [name for name, private in zip(names, is_private, strict=True) if private is first]
-            for _ in concurrently(lambda name: (self.path / name).unlink(), chosen):
+            for _ in concurrently(self.remove, chosen):
                 pass
 
     def remove_levels(self) -> None:
         """Do nothing: there are no folders."""
 
     def clean_tmp(self) -> None:
-        """Remove the marks of earlier runs on a cluster; what is unfinished has no name here."""
+        """Remove the marks of earlier runs on a cluster, and end uploads that are unfinished, which have no name."""
+        self._check()
+        self.path.end_uploads(layout.is_owned)
         for name in (self.path / layout.TMP).find():
-            (self.path / layout.TMP / name).unlink()
+            self.remove(f"{layout.TMP}/{name}")
 
     def listing(self) -> ObjectListing:
         """List all objects."""
@@ -142,6 +152,7 @@ class ObjectFolder(Folder):
     def write(self, name: str, data: bytes, kind: str) -> str:
         """Write an object, replacing one that is there."""
         step(f"{kind}.written")
+        self._check()
         (self.path / name).write_bytes(data)
         step(f"{kind}.durable")
         return xxhash.xxh3_128_hexdigest(data)
@@ -149,6 +160,7 @@ class ObjectFolder(Folder):
     def commit(self, name: str, data: bytes, kind: str, is_as_good: Callable[[bytes], bool] | None = None) -> bytes:
         """Write an object that must be new, or as good as this one."""
         step(f"{kind}.written")
+        self._check()
         try:
             (self.path / name).create_bytes(data)
         except FileExistsError as error:
@@ -165,12 +177,16 @@ class ObjectFolder(Folder):
             step("part.written")
             sink.sync()
             try:
-                (self.path / name).create_from(file)
+                (self.path / name).create_from(file, self._before_visible)
             except FileExistsError as error:
-                if self.digest(name) != sink.digest:
+                if not self.is_whole(name, sink.n_bytes, sink.digest):
                     raise self._taken_over(name) from error
             step("part.durable")
             return sink.n_bytes, sink.digest
+
+    def _before_visible(self) -> None:
+        step("part.synced")
+        self._check()
 
     def _taken_over(self, name: str) -> RunError:
         return RunError(
@@ -180,6 +196,7 @@ class ObjectFolder(Folder):
 
     def remove(self, name: str) -> None:
         """Remove an object."""
+        self._check()
         (self.path / name).unlink()
 
 

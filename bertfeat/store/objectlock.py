@@ -7,6 +7,19 @@ marked as such, until the next owner removes it.
 
 An owner of this machine lives when its process does. Of another machine's, nothing can be known but that it writes its
 lock again every `BEAT_S` seconds: it counts as dead when it was not seen for `LEASE_S` seconds by the store's clock.
+
+An owner may also be stopped (a closed laptop, a paused machine) and wake up in a store that is another's by now. So it
+and its workers look at the locks before every upload and removal, and the owner gives up one beat before its lease ends
+by its own clock, which counts the time asleep. What this cannot see is a stop between the look and the upload:
+
+- A part is uploaded in pieces, and the look comes right before the request that makes it visible. A new owner ends all
+  unfinished uploads, so that this request fails however late it comes. Where the store does not list its uploads
+  (gs://, some servers that speak S3, a user without that right), only the look protects a part.
+- A small file is one request, and can still arrive late. Receipts, set-aside rows and the manifest must be new, so they
+  replace nothing of the new owner's. One that names no shard of the new plan is left over: readers do not look at
+  it, `verify` names it, and the next run removes it.
+- A plan or a receipt that is written again can replace the new owner's. Then the new owner's run, or `verify`, names
+  it, and running again mends it.
 """
 
 from __future__ import annotations
@@ -18,6 +31,8 @@ import os
 import secrets
 import socket
 import threading
+import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +44,33 @@ from bertfeat.store import layout
 BEAT_S = 20.0
 LEASE_S = 120.0
 _MAX_TRIES = 20
+# On Linux the monotonic clock stops while the machine sleeps, and this one does not; macOS has only one, which counts.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write a store, as worker processes know it: while the lock of this number is the newest."""
+
+    root: ObjectPath
+    number: int
+
+    def check(self) -> None:
+        """Check that no other process has taken the store over.
+
+        Raises:
+            RunError: Another process has.
+        """
+        asked_at = seconds()
+        newest = max(_locks(self.root), default=0)
+        if newest == self.number and seconds() - asked_at > BEAT_S:
+            # This process may have been stopped before it read the answer.
+            self.check()
+        elif newest != self.number:
+            raise RunError(
+                f"{self.root}: another run has taken this store over, for this one was not heard of for {LEASE_S:.0f} "
+                "s; when that one has ended, run the same command again"
+            )
 
 
 class ObjectLock:
@@ -44,27 +86,35 @@ class ObjectLock:
 
     def __init__(self, root: ObjectPath) -> None:
         self._root = root
+        self._renewed_at = seconds()
         self._number = self._acquire()
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="lock", daemon=True)
         self._beating.start()
 
+    def __reduce__(self) -> tuple[type[Lease], tuple[ObjectPath, int]]:
+        """Pickle as what a worker process needs: it cannot know when this one last wrote its lock."""
+        return Lease, (self._root, self._number)
+
     def check(self) -> None:
-        """See that no other process has taken the store over.
+        """Check that no other process has taken the store over, and that none can do so in the next seconds.
 
         Raises:
-            RunError: One has: this one was not seen for `LEASE_S` seconds.
+            RunError: Another process has or may have: this one could not write its lock for too long.
         """
-        if max(self._locks(), default=0) != self._number:
+        Lease(self._root, self._number).check()
+        unseen_s = seconds() - self._renewed_at
+        if _is_over(unseen_s):
             raise RunError(
-                f"{self._root}: another run has taken this store over, for this one was not heard of for {LEASE_S:.0f} "
-                "s; when that one has ended, run the same command again"
+                f"{self._root}: this run was stopped, or did not reach the store, for {unseen_s:.0f} s, and another "
+                "one may write the store by now; run the same command again"
             )
 
     def release(self) -> None:
         """Let another process write at once; failing that, once the lease has run out."""
         if self._stop():
             with contextlib.suppress(RunError, StorageError):
+                Lease(self._root, self._number).check()
                 self._path(self._number).write_bytes(json.dumps({**self._owner, "released": True}).encode())
 
     def discard(self) -> None:
@@ -82,21 +132,27 @@ class ObjectLock:
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
-            # What keeps a beat from the store keeps a part from it as well, and that is told.
+            # Taken first: the lease counts from before the request, and a stop after this line is part of it.
+            now = seconds()
+            if _is_over(now - self._renewed_at):
+                return
+            # Ignore errors here: whatever blocks the heartbeat also blocks part uploads, which report it.
             with contextlib.suppress(RunError, StorageError):
                 self._path(self._number).write_bytes(json.dumps(self._owner).encode())
+                self._renewed_at = now
 
     def _acquire(self) -> int:
         self._owner = {"token": secrets.token_hex(8), **this_process(), "released": False}
         for _ in range(_MAX_TRIES):
-            locks = self._locks()
+            locks = _locks(self._root)
             # Of a process of this machine nothing needs to be written to know.
             self._refuse_living({number: info for number, info in locks.items() if self._is_here(number)}, None)
             mine = max(locks, default=0) + 1
+            self._renewed_at = seconds()
             now = self._create(mine)
             if now is None:
                 continue
-            others = {number: info for number, info in self._locks().items() if number != mine}
+            others = {number: info for number, info in _locks(self._root).items() if number != mine}
             try:
                 self._refuse_living(others, now)
             except BaseException:
@@ -166,12 +222,23 @@ class ObjectLock:
             return {}
         return owner if isinstance(owner, dict) else {}
 
-    def _locks(self) -> dict[int, ObjectInfo]:
-        found = (self._root / layout.LOCKS).find()
-        return {int(name[:-5]): info for name, info in found.items() if layout.is_piece(f"{layout.LOCKS}/{name}")}
-
     def _path(self, number: int) -> ObjectPath:
         return self._root / layout.lock_path(number)
+
+
+def seconds() -> float:
+    """Return the time since some moment, the time that the machine slept included."""
+    return time.clock_gettime(_CLOCK)
+
+
+def _is_over(unseen_s: float) -> bool:
+    # One beat less than what others wait for: an upload that begins now has that long to arrive.
+    return unseen_s > LEASE_S - BEAT_S
+
+
+def _locks(root: ObjectPath) -> dict[int, ObjectInfo]:
+    found = (root / layout.LOCKS).find()
+    return {int(name[:-5]): info for name, info in found.items() if layout.is_piece(f"{layout.LOCKS}/{name}")}
 
 
 def this_process() -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Self
 from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import ObjectPath
-from bertfeat.store import commit, layout, opening, planfile, receipts
-from bertfeat.store.folder import Folder, Found, Lock, folder_at
+from bertfeat.store import commit, files, layout, opening, planfile, receipts
+from bertfeat.store.folder import Folder, Found, Lease, Lock, folder_at
 from bertfeat.store.manifest import build_manifest
 from bertfeat.store.opening import Progress
 from bertfeat.store.receipts import StoredReceipt
@@ -123,7 +123,12 @@ class StoreWriter:
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write a finished shard; see `commit_shard`."""
-        return commit.commit_shard(self.root, self.plan, shard, result)
+        return commit.commit_shard(self.root, self.plan, shard, result, self.lease)
+
+    @property
+    def lease(self) -> Lease | None:
+        """What worker processes need to commit shards."""
+        return self._folder.lease
 
     @property
     def is_complete(self) -> bool:
@@ -140,15 +145,16 @@ class StoreWriter:
             RunError: Shards are missing, the system refused a write, or another run has taken the store over.
         """
         if not self.plan.shards:
-            commit.commit_shard(self.root, self.plan, layout.EMPTY_SHARD, commit.empty_result(self.plan))
+            self.commit(layout.EMPTY_SHARD, commit.empty_result(self.plan))
         missing = self.pending()
         if missing:
             named = ", ".join(shard.name for shard in missing[:5]) + (", ..." if len(missing) > 5 else "")
             raise RunError(f"{self.root}: {len(missing)} shards are not done ({named}); run the same command again")
         self._folder.clean_tmp()
         if not self.is_complete:
-            self._lock.check()
-            self._folder.write(layout.MANIFEST, self._manifest(), "manifest")
+            with files.write_errors(self.root, layout.MANIFEST):
+                self._folder.remove(layout.MANIFEST)
+            self._folder.commit(layout.MANIFEST, self._manifest(), "manifest")
 
     def discard_if_empty(self) -> bool:
         """Remove what opening the store created, when nothing is committed to it; return whether it was removed."""
