@@ -24,7 +24,7 @@ from typing import Protocol
 from bertfeat.errors import RunError, StoreError
 from bertfeat.runners.marks import marks_in
 from bertfeat.storage import AnyPath, ObjectPath
-from bertfeat.store import layout
+from bertfeat.store import files, layout
 from bertfeat.store.lock import StoreLock
 
 _PATTERN = "run-*.tmp"
@@ -149,6 +149,7 @@ def _is_down(mark: AnyPath) -> RunError:
     )
 
 
+@files.os_errors(StoreError)
 def end_earlier_runs(root: AnyPath) -> None:
     """Take down the fences that killed runs left in a folder, so that no worker of theirs writes from then on.
 

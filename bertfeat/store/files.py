@@ -5,23 +5,27 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import io
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import xxhash
 
-from bertfeat.errors import RunError, StoreError
+from bertfeat.errors import BertfeatError, RunError, StoreError
 from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.steps import step
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _CHUNK_BYTES = 4 << 20
 # What os.link answers on file systems that have no hard links (FAT, some network and FUSE mounts).
@@ -95,8 +99,9 @@ class Sink(io.RawIOBase):
     def close(self) -> None:
         """Close the file."""
         if not self.closed:
+            # First of all, so that no second close can hit a number that is another file's by then.
+            super().close()
             os.close(self._fd)
-        super().close()
 
 
 def tmp_path(root: Path, stem: str) -> Path:
@@ -126,6 +131,29 @@ def _run_error(root: AnyPath, name: str, error: OSError, sink: Sink | None) -> R
     after = "" if sink is None else f" after {sink.n_bytes} bytes"
     remedy = _REMEDIES.get(error.errno or 0, "see to it and run the same command again")
     return RunError(f"{root / name}: {reason}{after}; {remedy}")
+
+
+def os_errors(kind: type[BertfeatError]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator for what reads, lists or closes files of a store: an OSError that nobody takes is one line.
+
+    Args:
+        kind: The error that it becomes.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def decorated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                return function(*args, **kwargs)
+            except OSError as error:
+                where = error.filename or "the store"
+                reason = (error.strerror or str(error)).lower()
+                remedy = _REMEDIES.get(error.errno or 0, "fix the cause and run the same command again")
+                raise kind(f"{where}: {reason}; {remedy}") from error
+
+        return decorated
+
+    return decorate
 
 
 def write_atomic(root: Path, name: str, data: bytes, kind: str) -> str:
@@ -278,10 +306,14 @@ def digest_of(path: Path, *, follow_links: bool = False) -> str:
 
 
 def _opened(path: Path, *, follow_links: bool = False) -> io.FileIO:
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW))
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
+    fd = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    except OSError:
         os.close(fd)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+        raise
     return io.FileIO(fd, "rb")
 
 

@@ -91,6 +91,14 @@ def is_piece(name: str) -> bool:
     return name in own or is_owned(name) or (pattern is not None and pattern.fullmatch(file) is not None)
 
 
+def entries_of(folder: Path) -> list[Path]:
+    """Return what lies in a folder, sorted; nothing where there is no folder."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def owned_files(root: Path) -> list[str]:
     """Return the parts, receipts and quarantine files that lie in a store's folder, as sorted relative paths."""
     places = {str(level): _NAMED["level"] for level in Level}
@@ -98,8 +106,7 @@ def owned_files(root: Path) -> list[str]:
     return sorted(
         f"{place}/{file.name}"
         for place, pattern in places.items()
-        if (root / place).is_dir()
-        for file in (root / place).iterdir()
+        for file in entries_of(root / place)
         if pattern.fullmatch(file.name)
     )
 
@@ -110,7 +117,7 @@ def foreign_entries(root: Path) -> list[str]:
     Symbolic links count as foreign wherever they stand.
     """
     foreign = []
-    for entry in sorted(root.iterdir()):
+    for entry in entries_of(root):
         if entry.is_symlink():
             foreign.append(entry.name)
         elif entry.name in set(Level) and entry.is_dir():
@@ -124,7 +131,7 @@ def foreign_entries(root: Path) -> list[str]:
 
 def _foreign_private(folder: Path) -> list[str]:
     foreign = []
-    for entry in sorted(folder.iterdir()):
+    for entry in entries_of(folder):
         pattern = _NAMED.get(f"{PRIVATE}/{entry.name}")
         if entry.is_symlink() or entry.name not in _PRIVATE_NAMES or (pattern is not None) != entry.is_dir():
             foreign.append(f"{PRIVATE}/{entry.name}")
@@ -136,6 +143,6 @@ def _foreign_private(folder: Path) -> list[str]:
 def _unmatched(folder: Path, pattern: re.Pattern[str], prefix: str) -> list[str]:
     return [
         f"{prefix}/{entry.name}"
-        for entry in sorted(folder.iterdir())
+        for entry in entries_of(folder)
         if entry.is_symlink() or not entry.is_file() or not pattern.fullmatch(entry.name)
     ]

@@ -34,7 +34,7 @@ class LocalFolder(Folder):
             return Contents(Found.NOTHING, has_private=False, foreign=[], links=[], entries=[])
         if root.is_symlink() or not root.is_dir():
             raise StoreError(f"{root}: not a folder ({files.kind_of(root)}); choose another --output")
-        entries = sorted(entry.name for entry in root.iterdir())
+        entries = [entry.name for entry in layout.entries_of(root)]
         foreign = layout.foreign_entries(root)
         return Contents(
             Found.STORE if entries else Found.EMPTY,
@@ -90,10 +90,8 @@ class LocalFolder(Folder):
 
     def clean_tmp(self) -> None:
         """Remove the unfinished files of processes that died."""
-        if not (self.path / layout.TMP).is_dir():
-            return
         with files.write_errors(self.path, layout.TMP):
-            for file in (self.path / layout.TMP).iterdir():
+            for file in layout.entries_of(self.path / layout.TMP):
                 file.unlink(missing_ok=True)
 
     def listing(self) -> Listing:
@@ -116,8 +114,7 @@ class LocalFolder(Folder):
 
     def entries(self, place: str) -> list[str]:
         """Return the names of all that lies in a folder."""
-        folder = self.path / place
-        return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        return [entry.name for entry in layout.entries_of(self.path / place)]
 
     def read(self, name: str, *, follow_links: bool = False) -> bytes:
         """Return a small file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -25,11 +26,11 @@ class StoreLock:
     def __init__(self, root: Path) -> None:
         self._path = root / layout.LOCK
         self._fd = -1
-        # A writer that finds nothing to keep removes the folder with the lock in it: take the one that is there.
-        while self._fd < 0 or not self._is_current():
-            self.release()
-            self._take(root)
         try:
+            # A writer that finds nothing to keep removes the folder with the lock in it: take the one that is there.
+            while self._fd < 0 or not self._is_current():
+                self.release()
+                self._take(root)
             with files.write_errors(root, layout.LOCK):
                 owner = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n"
                 os.ftruncate(self._fd, 0)
@@ -61,9 +62,11 @@ class StoreLock:
 
     def release(self) -> None:
         """Let another process write; the file stays."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            # The lock goes whatever the system says of the file, in which there is nothing but the owner's name.
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 def _owner(fd: int) -> str:

@@ -17,7 +17,7 @@ from bertfeat.config import Level, StoreDtype, VectorEncoding
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import BadRow, BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
-from bertfeat.store import codec, layout, planfile, receipts
+from bertfeat.store import codec, files, layout, planfile, receipts
 from bertfeat.store.batches import FeatureBatch, read_batches
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@files.os_errors(StoreError)
 def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False) -> Store:
     """Open a store for reading.
 
@@ -116,10 +117,12 @@ class Store:
             )
         return plan
 
+    @files.os_errors(StoreError)
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the shards that are done, with their times, in corpus order."""
         return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
 
+    @files.os_errors(StoreError)
     def bad_rows(self) -> tuple[BadRow, ...]:
         """Return the input rows that were set aside (`--bad-rows quarantine`), in corpus order, with their raw bytes.
 

@@ -14,7 +14,7 @@ from bertfeat.config import Level
 from bertfeat.errors import StoreError
 from bertfeat.records import PartInfo, Plan
 from bertfeat.storage import ObjectPath
-from bertfeat.store import codec, layout, opening, planfile, receipts
+from bertfeat.store import codec, files, layout, opening, planfile, receipts
 from bertfeat.store.folder import Folder, folder_at
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.parts import read_part_metadata
@@ -55,6 +55,7 @@ class VerifyReport:
         return tuple(sorted({problem.shard for problem in self.problems if problem.shard is not None}))
 
 
+@files.os_errors(StoreError)
 def verify(path: str | Path | ObjectPath, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Read every file of a store and say what is wrong with it; changes nothing.
 
@@ -82,6 +83,7 @@ def verify(path: str | Path | ObjectPath, *, progress: Callable[[int, int], None
     return check.report()
 
 
+@files.os_errors(StoreError)
 def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tuple[int, ...]:
     """Have the next run of the extraction do the shards that a report names again; return them.
 

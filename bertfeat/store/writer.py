@@ -16,6 +16,7 @@ from bertfeat.store.opening import Progress
 from bertfeat.store.receipts import StoredReceipt
 
 
+@files.os_errors(StoreError)
 def open_for_writing(
     path: str | Path | ObjectPath,
     plan: Plan,
@@ -107,15 +108,18 @@ class StoreWriter:
         finally:
             self.close()
 
+    @files.os_errors(RunError)
     def close(self) -> None:
         """Give the lock back."""
         self._lock.release()
 
+    @files.os_errors(RunError)
     def pending(self) -> tuple[ShardSpec, ...]:
         """Return the shards that have no receipt yet, in corpus order; sees what worker processes committed."""
         self._refresh()
         return tuple(shard for shard in self.plan.shards if shard.index not in self._known)
 
+    @files.os_errors(RunError)
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the shards that are done, in corpus order."""
         self._refresh()
@@ -131,6 +135,7 @@ class StoreWriter:
         return self._folder.lease
 
     @property
+    @files.os_errors(RunError)
     def is_complete(self) -> bool:
         """Whether every shard is done and the manifest says so."""
         try:
@@ -138,6 +143,7 @@ class StoreWriter:
         except FileNotFoundError:
             return False
 
+    @files.os_errors(RunError)
     def complete(self) -> None:
         """Write the manifest. Does nothing when it already stands.
 
@@ -156,6 +162,7 @@ class StoreWriter:
                 self._folder.remove(layout.MANIFEST)
             self._folder.commit(layout.MANIFEST, self._manifest(), "manifest")
 
+    @files.os_errors(RunError)
     def discard_if_empty(self) -> bool:
         """Remove what opening the store created, when nothing is committed to it; return whether it was removed."""
         if self._folder.listing().owned():
