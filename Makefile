@@ -6,12 +6,25 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test check test-long test-ray test-gpu test-peer bench bench-quick clean
+# A .venv keeps the Python that it was made with.
+VERSION := import sys; print("%d.%d" % sys.version_info[:2])
+ifneq ($(origin PYTHON),file)
+ifneq ($(filter-out clean help,$(MAKECMDGOALS)),)
+HAS := $(shell test ! -x $(BIN)/python || $(BIN)/python -c '$(VERSION)')
+ASKED := $(shell $(PYTHON) -c '$(VERSION)')
+ifneq ($(HAS),$(if $(HAS),$(ASKED)))
+$(error $(VENV) has Python $(HAS), and PYTHON=$(PYTHON) is $(or $(ASKED),no Python); run `make clean` first)
+endif
+endif
+endif
+
+.PHONY: help demo test check test-cpus test-long test-ray test-gpu test-peer bench bench-quick clean
 
 help:
 	@echo "make demo        extract features of examples/data/peps.txt and show them"
 	@echo "make test        the tests of every change"
 	@echo "make check       ruff and mypy"
+	@echo "make test-cpus   the numeric tests as on other processors: other BLAS kernels and instruction sets"
 	@echo "make test-long   the tests that take minutes"
 	@echo "make test-ray    the tests that start Ray clusters"
 	@echo "make test-gpu    the tests that need a CUDA device"
@@ -26,6 +39,9 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest
+
+test-cpus: $(INSTALLED_DEV)
+	$(BIN)/python tests/cpus.py
 
 test-long: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m long

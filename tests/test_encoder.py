@@ -30,6 +30,8 @@ from bertfeat.errors import ConfigError, RunError, is_out_of_memory
 from bertfeat.progress import Stopwatch
 from bertfeat.records import Pack
 
+pytestmark = pytest.mark.numeric
+
 LAYERS = range(N_LAYERS + 1)
 
 

@@ -32,7 +32,7 @@ from bertfeat.records import Pack
 ALL_LAYERS = range(N_LAYERS + 1)
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture(scope="module")

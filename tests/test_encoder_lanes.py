@@ -17,6 +17,8 @@ from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import RunError
 from bertfeat.records import Pack
 
+pytestmark = pytest.mark.numeric
+
 PACKS = [random_pack([9, 7, 7, 3], seed=i) for i in range(9)] + [random_pack([2], seed=10)]
 
 

@@ -14,6 +14,8 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.linears import PackedLinear, can_pack, pack_linears
 from bertfeat.encoder.loading import load_encoder
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 needs_packing = pytest.mark.skipif(not can_pack(CPU, torch.float32), reason="no oneDNN, or no x86-64")
 

@@ -16,6 +16,8 @@ from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
 
+pytestmark = pytest.mark.numeric
+
 TEXTS = (Path(__file__).parent.parent / "examples" / "data" / "peps.txt").read_text(encoding="utf-8").splitlines()[:12]
 
 

@@ -22,7 +22,7 @@ from bertfeat.indexing.workplace import workplace
 from bertfeat.search.sources import all_batches
 from bertfeat.store.reader import Store
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
 
 FEATURE = "layer_06"
 

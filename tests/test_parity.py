@@ -13,6 +13,8 @@ import bertfeat
 from bertfeat.store.reader import Store
 from tests.oracle import Oracle, assert_close
 
+pytestmark = pytest.mark.numeric
+
 DATA = Path(__file__).parent.parent / "examples" / "data"
 MAX_LENGTH, STRIDE = 512, 128
 LAYERS = range(7)

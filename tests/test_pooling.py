@@ -17,6 +17,8 @@ from bertfeat.text.alignment import Reduce, token_units
 from bertfeat.text.packing import make_pack
 from bertfeat.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.numeric
+
 STATES = torch.tensor([[1.0, -1.0], [2.0, -2.0], [4.0, -4.0], [8.0, -8.0]])
 
 

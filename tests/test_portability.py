@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -156,3 +157,25 @@ def test_windows_is_refused_with_what_to_do_instead() -> None:
     assert done.returncode == 1
     last = "ImportError: bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)"
     assert done.stderr.splitlines()[-1] == last
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_refuses_to_mix_two_pythons(tmp_path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    other = tmp_path / ".venv" / "bin" / "python"
+    other.write_text("#!/bin/sh\necho 3.10\n")
+    other.chmod(0o755)
+
+    def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        # The suite itself may run under make, whose settings are none of this one's.
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTHON"))}
+        command = ["make", "-C", str(tmp_path), "--dry-run", *arguments]
+        return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60, check=False)
+
+    refused = dry_run("test", f"PYTHON={sys.executable}")
+    asked = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert refused.returncode == 2
+    assert f".venv has Python 3.10, and PYTHON={sys.executable} is {asked}; run `make clean` first" in refused.stderr
+    for arguments in (["clean", f"PYTHON={sys.executable}"], ["help", "PYTHON=none"], ["help"]):
+        assert dry_run(*arguments).returncode == 0

@@ -27,6 +27,8 @@ from bertfeat.probes.linear import LinearSVMProbe, LogisticRegressionProbe, Ridg
 from bertfeat.probes.objectives import LinearObjective, LogisticLoss, SquaredHingeLoss
 from bertfeat.probes.scaling import Scaling, fit_scaling, standardised
 
+pytestmark = pytest.mark.numeric
+
 LINEAR = (LogisticRegressionProbe, LinearSVMProbe, RidgeProbe)
 BORDERS = (1, 150, 151, 400)
 

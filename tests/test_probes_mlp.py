@@ -19,7 +19,7 @@ from bertfeat.errors import UserError
 from bertfeat.probes.mix import ScalarMix
 from bertfeat.probes.mlp import MLPProbe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
 SMALL = {"hidden_size": 16, "batch_size": 32, "lr": 0.01}
 

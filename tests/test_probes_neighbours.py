@@ -22,6 +22,8 @@ from bertfeat.probes.exact_neighbours import ExactNeighbours
 from bertfeat.probes.neighbours import CentroidProbe, KNNProbe
 from bertfeat.probes.scaling import Scaling, fit_scaling
 
+pytestmark = pytest.mark.numeric
+
 BOTH = (CentroidProbe, KNNProbe)
 
 

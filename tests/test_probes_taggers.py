@@ -18,7 +18,7 @@ from bertfeat.probes.entities import entity_scores
 from bertfeat.probes.sources import Sequences
 from bertfeat.probes.taggers import BiLSTMTagger, LinearTagger
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
 SMALL = {"hidden_size": 16, "lr": 0.01, "device": "cpu"}
 DIM = 6

@@ -18,7 +18,7 @@ from bertfeat.probes.sources import Sequences
 from bertfeat.probes.taggers import BiLSTMTagger, LinearTagger
 from bertfeat.probes.training import own_randomness, pick_device
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
 SMALL = {"hidden_size": 16, "batch_size": 32, "lr": 0.01}
 CPU = torch.device("cpu")

@@ -60,6 +60,7 @@ def test_a_kill_at_every_step_of_every_shard_and_then_a_run_gives_the_same_bytes
     assert result_files(tmp_path / "untouched") == whole
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("n_workers", [1, 2, 4])
 def test_the_number_of_workers_does_not_change_a_byte(tmp_path, settings, warm, n_workers):
     many = settings | {"shard_bytes": 8_000, "levels": ["token", "word", "sentence"]}

@@ -24,6 +24,8 @@ from bertfeat.search.settings import BuildSettings
 from bertfeat.search.sources import ArrayParts, sample_positions
 from bertfeat.search.transforms import TransformSpec, fit_transform, prepare
 
+pytestmark = pytest.mark.numeric
+
 N, DIM = 2500, 16
 VECTORS = mixture(N, DIM)
 CENTER = TransformSpec.parse("center")
@@ -75,13 +77,16 @@ def test_it_is_the_index_that_faiss_makes(text, tmp_path):
 
 
 @pytest.mark.parametrize("text", KINDS)
-def test_neither_threads_nor_batches_nor_parts_change_a_byte(text, tmp_path):
+def test_neither_batches_nor_parts_change_a_byte(text, tmp_path):
     first = build(source(), tmp_path / "a", settings(text))
-    threads = 1 if "PCA" in text else 2
-    second = build(source(n_parts=1, batch_size=2000), tmp_path / "b", settings(text, n_threads=threads))
+    second = build(source(n_parts=1, batch_size=2000), tmp_path / "b", settings(text))
     assert first.path.read_bytes() == second.path.read_bytes()
     assert first.parameters == second.parameters
     assert first.measured["recall_at_10"] == second.measured["recall_at_10"]
+    # A product that two threads share may round otherwise: as good, and not promised to the bit.
+    shared = build(source(), tmp_path / "shared", settings(text, n_threads=2))
+    assert shared.path.stat().st_size == first.path.stat().st_size
+    assert shared.measured["recall_at_10"] == pytest.approx(first.measured["recall_at_10"], abs=0.05)
     # Another seed draws other centroids and levels; these vectors are so few that all are trained on.
     third = build(source(), tmp_path / "c", settings(text, seed=1))
     assert (third.path.read_bytes() != first.path.read_bytes()) == ("IVF" in text or "HNSW" in text)
@@ -167,6 +172,7 @@ def test_killed_at_every_step_it_goes_on(tmp_path):
         assert len(killed) >= n_least
         data = (whole / "index.faiss").read_bytes()
         for root in killed:
+            # `settings` asks for one thread here as there: the same blocks are computed in the same way.
             assert build(source(), root, settings(text)).path.read_bytes() == data, root
 
 

@@ -16,6 +16,8 @@ from bertfeat.search.metrics import Metric, parse_metric, true_scores
 from bertfeat.search.sources import ArrayParts, all_batches, sample_positions
 from bertfeat.search.transforms import TransformSpec, fit_transform
 
+pytestmark = pytest.mark.numeric
+
 COSINE, IP, L2 = Metric
 
 

@@ -17,6 +17,8 @@ from bertfeat.search.sources import ArrayParts
 from bertfeat.search.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.search.updating import extend
 
+pytestmark = pytest.mark.numeric
+
 COSINE, IP, L2 = Metric
 DIM = 24
 

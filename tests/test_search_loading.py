@@ -23,7 +23,7 @@ from bertfeat.search.metrics import Metric
 from bertfeat.search.sources import ArrayParts
 from bertfeat.search.transforms import TransformSpec, fit_transform, prepare
 
-pytestmark = pytest.mark.usefixtures("no_fsync")
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("no_fsync")]
 
 QUERIES = vectors(9, seed=5)
 ALLOWED = np.random.default_rng(3).random(N_VECTORS) < 0.4

@@ -21,6 +21,8 @@ from bertfeat.search.transforms import (
     unit_length,
 )
 
+pytestmark = pytest.mark.numeric
+
 
 def features(n: int = 600, dim: int = 24, *, mean: float = 1.0, deviation: float = 1.0, seed: int = 0) -> np.ndarray:
     """Correlated vectors with a common mean: deviations fall from `deviation` to a twentieth of it."""

@@ -31,7 +31,7 @@ from bertfeat.store.steps import step
 Tell = Callable[[str], None]
 
 _WORK = "work"
-# They change how fast an index is made, never which one.
+# They change how fast an index is made, and of what is in it no more than rounding decides.
 _RUN_ONLY = ("n_threads",)
 
 

@@ -18,8 +18,9 @@ AUTO = "auto"
 class BuildSettings:
     """How an index is built and tuned.
 
-    The same settings and vectors give the same bytes, on one machine. Of `n_threads` they depend only where the factory
-    string has a PCA, an OPQ or a rotation, whose products round otherwise when they are shared out.
+    The same settings and vectors give the same bytes on one machine: what is computed together depends on them alone.
+    Products round otherwise when they are shared out among another number of threads, which now and then decides the
+    list, the link or the code of a vector.
 
     Attributes:
         index: A faiss factory string, or `auto`.
