@@ -6,6 +6,8 @@ A message says what was wrong (the value), where (file and row), and what to do,
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,7 +105,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def checkpoint_errors(
     place: Path | Callable[[], Path], what: str, remedy: str = "correct the file or download the model again"
 ) -> Iterator[None]:
-    """Turn whatever a foreign library raises on a bad model folder into one line.
+    """Turn whatever a foreign library raises on a bad model folder into one line, and keep its own warnings silent.
 
     Put it around calls into that library alone, so that mistakes of our own code keep their traceback.
 
@@ -116,8 +118,13 @@ def checkpoint_errors(
         CheckpointError: The library raised an exception or panicked. Our own errors, a lack of memory and an
             interrupt pass as they are.
     """
+    # transformers reports a bad value on the way, at the level of errors too, and with the whole config.
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings(action="ignore"):
+            yield
     except BaseException as error:
         is_foreign = isinstance(error, Exception) or is_panic(error)
         if isinstance(error, BertfeatError) or is_out_of_memory(error) or not is_foreign:
@@ -126,3 +133,5 @@ def checkpoint_errors(
         reason = " ".join(said.split())[:300] or type(error).__name__
         where = place if isinstance(place, Path) else place()
         raise CheckpointError(f"{where}: {what}: {reason}; {remedy}") from error
+    finally:
+        logger.setLevel(level)

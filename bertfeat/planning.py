@@ -29,6 +29,7 @@ _WORKING_BYTES_PER_TOKEN = 256
 _ROW_BYTES = {Level.TOKEN: 40, Level.WORD: 40, Level.SENTENCE: 24}
 _WORDS_PER_TOKEN = 0.8
 _SAMPLE_ROWS = 512
+_SAMPLE_CHARS = 2_000
 # Fields of a plan that name the model. They decide no vector: the model's digests do.
 MODEL_NAMES = ("model", "revision")
 
@@ -177,8 +178,9 @@ def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:
     )
     documents = [row for shard in head[:1] for row in corpus.read(shard) if isinstance(row, Document)]
     n_bytes = sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in documents)
-    # Encoded, not only counted: ids that the model does not have are found here, before anything is written.
-    return max(len(tokenizer.encode(documents).ids), 1) / max(n_bytes, 1)
+    # Ids that the model does not have are found here, before anything is written.
+    tokenizer.encode([d for d in documents if len(d.text) < _SAMPLE_CHARS])
+    return max(int(tokenizer.count(documents).sum()), 1) / max(n_bytes, 1)
 
 
 def _row_cost(n_bytes: int, n_tokens: int, resolved: Resolved, dtype: StoreDtype) -> int:

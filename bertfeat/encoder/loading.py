@@ -72,7 +72,7 @@ def load_encoder(
     if weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
         raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
     n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
-    with _quiet():
+    with _no_progress_bars():
         config = _config(checkpoint, n_blocks)
         model = _load(checkpoint, config, compute_dtype, with_pooler)
     _drop_final_norm(checkpoint, model, n_blocks)
@@ -224,16 +224,14 @@ def _unify_dtype(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' own log and progress bars, and restore them: its reports are checked above."""
+def _no_progress_bars() -> Iterator[None]:
+    """Switch off transformers' progress bars, and restore them."""
     from transformers.utils import logging
 
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
+    bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()

@@ -8,7 +8,6 @@ import numpy as np
 from tokenizers import Encoding
 from tokenizers import Tokenizer as BackendTokenizer
 
-from bertfeat.errors import CheckpointError
 from bertfeat.records import IntArray
 
 
@@ -48,7 +47,7 @@ def read_templates(backend: BackendTokenizer) -> tuple[Template, Template]:
     post-processor (template, BERT, RoBERTa, sequences of them) is followed without a copy of its rules.
 
     Raises:
-        CheckpointError: The tokenizer turns nothing that was tried into tokens.
+        ValueError: The tokenizer turns nothing that was tried into tokens.
     """
     probe = _probe(backend)
     return _template(backend.encode(probe)), _template(backend.encode(probe, probe))
@@ -58,7 +57,7 @@ def _probe(backend: BackendTokenizer) -> str:
     for candidate in ("a", "1", ".", *sorted(backend.get_vocab())[:2000]):
         if backend.encode(candidate, add_special_tokens=False).ids:
             return candidate
-    raise CheckpointError("the tokenizer turns no text into a token; its vocabulary is empty or broken")
+    raise ValueError("it turns no text into a token; its vocabulary is empty or broken")
 
 
 def _template(encoding: Encoding) -> Template:

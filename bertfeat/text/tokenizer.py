@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -310,7 +308,7 @@ def _load_backend(folder: Path) -> tuple[BackendTokenizer, int | None]:
     remedy = "correct the file or download the model again"
     if not (folder / "tokenizer.json").exists():
         remedy = "save a tokenizer.json, or for SentencePiece models pip install 'bertfeat[sentencepiece]'"
-    with _quiet(), checkpoint_errors(lambda: _file_at_fault(folder), "the tokenizer cannot be loaded", remedy):
+    with checkpoint_errors(lambda: _file_at_fault(folder), "the tokenizer cannot be loaded", remedy):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         if not tokenizer.is_fast:
             raise CheckpointError(
@@ -348,15 +346,3 @@ def _file_at_fault(folder: Path) -> Path:
         except CheckpointError:
             return folder / name
     return folder
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' own warnings; what matters of them is checked and raised here."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
