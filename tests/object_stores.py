@@ -101,26 +101,51 @@ def result_objects(url: str) -> dict[str, bytes]:
     }
 
 
+# What a proxy does with a request: the answer is lost, late, or cut in the middle; the request is lost ("dropped"); or
+# the answer is an error, though the request is carried out ("after 500 InternalError"), or without ("503 SlowDown").
+FAULTS = (
+    "lost",
+    "late",
+    "cut",
+    "dropped",
+    "500 InternalError",
+    "503 SlowDown",
+    "409 ConditionalRequestConflict",
+    "after 500 InternalError",
+    "after 503 SlowDown",
+    "after 404 NoSuchUpload",
+)
+_LATE_S = 0.3
+# Takes headers away, or names a fault; "" is none.
+Change = Callable[[str, str, dict[str, str]], str]
+
+
 class _Handler(BaseHTTPRequestHandler):
-    """Hands requests on; `change` may take headers away, and says whether the answer gets lost."""
+    """Hands requests on, as far as `change` lets it."""
 
     protocol_version = "HTTP/1.1"
     target = ""
-    change: Callable[[str, str, dict[str, str]], bool]
+    change: Change
 
     def handle_request(self) -> None:
         headers = dict(self.headers.items())
         length = int(headers.get("Content-Length", 0))
         body = self.rfile.read(length) if length else None
-        is_lost = type(self).change(self.command, self.path, headers)
+        fault = type(self).change(self.command, self.path, headers)
+        error = fault.removeprefix("after ") if " " in fault else ""
+        if fault == "dropped" or (error and not fault.startswith("after ")):
+            self.fail(error)
+            return
         connection = http.client.HTTPConnection(self.target)
         connection.request(self.command, self.path, body, headers)
         answer = connection.getresponse()
         data = answer.read()
         connection.close()
-        if is_lost:
-            self.close_connection = True
+        if fault == "lost" or error:
+            self.fail(error)
             return
+        if fault == "late":
+            time.sleep(_LATE_S)
         self.send_response(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in {"content-length", "connection", "transfer-encoding", "date", "server"}:
@@ -129,6 +154,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", answer.getheader("Content-Length") or "0")
         else:
             self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
+        self.close_connection = self.close_connection or fault == "cut"
+
+    def fail(self, error: str) -> None:
+        """Answer with an error, or not at all."""
+        if not error:
+            self.close_connection = True
+            return
+        status, _, code = error.partition(" ")
+        data = f"<Error><Code>{code}</Code><Message>the proxy says {code}</Message></Error>".encode()
+        self.send_response(int(status))
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
@@ -140,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def proxy(url: str, change: Callable[[str, str, dict[str, str]], bool]) -> Iterator[str]:
+def proxy(url: str, change: Change) -> Iterator[str]:
     """Run a proxy before a server; give its URL."""
     handler = type("Handler", (_Handler,), {"target": url.removeprefix("http://"), "change": staticmethod(change)})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -154,8 +193,15 @@ def proxy(url: str, change: Callable[[str, str, dict[str, str]], bool]) -> Itera
             thread.join()
 
 
-def without_conditions(command: str, path: str, headers: dict[str, str]) -> bool:
+def without_ranges(command: str, path: str, headers: dict[str, str]) -> str:
+    """Be a server that answers with the whole object, whatever range is asked for."""
+    for name in [name for name in headers if name.lower() == "range"]:
+        del headers[name]
+    return ""
+
+
+def without_conditions(command: str, path: str, headers: dict[str, str]) -> str:
     """Be a server that knows no conditional requests."""
     for name in [name for name in headers if name.lower() == "if-none-match"]:
         del headers[name]
-    return False
+    return ""

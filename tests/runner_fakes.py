@@ -43,6 +43,8 @@ class MakeFake:
             deed = "die" if len(self.noted(place)) == 1 else None
         if deed == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif deed is not None and deed.startswith("signal "):
+            os.kill(os.getpid(), int(deed.removeprefix("signal ")))
         elif deed == "exit":
             os._exit(7)
         elif deed == "bug":

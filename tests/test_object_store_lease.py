@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import signal
@@ -16,7 +15,7 @@ from store_fakes import make_plan, make_result, write_store
 
 from bertfeat import verify
 from bertfeat.config import Level
-from bertfeat.errors import RunError, StoreError
+from bertfeat.errors import RunError
 from bertfeat.store import commit_shard, objectlock, open_for_writing
 
 pytest.importorskip("s3fs")
@@ -30,7 +29,6 @@ PLANS = {
     "larger shards": make_plan((5, 5), levels=BOTH, combine="none", shard_bytes=9),
     "other level": make_plan((3, 2, 2, 3), levels=(Level.SENTENCE,), combine="none", kind="sentence"),
 }
-LEASE_S, BEAT_S = 1.5, 0.3
 # The places where a writer may be stopped: (a step, or "checked": right after a look at the lock; how often before).
 STOPS = [
     ("plan.written", 1),
@@ -46,14 +44,13 @@ STOPS = [
 ]
 _CHILD = """
 import os, signal, sys
-url, place, count, lease_s, beat_s = sys.argv[1:6]
-sys.path[:0] = sys.argv[6:]
+url, place, count = sys.argv[1:4]
+sys.path[:0] = sys.argv[4:]
 from store_fakes import write_store
 from test_object_store_lease import PLANS
 from bertfeat.errors import BertfeatError
-from bertfeat.store import objectlock, steps
+from bertfeat.store import steps
 from bertfeat.store.objectfolder import ObjectFolder
-objectlock.LEASE_S, objectlock.BEAT_S = float(lease_s), float(beat_s)
 left = int(count)
 def hook(name):
     global left
@@ -76,22 +73,15 @@ except BertfeatError as error:
 
 
 @pytest.fixture
-def short_lease(monkeypatch):
-    """Let locks end soon, and be another machine than the processes that tests start."""
-    monkeypatch.setattr(objectlock, "LEASE_S", LEASE_S)
-    monkeypatch.setattr(objectlock, "BEAT_S", BEAT_S)
+def another_machine(monkeypatch):
+    """Be another machine than the processes that tests start, long after these have written their locks."""
+    monkeypatch.setattr(objectlock, "LEASE_S", 0.0)
+    monkeypatch.setattr(objectlock, "_is_over", lambda unseen_s: False)
     monkeypatch.setattr(objectlock, "_machine", lambda: {"boot": "another", "pids": ""})
 
 
 def take_over(url, plan):
-    """Write the store as soon as the lease of who is stopped has ended."""
-    with pytest.raises(StoreError, match="is writing this store, seen"):
-        open_for_writing(url, plan, overwrite=True)
-    writer = None
-    while writer is None:
-        with contextlib.suppress(StoreError):
-            writer = open_for_writing(url, plan, overwrite=True)
-    with writer:
+    with open_for_writing(url, plan, overwrite=True) as writer:
         for shard in writer.pending():
             writer.commit(shard, make_result(plan, shard, n_bad=1))
         writer.complete()
@@ -100,7 +90,7 @@ def take_over(url, plan):
 def sleep_through_a_takeover(url, place, count, plan):
     """Stop a writer, have another one make the store, and let the first one go on: it must write nothing more."""
     here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    command = [sys.executable, "-c", _CHILD, url, place, str(count), str(LEASE_S), str(BEAT_S), *here]
+    command = [sys.executable, "-c", _CHILD, url, place, str(count), *here]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as child:
         try:
             assert child.stdout.readline() == "stopped\n"
@@ -120,13 +110,13 @@ def sleep_through_a_takeover(url, place, count, plan):
     assert bucket().call_s3("list_multipart_uploads", Bucket=BUCKET).get("Uploads", []) == []
 
 
-@pytest.mark.usefixtures("short_lease")
+@pytest.mark.usefixtures("another_machine")
 def test_a_stopped_writer_leaves_no_part_in_the_next_runs_store(root):
     sleep_through_a_takeover(root, "part.written", 3, PLANS["other level"])
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("short_lease")
+@pytest.mark.usefixtures("another_machine")
 @pytest.mark.parametrize("kind", ["same plan", "larger shards", "other level"])
 @pytest.mark.parametrize(("place", "count"), [*STOPS, ("checked", 1), ("checked", 4)])
 def test_a_stopped_writer_writes_nothing_more_wherever_it_was(root, place, count, kind):

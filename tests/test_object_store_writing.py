@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -18,13 +19,14 @@ from object_stores import (
     proxy,
     result_objects,
     without_conditions,
+    without_ranges,
 )
 from store_fakes import make_plan, make_result, write_store
 
-from bertfeat import verify
+from bertfeat import open_store, verify
 from bertfeat.config import Level
 from bertfeat.errors import RunError, StorageError, StoreError, UserError
-from bertfeat.store import mark_for_redoing, objectlock, open_for_writing, steps
+from bertfeat.store import files, mark_for_redoing, objectlock, open_for_writing, steps
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
@@ -147,6 +149,18 @@ class TestResuming:
         assert rerun(root) == [1, 2]
         assert verify(root).is_good
 
+    def test_a_temporary_file_that_fails_is_one_line(self, root, monkeypatch):
+        plain = files.Sink.close
+
+        def close(sink):
+            plain(sink)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with open_for_writing(root, PLAN) as writer:
+            monkeypatch.setattr(files.Sink, "close", close)
+            with pytest.raises(RunError, match="a temporary file: input/output error"):
+                writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
+
 
 class TestLock:
     def test_a_second_run_is_refused_with_the_first_ones_process(self, root):
@@ -226,15 +240,24 @@ class TestServersThatMisbehave:
         point_at(monkeypatch, s3)
         assert objects(root) == {}
 
+    def test_one_that_ignores_ranges_is_one_line(self, root, s3, monkeypatch):
+        write_store(root, PLAN, n_bad=1)
+        with proxy(s3, without_ranges) as url:
+            point_at(monkeypatch, url)
+            store = open_store(root)
+            with pytest.raises(RunError, match=r"\d+ bytes came where \d+ were asked for; was it replaced meanwhile\?"):
+                store.numpy("token", "layer_03")
+        point_at(monkeypatch, s3)
+
     def test_an_answer_that_is_lost_does_no_harm(self, root, s3, monkeypatch):
         lost: list[str] = []
 
         def lose_once(command, path, headers):
             conditional = any(name.lower() == "if-none-match" for name in headers)
             if not conditional or path in lost:
-                return False
+                return ""
             lost.append(path)
-            return True
+            return "lost"
 
         with proxy(s3, lose_once) as url:
             point_at(monkeypatch, url)

@@ -103,6 +103,18 @@ def test_a_fence_is_up_until_its_end_and_workers_hold_it_side_by_side(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_the_system_refuses_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    tries, mark = Tries(tmp_path / "file"), FileFence(tmp_path / "file" / "run-0.tmp")
+    for ask in (tries.begin, tries.forget, tries.reason):
+        with pytest.raises(RunError, match=r"file/try-00007\.\d\.tmp: not a directory; see to it"):
+            ask("00007")
+    with pytest.raises(RunError, match=r"run-0\.tmp: not a directory; see to it"), mark.held():
+        pass
+    with pytest.raises(RunError, match=r"run-0\.tmp: not a directory; see to it"):
+        mark.take_down()
+
+
 def test_the_end_of_a_run_waits_for_a_worker_that_writes(tmp_path):
     with fence_around(tmp_path):
         (mark,) = tmp_path.iterdir()

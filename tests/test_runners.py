@@ -139,6 +139,36 @@ def test_a_shard_that_always_kills_its_worker_gets_three_tries_and_the_others_ar
     assert len(make.noted("encode:1")) == 3
 
 
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGSEGV, "SIGSEGV"), (40, "signal 40")]
+)
+def test_a_shard_that_aborts_its_worker_is_named_with_the_cause(tmp_path, number, name):
+    """An abort in a library of C++, a crash in one; and a signal that has no name."""
+    with pytest.raises(
+        RunError, match=rf"^shards failed 3 times: 00001 \(killed by {name}\); the others are done: .*$"
+    ):
+        run(MakeFake(tmp_path, {"prepare:1": f"signal {int(number)}"}), 3)
+
+
+def test_workers_that_abort_at_the_start_are_one_line(tmp_path):
+    with pytest.raises(RunError, match=r"^worker processes do not start \(killed by SIGABRT\); pass --workers 1"):
+        run(MakeFake(tmp_path, {"start": f"signal {int(signal.SIGABRT)}"}))
+
+
+def test_a_system_that_starts_no_more_processes_is_one_line(tmp_path):
+    script = (
+        "import resource, sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path\n"
+        "from bertfeat.errors import RunError; from bertfeat.runners import run_shards\n"
+        "from runner_fakes import Heard, MakeFake, make_shards\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))\n"
+        "try: run_shards(MakeFake(Path(sys.argv[1])), make_shards(3), 2, Heard())\n"
+        "except RunError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), str(HERE), str(HERE.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "worker processes do not start (too many open files); pass --workers 1\n", done.stderr
+
+
 @pytest.mark.parametrize("shard", [0, 5])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_bug_in_a_stage_is_named_after_three_tries_and_never_hangs(tmp_path, stage, shard):

@@ -6,12 +6,15 @@ its place, under a hidden name, and renamed when it is whole (`replace_folder`).
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +83,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: dict[str, Any], *, overw
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{folder}: the probe cannot be saved as JSON: {error}") from None
     try:
-        _write(target, arrays, document)
+        _write(target, arrays, document, overwrite=overwrite)
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise RunError(
@@ -146,8 +149,8 @@ def _is_own(entry: Path) -> bool:
     return entry.name in (DOCUMENT, WEIGHTS) and entry.is_file() and not entry.is_symlink()
 
 
-def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str, Any]) -> None:
-    """Write a probe beside its place and move it there."""
+def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str, Any], *, overwrite: bool) -> None:
+    """Write a probe beside its place and move it there, unless another process has saved one there meanwhile."""
     target.parent.mkdir(parents=True, exist_ok=True)
     tmp = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     tmp.mkdir()
@@ -166,10 +169,23 @@ def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str
             text.flush()
             sync_fd(text.fileno())
         sync_folder(tmp)
-        replace_folder(tmp, target)
+        with _alone_in(target.parent):
+            check_target(target, overwrite=overwrite)
+            replace_folder(tmp, target)
     except BaseException:
         shutil.rmtree(tmp, ignore_errors=True)
         raise
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from moving probes into or out of a folder meanwhile; the lock dies with its process."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _read_document(where: Path) -> dict[str, Any]:

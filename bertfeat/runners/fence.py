@@ -93,17 +93,19 @@ class FileFence:
         """Keep the fence up for the block.
 
         Raises:
-            RunError: It is down.
+            RunError: It is down, or the system refused.
         """
+        with self._errors():
+            try:
+                fd = os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise _is_down(self._mark) from None
         try:
-            fd = os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise _is_down(self._mark) from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            # It may have been taken down between the two.
-            if not self._is_mark(fd):
-                raise _is_down(self._mark)
+            with self._errors():
+                fcntl.flock(fd, fcntl.LOCK_SH)
+                # It may have been taken down between the two.
+                if not self._is_mark(fd):
+                    raise _is_down(self._mark)
             yield
         finally:
             os.close(fd)
@@ -113,8 +115,9 @@ class FileFence:
 
         Raises:
             StoreError: A worker has been writing for a minute, and writes still.
+            RunError: The system refused.
         """
-        with suppress(FileNotFoundError):
+        with self._errors(), suppress(FileNotFoundError):
             fd = os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 self._wait(fd)
@@ -134,6 +137,9 @@ class FileFence:
                     "the same command again"
                 )
             time.sleep(_POLL_S)
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return files.write_errors(self._mark.parent, self._mark.name)
 
     def _is_mark(self, fd: int) -> bool:
         try:
@@ -157,15 +163,17 @@ def end_earlier_runs(root: AnyPath) -> None:
 
     Raises:
         StoreError: A run is still at work on the store, or a worker does not come to an end.
+        RunError: The system refused.
     """
     if isinstance(root, ObjectPath):
         return
     folder = root / layout.TMP
-    if root.is_symlink() or folder.is_symlink() or not any(folder.glob(_PATTERN)):
-        return
-    lock = StoreLock(root)
-    try:
-        for mark in sorted(folder.glob(_PATTERN)):
-            FileFence(mark).take_down()
-    finally:
-        lock.release()
+    with files.write_errors(root, layout.TMP):
+        if root.is_symlink() or folder.is_symlink() or not any(folder.glob(_PATTERN)):
+            return
+        lock = StoreLock(root)
+        try:
+            for mark in sorted(folder.glob(_PATTERN)):
+                FileFence(mark).take_down()
+        finally:
+            lock.release()

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Protocol
 
 from bertfeat.storage import AnyPath, ObjectPath
+from bertfeat.store.files import write_errors
 
 
 class Marks(Protocol):
-    """The marks of a run, by name."""
+    """The marks of a run, by name; all methods raise RunError when the system or the object store refuses."""
 
     def create(self, name: str) -> bool:
         """Create a mark; return False when there is one."""
@@ -40,27 +41,31 @@ class _FileMarks:
         self._folder = folder
 
     def create(self, name: str) -> bool:
-        try:
+        with write_errors(self._folder, name), suppress(FileExistsError):
             os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
-        except FileExistsError:
-            return False
-        return True
+            return True
+        return False
 
     def exists(self, name: str) -> bool:
-        return (self._folder / name).exists()
+        with write_errors(self._folder, name):
+            return (self._folder / name).exists()
 
     def remove(self, name: str) -> None:
-        (self._folder / name).unlink(missing_ok=True)
+        with write_errors(self._folder, name):
+            (self._folder / name).unlink(missing_ok=True)
 
     def write(self, name: str, text: str) -> None:
-        with suppress(FileNotFoundError), (self._folder / name).open("r+", encoding="utf-8") as file:
+        with (
+            write_errors(self._folder, name),
+            suppress(FileNotFoundError),
+            (self._folder / name).open("r+", encoding="utf-8") as file,
+        ):
             file.write(text)
 
     def read(self, name: str) -> str:
-        try:
+        with write_errors(self._folder, name), suppress(FileNotFoundError):
             return (self._folder / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return ""
+        return ""
 
 
 class _ObjectMarks:

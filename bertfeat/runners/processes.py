@@ -63,7 +63,7 @@ class _Process:
             return self.told.reason
         if code >= 0:
             return f"exit code {code}"
-        name = signal.Signals(-code).name
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         return f"killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
 
 
@@ -110,7 +110,11 @@ class ProcessPool:
         n_wanted = min(self._n_workers, len(self._waiting) + len(self._suspects) + len(self._processes))
         taken = {process.number for process in self._processes}
         for number in [n for n in range(self._n_workers) if n not in taken][: n_wanted - len(taken)]:
-            process = _start(number, self._n_workers)
+            try:
+                process = _start(number, self._n_workers)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise RunError(f"worker processes do not start ({reason.lower()}); pass --workers 1") from error
             self._processes.append(process)
             process.send(Setup(self._make_task, number, self._n_workers))
         # In turns, and no more than each one's share of what is left, so that the last shards spread over the workers.

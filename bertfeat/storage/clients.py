@@ -19,8 +19,8 @@ def scan_options(path: ObjectPath) -> dict[str, Any]:
     """
     if path.scheme != "s3":
         return {}
-    filesystem: Any = path.filesystem
     with clear_errors(path.scheme, str(path)):
+        filesystem: Any = path.filesystem
         meta = filesystem.s3.meta
         options = {"aws_endpoint_url": str(meta.endpoint_url)}
         if meta.region_name:

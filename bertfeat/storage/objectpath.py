@@ -134,7 +134,13 @@ class ObjectPath:
     def read_bytes(self, start: int | None = None, stop: int | None = None) -> bytes:
         """Return an object's content, or the bytes `start` to `stop - 1` of it."""
         with self._errors():
-            return bytes(self.filesystem.cat_file(self._place, start=start, end=stop))
+            data = bytes(self.filesystem.cat_file(self._place, start=start, end=stop))
+        if start is not None and stop is not None and len(data) != stop - start:
+            raise RunError(
+                f"{self}: {len(data)} bytes came where {stop - start} were asked for; was it replaced meanwhile? run "
+                "the same command again"
+            )
+        return data
 
     def write_bytes(self, data: bytes) -> None:
         """Write an object in one request; one that is there is replaced."""

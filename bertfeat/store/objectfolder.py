@@ -203,11 +203,13 @@ class ObjectFolder(Folder):
 @contextlib.contextmanager
 def _spool() -> Iterator[tuple[IO[bytes], files.Sink]]:
     """Give a temporary file without a name, and a sink that writes it."""
-    place = tempfile.gettempdir()
+    with files.write_errors(Path(os.environ.get("TMPDIR", "/tmp")), "a temporary file"):
+        place = tempfile.gettempdir()
     with contextlib.ExitStack() as stack:
-        with files.write_errors(Path(place), "a temporary file"):
-            file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
-            sink = stack.enter_context(contextlib.closing(files.Sink(os.dup(file.fileno()))))
+        # Entered first, so that it is there for what fails when the two are closed.
+        stack.enter_context(files.write_errors(Path(place), "a temporary file"))
+        file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
+        sink = stack.enter_context(contextlib.closing(files.Sink(os.dup(file.fileno()))))
         stack.enter_context(files.write_errors(Path(place), "a temporary file", sink))
         yield file, sink
 

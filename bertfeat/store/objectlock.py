@@ -46,6 +46,8 @@ LEASE_S = 120.0
 _MAX_TRIES = 20
 # On Linux the monotonic clock stops while the machine sleeps, and this one does not; macOS has only one, which counts.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+# The locks that this process holds: one that it could not release counts as released.
+_HELD: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class ObjectLock:
         self._root = root
         self._renewed_at = seconds()
         self._number = self._acquire()
+        _HELD.add(self._owner["token"])
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="lock", daemon=True)
         self._beating.start()
@@ -128,6 +131,7 @@ class ObjectLock:
             return False
         self._ended.set()
         self._beating.join()
+        _HELD.discard(self._owner["token"])
         return True
 
     def _beat(self) -> None:
@@ -198,7 +202,7 @@ class ObjectLock:
                 continue
             process = f"process {owner.get('pid', '(unknown)')} on host {owner.get('host', '(unknown)')}"
             if is_here(owner):
-                if is_running(owner):
+                if is_running(owner) and (owner["pid"] != os.getpid() or owner.get("token") in _HELD):
                     raise StoreError(f"{self._root}: {process} is writing this store; wait for it or stop it")
                 continue
             unseen_s = 0.0 if now is None else (now - info.modified).total_seconds()
