@@ -9,7 +9,7 @@ from corpus_files import bad_rows, documents, open_corpus, plan, read_all
 
 from bertfeat.corpus import streams
 from bertfeat.errors import InputError
-from bertfeat.records import Column, Document
+from bertfeat.records import BadRow, Column, Document
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
 
