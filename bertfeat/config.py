@@ -177,11 +177,19 @@ class ExtractConfig:
         self._set("layers", _layers_text(self.layers))
         for name, least in _MINIMA.items():
             _check_int(name, getattr(self, name), least)
+        self._check_column_names()
         self._check_together()
         self._check_runner()
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+    def _check_column_names(self) -> None:
+        for name in ("text_column", "text_pair_column", "id_column", "document_column", "label_column", "keep_columns"):
+            value = getattr(self, name)
+            for column in (value,) if isinstance(value, str) else value or ():
+                if not column.isascii() and column != column.encode(errors="replace").decode():
+                    raise ConfigError(f"{flag(name)} {column!r} is not valid UTF-8; pass the column's name as UTF-8")
 
     def _check_together(self) -> None:
         if self.text_pair_column and self.text_pairs:

@@ -25,6 +25,8 @@ CORPORA = {
     "columns.csv": b"id,body\n1,a\n",
     "number.jsonl": b'{"text": "fine"}\n{"text": 7}\n',
     "null.jsonl": b'{"text": null}\n',
+    "key-twice.jsonl": b'{"text": "a"}\n{"text": "b", "text": "c"}\n',
+    "tagged.conll.txt": b"EU\tB-ORG\nrejects\tO\n\n",
     "twice.jsonl": b'{"text": "a", "id": 5}\n{"text": "b", "id": 5}\n',
     "latin.txt": "fine\nbroké\n".encode("latin-1"),
     "latin.csv": "id,text\n1,fine\n2,broké\n".encode("latin-1"),
@@ -57,6 +59,12 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "bad UTF-8": (["latin.txt", "-o", "out"], ["latin.txt:2: byte 0xe9 at position 4"]),
     "bad UTF-8 in a table": (["latin.csv", "-o", "out"], ["latin.csv:3: byte 0xe9"]),
     "gzip cut off": (["cut.txt.gz", "-o", "out"], ["cut.txt.gz: ", "gzip", "cut off"]),
+    "a key twice in a row": (["key-twice.jsonl", "-o", "out"], ["key-twice.jsonl:2: key 'text' appears twice"]),
+    "CoNLL named txt": (["tagged.conll.txt", "-o", "out"], ["tagged.conll.txt: looks like CoNLL; pass --format conll"]),
+    "a column's name that is no UTF-8": (
+        ["good.txt", "--text-column", os.fsdecode(b"\xff"), "-o", "out"],
+        ["--text-column '\\udcff' is not valid UTF-8"],
+    ),
     "an id twice": (["twice.jsonl", "--id-column", "id", "-o", "out"], ["twice.jsonl:2: id 5", "twice.jsonl:1"]),
     "wrong number of columns": (["columns.conll", "--level", "word", "-o", "out"], ["columns.conll:", "3 columns"]),
     "missing label column": (

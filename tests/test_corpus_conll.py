@@ -9,7 +9,7 @@ from corpus_files import bad_rows, documents, open_corpus, plan, read_all
 
 from bertfeat.corpus import streams
 from bertfeat.errors import InputError
-from bertfeat.records import Column, Document
+from bertfeat.records import BadRow, Column, Document
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
 
@@ -181,5 +181,9 @@ def test_groups_do_not_span_files(tmp_path: Path) -> None:
 def test_a_sentence_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MAX_ROW_BYTES", 100)
     path = _file(tmp_path, "a\tX\n\n" + "word\tX\n" * 50)
-    with pytest.raises(InputError, match=r"a\.conll:3: the row is longer than 100 bytes"):
-        read_all(path, bad_rows="quarantine")
+    with pytest.raises(InputError, match=r"a\.conll:3: the row has 350 bytes, 100 are the most"):
+        read_all(path)
+    good, bad = read_all(path, bad_rows="quarantine")
+    assert isinstance(good, Document)
+    assert isinstance(bad, BadRow)
+    assert (bad.row, bad.raw) == (3, None)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from corpus_files import bad_rows, documents, open_corpus, plan, read_all, texts
 
-from bertfeat.corpus import streams
+from bertfeat.corpus import parquet, streams
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, Document
 
@@ -69,8 +69,12 @@ def test_a_line_of_ten_megabytes_is_read_and_one_beyond_the_limit_refused(
     path = _file(tmp_path, "a.txt", b"short\n" + b"x" * 10_000_000 + b"\nshort\n")
     assert [len(text) for text in texts(path)] == [5, 10_000_000, 5]
     monkeypatch.setattr(streams, "MAX_ROW_BYTES", 1_000_000)
-    with pytest.raises(InputError, match=r"a\.txt:2: the row is longer than 1,000,000 bytes"):
-        read_all(path, bad_rows="quarantine")
+    with pytest.raises(InputError, match=r"a\.txt:2: the row has 10,000,001 bytes, 1,000,000 are the most"):
+        read_all(path)
+    first, bad, last = read_all(path, bad_rows="quarantine")
+    assert isinstance(bad, BadRow)
+    assert (bad.row, bad.raw, last.index, last.row) == (2, None, 2, 3)
+    assert first != last
 
 
 # --- jsonl
@@ -211,7 +215,7 @@ def test_fields_beyond_the_csv_modules_own_limit(tmp_path: Path, monkeypatch: py
     assert len(texts(path)[0]) == 200_000
     monkeypatch.setattr(streams, "MAX_ROW_BYTES", 1000)
     path = _file(tmp_path, "a.csv", 'text\n"' + "x\n" * 2_000 + '"\n')
-    with pytest.raises(InputError, match=r"a\.csv:2: the row is longer"):
+    with pytest.raises(InputError, match=r"a\.csv:2: the row has 4,003 bytes, 1,000 are the most"):
         read_all(path)
 
 
@@ -291,14 +295,13 @@ def test_values_that_python_cannot_hold_are_bad_rows(tmp_path: Path) -> None:
     assert "column 'day' holds a value out of range" in bad.reason
 
 
-def test_a_row_group_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large = {"text": ["a"] * 10, "blob": [bytes([n]) * 9_000 for n in range(10)]}
     path = _parquet(tmp_path, large, row_group_size=5)
-    monkeypatch.setattr(streams, "MAX_ROW_BYTES", 20_000)
+    monkeypatch.setattr(parquet, "MAX_PAGE_BYTES", 20_000)
     assert len(read_all(path)) == 10
-    monkeypatch.setattr(streams, "MAX_ROW_BYTES", 10)
-    with pytest.raises(InputError, match=r"a\.parquet: row group 0 holds [\d,]+ bytes"):
-        read_all(path)
+    with pytest.raises(InputError, match=r"a\.parquet: row group 0 has a page of 45,[\d]+ bytes in column 'blob'"):
+        read_all(path, keep_columns="blob", levels="sentence")
 
 
 def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from bertfeat.config import ExtractConfig
+from bertfeat.corpus import streams
 from bertfeat.corpus.rows import Content, Row, RowError, Start
 from bertfeat.corpus.sentences import (
     NEW_DOCUMENT,
@@ -115,7 +116,7 @@ class ConllReader(SentenceReader):
 
 def _layout_of(lines: Iterable[bytes]) -> Layout | None:
     """Tell the layout from the first word lines; None where there is none."""
-    head = list(islice(_stripped(lines), SNIFFED_LINES))
+    head = list(_head(_stripped(lines)))
     first = next((line for line in head if line), None)
     if first is None:
         return None
@@ -128,8 +129,17 @@ def _layout_of(lines: Iterable[bytes]) -> Layout | None:
     return Layout(separator, n_columns, is_indexed=False)
 
 
+def _head(lines: Iterable[bytes]) -> Iterator[bytes]:
+    n_bytes = 0
+    for line in islice(lines, SNIFFED_LINES):
+        n_bytes += len(line)
+        if n_bytes > streams.MAX_ROW_BYTES:
+            return
+        yield line
+
+
 def _n_columns(line: bytes, separator: str | None) -> int:
-    return line.count(b"\t") + 1 if separator else len(line.split())
+    return line.count(b"\t") + 1 if separator else len(line.split(None, streams.MAX_ROW_VALUES))
 
 
 def _stripped(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -20,9 +20,13 @@ from bertfeat.corpus.rows import (
     check_columns,
     content_of,
     decode,
+    fault,
+    n_values,
     needed_columns,
+    size_of,
     without_blank_tail,
 )
+from bertfeat.corpus.streams import LongLine
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
@@ -75,7 +79,7 @@ class DelimitedReader(TextReader):
         try:
             content = self._content(record.fields)
         except RowError as error:
-            content = Fault(str(error), record.raw)
+            content = fault(error, record.raw)
         return Row(record.offset, record.row, None, content)
 
     def _content(self, fields: list[str] | RowError) -> Content:
@@ -90,7 +94,7 @@ class DelimitedReader(TextReader):
         return content_of({name: fields[place] for name, place in self._columns.items()}, self.config)
 
     def _records(self, start: Start) -> Iterator[_Record]:
-        feed = _Feed(self, start)
+        feed = _Feed(self, start, self._delimiter)
         parser = csv.reader(feed, delimiter=self._delimiter, strict=True)
         while True:
             feed.begin()
@@ -99,6 +103,8 @@ class DelimitedReader(TextReader):
                 fields = next(parser)
             except StopIteration:
                 return
+            except RowError as error:
+                fields = error
             except csv.Error as error:
                 fields = RowError(f'no {self.file.format}: {error}; write fields with quotes inside as "...""..."')
             yield feed.record(fields)
@@ -107,15 +113,15 @@ class DelimitedReader(TextReader):
 class _Feed:
     """Hands lines to the csv module, and keeps the bytes of the record that it is at."""
 
-    def __init__(self, reader: DelimitedReader, start: Start) -> None:
-        self._path = reader.file.path
+    def __init__(self, reader: DelimitedReader, start: Start, delimiter: str) -> None:
         self._lines = reader.lines(start)
+        self._delimiter = delimiter.encode()
         self.begin()
 
     def begin(self) -> None:
         """Start a record at the next line."""
         self._raw: list[bytes] = []
-        self._n_bytes = 0
+        self._n_bytes = self._n_values = 0
         self._offset = self._row = 0
         self._fault: RowError | None = None
 
@@ -127,16 +133,37 @@ class _Feed:
         if not self._raw:
             self._offset, self._row = offset, row
         self._raw.append(line)
-        self._n_bytes += len(line)
-        if self._n_bytes > streams.MAX_ROW_BYTES:
-            raise streams.too_large(self._path, self._row)
+        self._n_bytes += size_of(line)
+        self._n_values += line.count(self._delimiter)
+        if self._n_values > streams.MAX_ROW_VALUES:
+            self._n_values = n_values(b"".join(self._raw), self._delimiter)
+        if self._n_bytes > streams.MAX_ROW_BYTES or self._n_values > streams.MAX_ROW_VALUES:
+            raise self._pass_over()
         try:
             return decode(line)
         except RowError as error:
-            # The record must end where it would with good bytes: go on, and report it once it is whole.
+            # The record must end where it would with good bytes: read on, and report it once it is whole.
             self._fault = self._fault or error
             return line.decode(errors="replace")
 
+    def _pass_over(self) -> RowError:
+        """Read to the end of a record that is too large, which is a line where its quotes are closed."""
+        n_quotes = sum(map(_n_quotes, self._raw))
+        self._raw = [LongLine(self._raw[0][:100])]
+        while n_quotes % 2:
+            _, _, line = next(self._lines, (0, 0, None))
+            if line is None:
+                break
+            self._n_bytes += size_of(line)
+            n_quotes += _n_quotes(line)
+        too_long = self._n_bytes > streams.MAX_ROW_BYTES
+        return RowError(streams.too_long(self._n_bytes) if too_long else streams.too_many("fields"))
+
     def record(self, fields: list[str] | RowError) -> _Record:
         """Return the record that has been read, bad where one of its bytes was."""
-        return _Record(self._offset, self._row, b"".join(self._raw), self._fault or fields)
+        raw = self._raw[0] if len(self._raw) == 1 else b"".join(self._raw)
+        return _Record(self._offset, self._row, raw, self._fault or fields)
+
+
+def _n_quotes(line: bytes) -> int:
+    return line.n_quotes if isinstance(line, LongLine) else line.count(b'"')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from bertfeat.errors import InputError
 from bertfeat.records import DocId
 
 MAX_MEMORY_BYTES = 64 * 1024 * 1024
@@ -62,11 +64,12 @@ class IdRegister:
         number = xxhash.xxh3_128_intdigest(str(doc_id).encode())
         self._entries += _ENTRY.pack(number >> 64, number & 0xFFFF_FFFF_FFFF_FFFF, index)
         if len(self._entries) >= self._max_memory:
-            self._spill()
+            with _disk_errors():
+                self._spill()
 
     def _spill(self) -> None:
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="bertfeat-ids-")
+            self._folder = tempfile.TemporaryDirectory(prefix="bertfeat-ids-", ignore_cleanup_errors=True)
         entries = _as_array(self._entries)
         partitions = entries["high"] % N_PARTITIONS
         order = np.argsort(partitions, kind="stable")
@@ -80,8 +83,9 @@ class IdRegister:
 
     def find_duplicate(self) -> Duplicate | None:
         """Return the first row, in corpus order, whose id stands before it already, with the row that had it."""
-        found = (_first_duplicate(entries) for entries in self._partitions())
-        return min((pair for pair in found if pair is not None), key=lambda pair: pair.second, default=None)
+        with _disk_errors():
+            found = (_first_duplicate(entries) for entries in self._partitions())
+            return min((pair for pair in found if pair is not None), key=lambda pair: pair.second, default=None)
 
     def _partitions(self) -> Iterator[npt.NDArray[np.void]]:
         if self._folder is None:
@@ -91,6 +95,19 @@ class IdRegister:
             self._spill()
         for path in Path(self._folder.name).iterdir():
             yield _as_array(path.read_bytes())
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Name the folder for temporary files where it cannot be used."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or tempfile.tempdir or "the folder for temporary files"
+        raise InputError(
+            f"the ids do not fit in memory, and {where} cannot hold them ({error.strerror or error}); free space "
+            "there, or set TMPDIR to another folder"
+        ) from error
 
 
 def _as_array(entries: bytes | bytearray) -> npt.NDArray[np.void]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from bertfeat.config import CorpusFormat, ExtractConfig, flag
 from bertfeat.corpus.conll import ConllReader
 from bertfeat.corpus.conllu import ConlluReader
 from bertfeat.corpus.delimited import DelimitedReader
+from bertfeat.corpus.disguise import SNIFFED_BYTES, conll_format
 from bertfeat.corpus.jsonl import JsonlReader
 from bertfeat.corpus.lines import LineReader
 from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.corpus.rows import Reader
+from bertfeat.corpus.streams import open_stream
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
@@ -63,4 +66,22 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
             "document's label with --keep-columns",
             path=file.path,
         )
-    return _READERS[corpus_format](file, config)
+    is_guessed = config.format is CorpusFormat.AUTO
+    if is_guessed and corpus_format is CorpusFormat.TXT:
+        _refuse_conll(file)
+    try:
+        return _READERS[corpus_format](file, config)
+    except InputError:
+        if is_guessed and corpus_format in (CorpusFormat.CSV, CorpusFormat.TSV):
+            _refuse_conll(file)
+        raise
+
+
+def _refuse_conll(file: InputFile) -> None:
+    """Refuse a file whose ending names another format, but whose lines look like CoNLL."""
+    with closing(open_stream(file)) as stream:
+        found = conll_format(stream.read(SNIFFED_BYTES))
+    if found is not None:
+        raise InputError(
+            f"looks like CoNLL; pass --format {found} (or --format {file.format} if it is not)", path=file.path
+        )

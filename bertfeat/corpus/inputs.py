@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -32,6 +33,7 @@ _FORMATS = {
     ".bio": CorpusFormat.CONLL,
     ".conllu": CorpusFormat.CONLLU,
 }
+_CONLL = (CorpusFormat.CONLL, CorpusFormat.CONLLU)
 # The names that pyarrow gives the codecs.
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _OTHER_ARCHIVES = {".7z", ".bz2", ".lz4", ".rar", ".tar", ".tgz", ".xz", ".zip"}
@@ -52,10 +54,14 @@ def resolve_inputs(
     """
     files: list[InputFile] = []
     for argument in arguments:
-        if argument == STDIN:
-            files.append(_describe_stdin(spooled, corpus_format))
-        else:
-            files += [_describe(path, corpus_format) for path in _expand(argument)]
+        try:
+            if argument == STDIN:
+                files.append(_describe_stdin(spooled, corpus_format))
+            else:
+                files += [_describe(path, corpus_format) for path in _expand(argument)]
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InputError(f"cannot be read ({reason}); check the path and its permissions", path=argument) from error
     return tuple(files)
 
 
@@ -67,6 +73,8 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
     Raises:
         InputError: The disk is full, or the stream breaks off.
     """
+    if _is_endless(stream):
+        raise InputError("standard input is a device, which may never end; pipe a file in")
     digest = xxhash.xxh3_128()
     with tempfile.NamedTemporaryFile(dir=folder, prefix="stdin-", delete=False) as out:
         path = Path(out.name)
@@ -80,6 +88,17 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
             reason = f"standard input cannot be copied here ({error.strerror}); check the disk and the pipe"
             raise InputError(reason, path=str(folder)) from error
     return path.rename(folder / f"stdin-{digest.hexdigest()}")
+
+
+def _is_endless(stream: BinaryIO) -> bool:
+    """Tell whether a stream is a device such as /dev/zero; a terminal and /dev/null end."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False  # a stream in memory
+    return (
+        stat.S_ISCHR(status.st_mode) and not stream.isatty() and not os.path.samestat(status, Path(os.devnull).stat())
+    )
 
 
 def _describe_stdin(spooled: Path | None, corpus_format: CorpusFormat) -> InputFile:
@@ -152,6 +171,9 @@ def _format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, st
         endings.pop()
     ending = endings[-1] if endings else ""
     found = _FORMATS.get(ending)
+    inner = _FORMATS.get(endings[-2]) if len(endings) > 1 else None
+    if corpus_format is CorpusFormat.AUTO and found is CorpusFormat.TXT and inner in _CONLL:
+        raise InputError(f"looks like CoNLL; pass --format {inner} (or --format txt if it is not)", path=path)
     if corpus_format is not CorpusFormat.AUTO:
         found = corpus_format
     if found is None:

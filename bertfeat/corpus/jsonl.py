@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from bertfeat.config import ExtractConfig
+from bertfeat.corpus import streams
 from bertfeat.corpus.rows import (
     INT64,
     Content,
@@ -17,7 +18,10 @@ from bertfeat.corpus.rows import (
     TextReader,
     content_of,
     decode,
+    fault,
     missing_column,
+    n_values,
+    shown,
     used_columns,
     without_blank_tail,
 )
@@ -29,7 +33,16 @@ def _refuse_constant(literal: str) -> NoReturn:
     raise RowError(f"{literal} is no JSON; write null")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise RowError(f"key {shown(twice)} appears twice in one object; keep one of them")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_object)
 
 
 class JsonlReader(TextReader):
@@ -52,10 +65,11 @@ class JsonlReader(TextReader):
             try:
                 content = self._content(raw)
             except RowError as error:
-                content = Fault(str(error), raw)
+                content = fault(error, raw)
             yield Row(at, number, None, content)
 
     def _content(self, raw: bytes) -> Content:
+        _check_n_values(raw)
         record = _parse(decode(strip_line_end(raw)))
         for name in self._used:
             if name not in record:
@@ -73,6 +87,14 @@ class JsonlReader(TextReader):
                 raise RowError(f"kept column {name!r} holds a {type(value).__name__}; keep plain values only")
             if isinstance(value, int) and value not in INT64:
                 raise RowError(f"kept column {name!r} holds {value}, which is no 64-bit integer; write it as a string")
+
+
+def _check_n_values(raw: bytes) -> None:
+    if len(raw) <= streams.MAX_ROW_VALUES:
+        return
+    # Escaped quotes do not end a string.
+    if n_values(raw.replace(b"\\\\", b"").replace(b'\\"', b""), b",[{") > streams.MAX_ROW_VALUES:
+        raise RowError(streams.too_many("values"))
 
 
 def _parse(line: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bertfeat.corpus.rows import Content, Fault, Row, RowError, Start, TextReader, decode
+from bertfeat.corpus.rows import Content, Row, RowError, Start, TextReader, decode, fault
 from bertfeat.corpus.streams import strip_line_end
 
 PAIR_SEPARATOR = " ||| "
@@ -20,7 +20,7 @@ class LineReader(TextReader):
             try:
                 text = decode(strip_line_end(raw))
             except RowError as error:
-                yield Row(at, number, None, Fault(str(error), raw))
+                yield Row(at, number, None, fault(error, raw))
                 continue
             yield Row(at, number, None, _pair(text) if split else Content(text))
 

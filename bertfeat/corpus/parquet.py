@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import streams
+from bertfeat.corpus.pagesizes import DELTA_BYTE_ARRAY, DICTIONARIES, Chunk, DamagedParquet, measure_pages, read_groups
 from bertfeat.corpus.rows import Content, Fault, Reader, Row, RowError, Start, check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
@@ -18,6 +20,10 @@ from bertfeat.storage import ObjectPath, as_path
 
 # A batch lives in memory as Python objects; a few hundred rows keep that small and cost no speed.
 BATCH_ROWS = 512
+# The most that is decoded at once; a row of `MAX_ROW_BYTES` may share its page with another.
+MAX_PAGE_BYTES = 2 * streams.MAX_ROW_BYTES
+# The most values in the lists of one row group: Arrow needs some twelve bytes for each, and all may be in one row.
+MAX_LIST_VALUES = 32_000_000
 
 
 class ParquetReader(Reader):
@@ -26,24 +32,51 @@ class ParquetReader(Reader):
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)
         self._columns = needed_columns(config)
-        with self._readable():
-            self._parquet = _open(file.path)
+        with ExitStack() as on_error, self._readable():
+            # Arrow is given no file whose footer this reader cannot read.
+            self._source = on_error.enter_context(_open_source(file.path))
+            self._groups = read_groups(self._source)
+            self._parquet = on_error.enter_context(_open(file.path))
             schema = self._parquet.schema_arrow
-        try:
             check_columns(file.path, schema.names, config)
-            self._check_types({name: _plain_type(schema.field(name).type) for name in self._columns})
-            self._check_row_groups()
-        except InputError:
-            self.close()
-            raise
-        self.kept_types = {name: _plain_type(schema.field(name).type) for name in config.keep_columns}
+            self._types = {name: _plain_type(schema.field(name).type) for name in self._columns}
+            self._check_types(self._types)
+            if leaves := self._repeating_leaves():
+                # The words of a list stay in their dictionary until they are counted: a row may repeat one a million
+                # times.
+                self._parquet.close()
+                self._parquet = on_error.enter_context(_open(file.path, leaves))
+            on_error.pop_all()
+        self.kept_types = {name: self._types[name] for name in config.keep_columns}
         self._rest: tuple[int, Iterator[Row]] | None = None
+
+    def _repeating_leaves(self) -> list[int]:
+        """Return the columns of strings inside lists and structs, by number, that are encoded with a dictionary."""
+        leaves = set()
+        for group in self._groups:
+            for place, chunk in enumerate(group.chunks):
+                if not chunk.is_bytes or not self._is_nested(chunk):
+                    continue
+                _, encodings = measure_pages(self._source, chunk)
+                if DELTA_BYTE_ARRAY in encodings:
+                    raise InputError(
+                        f"column {chunk.path[0]!r} has lists in the encoding DELTA_BYTE_ARRAY, which are not read; "
+                        "write them in another",
+                        path=self.file.path,
+                    )
+                if encodings & DICTIONARIES:
+                    leaves.add(place)
+        return sorted(leaves)
+
+    def _is_nested(self, chunk: Chunk) -> bool:
+        return len(chunk.path) > 1 and chunk.path[0] in self._columns
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
+        # Arrow's Python side decodes names and numbers of a damaged footer as they are.
+        except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
             reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
             raise InputError(
                 f"Parquet that cannot be read ({reason}); write the file again", path=self.file.path
@@ -51,7 +84,9 @@ class ParquetReader(Reader):
 
     def close(self) -> None:
         """Close the file."""
-        self._parquet.close()
+        with suppress(OSError, pa.ArrowException):
+            self._parquet.close()
+            self._source.close()
 
     def _check_types(self, types: Mapping[str, Any]) -> None:
         config = self.config
@@ -71,22 +106,40 @@ class ParquetReader(Reader):
         if not check(types[column]):
             raise InputError(f"column {column!r} is {types[column]}, not {wanted}", path=self.file.path)
 
-    def _check_row_groups(self) -> None:
-        """Refuse row groups that would not fit in memory: their columns are decoded as a whole."""
-        metadata = self._parquet.metadata
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            chunks = (group.column(place) for place in range(group.num_columns))
-            n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks if self._is_needed(chunk.path_in_schema))
-            if n_bytes > streams.MAX_ROW_BYTES:
-                raise InputError(
-                    f"row group {number} holds {n_bytes:,} bytes in the columns needed, {streams.MAX_ROW_BYTES:,} are "
-                    "the most; write the file with smaller row groups",
-                    path=self.file.path,
-                )
+    def _batch_rows(self, number: int) -> int:
+        """Return how many rows of a row group fit in memory when decoded at once.
 
-    def _is_needed(self, path: str) -> bool:
-        return any(path == name or path.startswith(name + ".") for name in self._columns)
+        Arrow decompresses page by page. A value is at most as large as the largest page of its column, but many rows
+        may repeat it at no cost. The strings of lists stay in their dictionary.
+
+        Raises:
+            InputError: A page or a column of lists is too large.
+        """
+        row_bytes = 1
+        for chunk in self._groups[number].chunks:
+            if chunk.path[:1] and chunk.path[0] in self._columns:
+                n_bytes, _ = measure_pages(self._source, chunk)
+                self._check_chunk(number, chunk, n_bytes)
+                if chunk.is_bytes and not self._is_nested(chunk):
+                    row_bytes += n_bytes
+        return max(1, min(BATCH_ROWS, MAX_PAGE_BYTES // row_bytes))
+
+    def _check_chunk(self, number: int, chunk: Chunk, n_bytes: int) -> None:
+        name = ".".join(chunk.path)
+        if len(chunk.path) == 1 and chunk.n_values != self._groups[number].n_rows:
+            raise DamagedParquet(f"column {name!r} of row group {number} does not have one value per row")
+        if n_bytes > MAX_PAGE_BYTES:
+            raise InputError(
+                f"row group {number} has a page of {n_bytes:,} bytes in column {name!r}, {MAX_PAGE_BYTES:,} are the "
+                "most that are read; write the file with smaller row groups",
+                path=self.file.path,
+            )
+        if self._is_nested(chunk) and chunk.n_values > MAX_LIST_VALUES:
+            raise InputError(
+                f"row group {number} has {chunk.n_values:,} values in the lists of column {name!r}, "
+                f"{MAX_LIST_VALUES:,} are the most that are read; write the file with smaller row groups",
+                path=self.file.path,
+            )
 
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield the rows from a row on.
@@ -104,24 +157,35 @@ class ParquetReader(Reader):
 
     def _rows_from(self, offset: int) -> Iterator[Row]:
         first = 0
-        metadata = self._parquet.metadata
-        for number in range(metadata.num_row_groups):
-            n_rows = metadata.row_group(number).num_rows
-            if first + n_rows > offset:
+        for number, group in enumerate(self._groups):
+            if first + group.n_rows > offset:
                 yield from self._rows_of_group(number, first, max(offset - first, 0))
-            first += n_rows
+            first += group.n_rows
 
     def _rows_of_group(self, number: int, first: int, skip: int) -> Iterator[Row]:
         """Yield the rows of a row group, whose first row is `first`, without its first `skip` rows."""
+        end = first + self._groups[number].n_rows
         with self._readable():
-            batches = self._parquet.iter_batches(BATCH_ROWS, row_groups=[number], columns=list(self._columns))
-            for batch in batches:
+            n_rows = self._batch_rows(number)
+            for batch in self._parquet.iter_batches(n_rows, row_groups=[number], columns=list(self._columns)):
                 if skip < batch.num_rows:
                     yield from self._rows_of_batch(batch.slice(skip), first + skip)
                 first += batch.num_rows
                 skip = max(skip - batch.num_rows, 0)
+            if first != end:
+                # Arrow passes over pages of unknown types.
+                raise InputError(
+                    f"row group {number} ends {end - first:,} rows early; write the file again", path=self.file.path
+                )
 
     def _rows_of_batch(self, batch: Any, first: int) -> Iterator[Row]:
+        if _excess(batch) is not None and batch.num_rows > 1:
+            for place in range(batch.num_rows):
+                yield from self._rows_of_batch(batch.slice(place, 1), first + place)
+            return
+        if reason := _excess(batch):
+            yield Row(first, first + 1, None, Fault(reason, None))
+            return
         columns = [_values(batch.column(name)) for name in self._columns]
         for place, values in enumerate(zip(*columns, strict=True)):
             yield Row(first + place, first + place + 1, None, self._content(values))
@@ -136,9 +200,58 @@ class ParquetReader(Reader):
             return Fault(str(error), None)
 
 
-def _open(path: str) -> pq.ParquetFile:
+def _open_source(path: str) -> BinaryIO:
     place = as_path(path)
-    return pq.ParquetFile(place.open(), pre_buffer=True) if isinstance(place, ObjectPath) else pq.ParquetFile(path)
+    return cast("BinaryIO", place.open() if isinstance(place, ObjectPath) else pa.OSFile(path))
+
+
+def _open(path: str, dictionaries: Sequence[int] | None = None) -> pq.ParquetFile:
+    place = as_path(path)
+    if isinstance(place, ObjectPath):
+        return pq.ParquetFile(place.open(), pre_buffer=True, read_dictionary=dictionaries)
+    # A stream, for Arrow would else read a row group's columns whole.
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, read_dictionary=dictionaries)
+
+
+def _excess(batch: Any) -> str | None:
+    """Return why a batch of rows is too large to become Python objects, if it is."""
+    sizes = [_size(column) for column in batch.columns]
+    n_bytes = sum(size for size, _ in sizes)
+    if n_bytes > streams.MAX_ROW_BYTES:
+        return streams.too_long(n_bytes)
+    n_values = sum(count for _, count in sizes)
+    return streams.too_many("values") if n_values > streams.MAX_ROW_VALUES else None
+
+
+def _size(values: Any) -> tuple[int, int]:
+    """Return the bytes that values take when each has a copy of its own, and how many values they hold inside."""
+    kind = values.type
+    if isinstance(values, pa.ExtensionArray):
+        return _size(values.storage)
+    if pa.types.is_dictionary(kind):
+        lengths = pc.take(_lengths(values.dictionary), values.indices)
+        return pc.sum(lengths).as_py() or 0, len(values)
+    if pa.types.is_map(kind):
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        parts = [values.keys.slice(first, last - first), values.items.slice(first, last - first)]
+    elif pa.types.is_struct(kind):
+        parts = values.flatten()
+    elif _is_list(kind) and not pa.types.is_null(kind):
+        parts = [values.flatten()]
+    else:
+        return pc.sum(_lengths(values)).as_py() or 0, len(values)
+    sizes = [_size(part) for part in parts]
+    return sum(n_bytes for n_bytes, _ in sizes), sum(n_values for _, n_values in sizes)
+
+
+def _lengths(values: Any) -> Any:
+    """Return the bytes of each value."""
+    kind = values.type
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        values = values.cast(pa.large_binary())
+    elif not (_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)) or pa.types.is_null(kind):
+        return pa.repeat(values.nbytes // max(len(values), 1), len(values))
+    return pc.binary_length(values)
 
 
 class _Unreadable:

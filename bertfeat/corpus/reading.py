@@ -15,12 +15,16 @@ from bertfeat.corpus.schema import CorpusSchema, SchemaSurvey
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, DocId, Document, InputFile, ShardSpec
 
+# Bytes from which on a bad row counts in the size of a shard.
+_LARGE_BAD_ROW = 1_000_000
+
 
 class ScannedRow(NamedTuple):
     """What planning needs to know of a row.
 
     `index` is the row's 0-based number in the corpus; `file`, `offset`, `row` and `state` are where it starts, as in
-    `FileSlice`; `n_bytes` are the UTF-8 bytes of its texts (0 in a bad row); `group` names its document.
+    `FileSlice`; `n_bytes` are the UTF-8 bytes of its texts (of a bad row, its raw bytes if they are over a
+    million, else 0); `group` names its document.
     """
 
     # A tuple, for it is made faster than a frozen dataclass, which counts in a corpus of a hundred million rows. No
@@ -140,7 +144,10 @@ class Corpus:
         group = _group_name(number, content.group)
         if isinstance(content, Fault):
             bad = self._bad_row(index, path, row.row, content)
-            return ScannedRow(index, number, path, row.offset, row.row, row.state, 0, group, None, bad)
+            # Bad rows cost nothing, but their bytes are held until the shard is done: few large ones make a shard.
+            n_raw = len(content.raw or b"")
+            n_bytes = n_raw if n_raw > _LARGE_BAD_ROW else 0
+            return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, None, bad)
         n_bytes = _n_bytes(content.text)
         if content.text_pair is not None:
             n_bytes += _n_bytes(content.text_pair)

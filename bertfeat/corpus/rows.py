@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import marshal
 import re
 import textwrap
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.streams import open_stream, read_lines
+from bertfeat.corpus import streams
+from bertfeat.corpus.streams import LongLine, open_stream, read_lines
 from bertfeat.errors import InputError
 from bertfeat.records import DocId, InputFile
 
@@ -100,19 +105,31 @@ class TextReader(Reader):
 
     def lines(self, start: Start) -> Iterator[tuple[int, int, bytes]]:
         """Yield (byte offset, line number, line with its end) from a line on."""
-        return read_lines(self._stream, self.file.path, start.offset, start.row)
+        return read_lines(self._stream, start.offset, start.row)
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
 
 
+def size_of(line: bytes) -> int:
+    """Return the bytes of a line, a `LongLine` too."""
+    return line.n_bytes if isinstance(line, LongLine) else len(line)
+
+
+def fault(error: RowError, raw: bytes, group: DocId | None = None) -> Fault:
+    """Return why a row cannot be read, with its bytes unless there are too many."""
+    return Fault(str(error), None if isinstance(raw, LongLine) else raw, group)
+
+
 def decode(raw: bytes) -> str:
     """Return the text of UTF-8 bytes.
 
     Raises:
-        RowError: A byte is no UTF-8; the reason names it and its 0-based position.
+        RowError: The line is too long, or a byte is no UTF-8; the reason names it and its 0-based position.
     """
+    if isinstance(raw, LongLine):
+        raise RowError(streams.too_long(raw.n_bytes))
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -195,7 +212,8 @@ def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:
     )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value as a message shows it, cut to 40 characters."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -206,18 +224,18 @@ def _text(column: str, value: object) -> str:
     if value is None:
         raise RowError(f"column {column!r} is null; give it a text, if only an empty one")
     hint = "; pass --is-split-into-words for lists of words" if isinstance(value, list) else ""
-    raise RowError(f"column {column!r} holds {_shown(value)}, which is no text{hint}")
+    raise RowError(f"column {column!r} holds {shown(value)}, which is no text{hint}")
 
 
 def _words(column: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        what = "null" if value is None else _shown(value)
+        what = "null" if value is None else shown(value)
         raise RowError(
             f"column {column!r} holds {what}, which is no list of words; drop --is-split-into-words for texts"
         )
     for position, word in enumerate(value):
         if not isinstance(word, str):
-            raise RowError(f"column {column!r} holds {_shown(word)} at position {position}, which is no word")
+            raise RowError(f"column {column!r} holds {shown(word)} at position {position}, which is no word")
     return tuple(map(clean, value))
 
 
@@ -226,7 +244,7 @@ def _identifier(column: str, value: object) -> DocId:
         return clean(value)
     if isinstance(value, int) and not isinstance(value, bool) and value in INT64:
         return value
-    what = "null" if value is None else _shown(value)
+    what = "null" if value is None else shown(value)
     raise RowError(f"id column {column!r} holds {what}; an id is a string or a 64-bit integer")
 
 
@@ -237,7 +255,7 @@ def _group(column: str, value: object) -> DocId | None:
         return clean(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise RowError(f"document column {column!r} holds {_shown(value)}; a document's name is a string or an integer")
+    raise RowError(f"document column {column!r} holds {shown(value)}; a document's name is a string or an integer")
 
 
 def _kept(value: object) -> object:
@@ -249,20 +267,72 @@ def _labels(record: Mapping[str, Any], column: str | None, n_words: int) -> Mapp
         return _NOTHING
     value = record[column]
     if not isinstance(value, list):
-        raise RowError(f"label column {column!r} holds {_shown(value)}, which is no list with a label for each word")
+        raise RowError(f"label column {column!r} holds {shown(value)}, which is no list with a label for each word")
     if len(value) != n_words:
         raise RowError(f"label column {column!r} has {len(value)} labels for {n_words} words; give each word one")
     return {"label": [None if label is None else clean(str(label)) for label in value]}
 
 
+def n_values(raw: bytes, marks: bytes) -> int:
+    """Return how many of the bytes `marks` a row has outside double quotes, or anywhere if these are few.
+
+    Each value of a parsed row takes up to a hundred bytes of memory, however short it is: count them before parsing.
+    """
+    n_marks = sum(map(raw.count, marks))
+    if n_marks <= streams.MAX_ROW_VALUES:
+        return n_marks
+    n_marks = is_quoted = 0
+    for start in range(0, len(raw), streams.BLOCK_BYTES):
+        block = np.frombuffer(raw, np.uint8, min(streams.BLOCK_BYTES, len(raw) - start), start)
+        inside = (np.cumsum(block == ord('"')) + is_quoted) % 2
+        n_marks += int(np.count_nonzero(np.isin(block, list(marks)) & (inside == 0)))
+        is_quoted = int(inside[-1])
+    return n_marks
+
+
+# Blank rows at the end of a file may be millions: beyond these, they are held compressed.
+_HELD_ROWS = 1000
+_HELD_BYTES = 1 << 20
+
+
 def without_blank_tail(rows: Iterable[Row]) -> Iterator[Row]:
     """Drop the blank lines that end a file; blank lines before a row stay the bad rows that they are."""
-    held: list[Row] = []
+    held = _HeldRows()
     for row in rows:
-        raw = row.content.raw if isinstance(row.content, Fault) else None
-        if raw is not None and not raw.strip():
-            held.append(row)
+        content = row.content
+        if isinstance(content, Fault) and content.raw is not None and content.raw.isspace():
+            held.add(row, content.reason, content.raw)
             continue
-        yield from held
-        held.clear()
+        if held.n_rows:
+            yield from held.release()
+            held = _HeldRows()
         yield row
+
+
+class _HeldRows:
+    """Bad rows in order, most of them as compressed bytes; their places as differences, which compress best."""
+
+    def __init__(self) -> None:
+        self._packed: list[bytes] = []
+        self._rows: list[tuple[int, int, str, bytes]] = []
+        self._n_bytes = self._offset = self._row = 0
+        self.n_rows = 0
+
+    def add(self, row: Row, reason: str, raw: bytes) -> None:
+        """Hold one more row."""
+        self._rows.append((row.offset - self._offset, row.row - self._row, reason, raw))
+        self._offset, self._row = row.offset, row.row
+        self._n_bytes += len(raw)
+        self.n_rows += 1
+        if len(self._rows) >= _HELD_ROWS or self._n_bytes >= _HELD_BYTES:
+            self._packed.append(zlib.compress(marshal.dumps(self._rows)))
+            self._rows, self._n_bytes = [], 0
+
+    def release(self) -> Iterator[Row]:
+        """Yield the rows."""
+        offset = row = 0
+        for packed in (*self._packed, None):
+            rows = self._rows if packed is None else marshal.loads(zlib.decompress(packed))
+            for offset_step, row_step, reason, raw in rows:
+                offset, row = offset + offset_step, row + row_step
+                yield Row(offset, row, None, Fault(reason, raw))

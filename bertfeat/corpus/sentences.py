@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import streams
-from bertfeat.corpus.rows import Content, Fault, Row, RowError, Start, TextReader, decode
+from bertfeat.corpus.rows import Content, Fault, Row, RowError, Start, TextReader, decode, fault, size_of
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
@@ -28,6 +28,31 @@ class LineKind(Enum):
     BLANK = auto()
     BOUNDARY = auto()
     COMMENT = auto()
+
+
+class _Sentence:
+    """The word lines of a sentence: where it starts, and its lines unless they are too many."""
+
+    def __init__(self) -> None:
+        self.offset = self.row = self.n_bytes = self._n_values = 0
+        self.lines: list[NumberedLine] = []
+
+    def add(self, offset: int, number: int, line: bytes) -> None:
+        """Take a line."""
+        if not self.n_bytes:
+            self.offset, self.row = offset, number
+        self.n_bytes += size_of(line)
+        self._n_values += 1 + line.count(b" ") + line.count(b"\t")
+        if self.excess() is None:
+            self.lines.append((number, line))
+        else:
+            self.lines.clear()
+
+    def excess(self) -> str | None:
+        """Return why the sentence is not read, if it is too large."""
+        if self.n_bytes > streams.MAX_ROW_BYTES:
+            return streams.too_long(self.n_bytes)
+        return streams.too_many("words and tags") if self._n_values > streams.MAX_ROW_VALUES else None
 
 
 class SentenceReader(TextReader):
@@ -52,31 +77,29 @@ class SentenceReader(TextReader):
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield a row a sentence, from a line on."""
         n_borders = int(start.state or 0)
-        sentence: list[NumberedLine] = []
-        offset, n_bytes = start.offset, 0
+        sentence = _Sentence()
         for at, number, line in self.lines(start):
             kind = self.kind_of(line)
             if kind is LineKind.WORD:
-                if not sentence:
-                    offset, n_bytes = at, 0
-                sentence.append((number, line))
-                n_bytes += len(line)
-                if n_bytes > streams.MAX_ROW_BYTES:
-                    raise streams.too_large(self.file.path, sentence[0][0])
-            elif kind is not LineKind.COMMENT and sentence:
-                yield self._row(offset, sentence, n_borders)
-                sentence = []
+                sentence.add(at, number, line)
+            elif kind is not LineKind.COMMENT and sentence.n_bytes:
+                yield self._row(sentence, n_borders)
+                sentence = _Sentence()
             n_borders += kind is LineKind.BOUNDARY
-        if sentence:
-            yield self._row(offset, sentence, n_borders)
+        if sentence.n_bytes:
+            yield self._row(sentence, n_borders)
 
-    def _row(self, offset: int, sentence: Sequence[NumberedLine], n_borders: int) -> Row:
+    def _row(self, sentence: _Sentence, n_borders: int) -> Row:
         content: Content | Fault
-        try:
-            content = self.content_of(sentence)._replace(group=n_borders)
-        except RowError as error:
-            content = Fault(str(error), b"".join(line for _, line in sentence), n_borders)
-        return Row(offset, sentence[0][0], str(n_borders), content)
+        reason = sentence.excess()
+        if reason is not None:
+            content = Fault(reason, None, n_borders)
+        else:
+            try:
+                content = self.content_of(sentence.lines)._replace(group=n_borders)
+            except RowError as error:
+                content = fault(error, b"".join(line for _, line in sentence.lines), n_borders)
+        return Row(sentence.offset, sentence.row, str(n_borders), content)
 
     def fields_of(self, number: int, line: bytes, separator: str | None) -> list[str]:
         r"""Return the fields of a word line; `separator` is a tab, or None for any run of blanks.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
@@ -16,11 +17,15 @@ from bertfeat.storage import ObjectPath, as_path
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-# The longest line, CSV record, CoNLL sentence or Parquet row group that is read. One row is held in memory whole, and
-# a file without line ends must be an error rather than the end of the machine's memory.
-MAX_ROW_BYTES = 256 * 1024 * 1024
+# The largest line, CSV record, CoNLL sentence or Parquet row that is read, and the most fields or words in one. A row
+# is held in memory whole, several times over while it is parsed, and a small compressed file may hold a huge one.
+MAX_ROW_BYTES = 64_000_000
+MAX_ROW_VALUES = 1_000_000
 BLOCK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"
+_SHOWN_BYTES = 100
+# What zlib and zstd say of bytes that do not begin a stream.
+_NOT_A_BEGINNING = ("header check", "compression method", "frame descriptor")
 
 
 class _Decompressed(io.RawIOBase):
@@ -58,10 +63,13 @@ class _Decompressed(io.RawIOBase):
         if whence == io.SEEK_CUR:
             offset += self._position
         if self._file.compression is None:
-            self._position = self._source.seek(offset)
+            try:
+                self._position = self._source.seek(offset)
+            except OSError as error:
+                raise self._unreadable(error) from error
             return self._position
         if offset < self._position:
-            self._source.close()
+            self._close_source()
             self._open()
         while self._position < offset and self._advance(offset - self._position):
             pass
@@ -74,18 +82,51 @@ class _Decompressed(io.RawIOBase):
         try:
             n_bytes = int(self._source.readinto(buffer))
         except OSError as error:
-            what = self._file.compression or "file"
-            raise InputError(
-                f"its {what} data is damaged or cut off after {self._position:,} decompressed bytes "
-                f"({_first_line(error)}); fetch or write the file again",
-                path=self._file.path,
-            ) from error
+            raise self._unreadable(error) from error
         self._position += n_bytes
         return n_bytes
 
+    def _unreadable(self, error: OSError) -> InputError:
+        codec, reason = self._file.compression, _first_line(error)
+        if codec is None or error.errno is not None:
+            return InputError(
+                f"cannot be read after {self._position:,} bytes ({reason}); check the disk, or fetch the file again",
+                path=self._file.path,
+            )
+        n_good = self._count_good_bytes()
+        if n_good and any(word in reason for word in _NOT_A_BEGINNING):
+            reason = (
+                f"its {codec} data ends after {n_good:,} decompressed bytes, and what follows is not {codec} "
+                f"({reason}); cut that off, or write the file again"
+            )
+        else:
+            reason = (
+                f"its {codec} data is damaged or cut off after {n_good:,} decompressed bytes "
+                f"({reason}); fetch or write the file again"
+            )
+        return InputError(reason, path=self._file.path)
+
+    def _count_good_bytes(self) -> int:
+        """Count the bytes that can be decompressed, one by one from the last position: a read is all or nothing."""
+        position = self._position
+        self._close_source()
+        self._open()
+        with suppress(OSError):
+            while self._position < position:
+                self._position += int(self._source.readinto(bytearray(min(position - self._position, BLOCK_BYTES))))
+            byte = bytearray(1)
+            while self._source.readinto(byte):
+                self._position += 1
+        return self._position
+
+    def _close_source(self) -> None:
+        # A file that was only read holds nothing back: what closing it reports changes no byte that was read.
+        with suppress(OSError):
+            self._source.close()
+
     def close(self) -> None:
         if not self.closed:
-            self._source.close()
+            self._close_source()
         super().close()
 
 
@@ -110,13 +151,23 @@ def open_stream(file: InputFile) -> BinaryIO:
     return io.BufferedReader(_Decompressed(file), BLOCK_BYTES)
 
 
-def read_lines(stream: BinaryIO, path: str, offset: int, row: int) -> Iterator[tuple[int, int, bytes]]:
+class LongLine(bytes):
+    """The first bytes of a line longer than `MAX_ROW_BYTES`; the rest was read and let go.
+
+    Attributes:
+        n_bytes: The bytes of the whole line.
+        n_quotes: The double quotes in it, by which a CSV reader knows whether the record ends with the line.
+    """
+
+    n_bytes: int
+    n_quotes: int
+
+
+def read_lines(stream: BinaryIO, offset: int, row: int) -> Iterator[tuple[int, int, bytes]]:
     r"""Yield each line with the byte where it starts and its 1-based number, from a position on.
 
-    A line ends at `\n` alone and is yielded with it. A byte order mark at the start of the file is dropped.
-
-    Raises:
-        InputError: A line is longer than `MAX_ROW_BYTES`.
+    A line ends at `\n` alone and is yielded with it. A byte order mark at the start of the file is dropped. A line of
+    more than `MAX_ROW_BYTES` is yielded as a `LongLine`.
     """
     stream.seek(offset)
     limit = MAX_ROW_BYTES
@@ -124,8 +175,9 @@ def read_lines(stream: BinaryIO, path: str, offset: int, row: int) -> Iterator[t
     while line := readline(limit + 1):
         n_bytes = len(line)
         if n_bytes > limit:
-            raise too_large(path, row)
-        if offset == 0 and line.startswith(BOM):
+            line = _skip_rest(line, stream)
+            n_bytes = line.n_bytes
+        if offset == 0 and line.startswith(BOM) and n_bytes <= limit:
             line = line[len(BOM) :]
             if not line:
                 return
@@ -134,13 +186,25 @@ def read_lines(stream: BinaryIO, path: str, offset: int, row: int) -> Iterator[t
         row += 1
 
 
-def too_large(path: str, row: int) -> InputError:
-    """Return the error for a row of more than `MAX_ROW_BYTES`."""
-    return InputError(
-        f"the row is longer than {MAX_ROW_BYTES:,} bytes, the most that is read; cut it up, or check --format",
-        path=path,
-        row=row,
-    )
+def _skip_rest(start: bytes, stream: BinaryIO) -> LongLine:
+    line = LongLine(start[:_SHOWN_BYTES])
+    line.n_bytes, line.n_quotes = len(start), start.count(b'"')
+    piece = start
+    while piece and not piece.endswith(b"\n"):
+        piece = stream.readline(BLOCK_BYTES)
+        line.n_bytes += len(piece)
+        line.n_quotes += piece.count(b'"')
+    return line
+
+
+def too_long(n_bytes: int) -> str:
+    """Return the reason for a row of more than `MAX_ROW_BYTES`."""
+    return f"the row has {n_bytes:,} bytes, {MAX_ROW_BYTES:,} are the most that are read; split it, or check --format"
+
+
+def too_many(what: str) -> str:
+    """Return the reason for a row of more than `MAX_ROW_VALUES` fields or words."""
+    return f"the row has more than {MAX_ROW_VALUES:,} {what}, the most that are read; split it, or check --format"
 
 
 def strip_line_end(line: bytes) -> bytes:

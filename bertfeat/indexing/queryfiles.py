@@ -89,7 +89,7 @@ def _columns(file: InputFile, kind: CorpusFormat) -> list[str]:
             return list(pl.read_parquet_schema(file.path))
         return []
     with closing(open_stream(file)) as stream:
-        first = next((line for _, _, line in read_lines(stream, file.path, 0, 1)), b"")
+        first = next((line for _, _, line in read_lines(stream, 0, 1)), b"")
     try:
         if kind is CorpusFormat.JSONL:
             return list(json.loads(first))
