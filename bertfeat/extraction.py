@@ -16,6 +16,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
+from bertfeat.errors import RunError, TokenizingError
 from bertfeat.jobs import Job, load_worker, open_inputs, open_job
 from bertfeat.progress import Progress, Silent, Stopwatch
 from bertfeat.records import BadRow, Document, Pack, Receipt, ShardResult, ShardSpec
@@ -84,7 +85,10 @@ def extract(
         with open_for_writing(output, job.plan, overwrite=overwrite) as writer:
             if not writer.is_complete:
                 progress.start(job.plan, writer.receipts())
-                run_shards(partial(ShardTask, job.for_workers()), writer.pending(), job.workers, progress)
+                try:
+                    run_shards(partial(ShardTask, job.for_workers()), writer.pending(), job.workers, progress)
+                except TokenizingError as error:
+                    raise RunError(f"{error}; the same command resumes the run") from error
                 writer.complete()
     return open_store(output)
 
@@ -109,7 +113,8 @@ class ShardTask:
             rows = list(worker.corpus.read(shard))
         documents = [row for row in rows if isinstance(row, Document)]
         with clock.time("tokenize"):
-            tokens = worker.tokenizer.encode(documents)
+            max_tokens = job.limits.max_tokens(job.config.levels)
+            tokens = worker.tokenizer.encode(documents, max_tokens=max_tokens)
         with clock.time("align"):
             windows = cut_windows(tokens, worker.tokenizer, job.limits, documents, context=job.config.document_context)
             text = align(documents, tokens, windows, worker.tokenizer, job.config)
