@@ -116,8 +116,9 @@ class TextEncoder:
 
         Rows stand in the order of the documents; a row without a vector is marked in `valid`.
         """
-        tokens = self._tokenizer.encode(documents)
-        windows = cut_windows(tokens, self._tokenizer, self._resolved.limits, documents)
+        limits = self._resolved.limits
+        tokens = self._tokenizer.encode(documents, max_tokens=limits.max_tokens(self._config.levels))
+        windows = cut_windows(tokens, self._tokenizer, limits, documents)
         text = align(documents, tokens, windows, self._tokenizer, self._config)
         schemas = {
             level: LevelSchema(level, tuple(Column(name, "") for name in _COLUMNS[level]), columns)

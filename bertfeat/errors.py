@@ -49,6 +49,10 @@ class InputError(UserError):
         self.row = row
 
 
+class TokenizingError(InputError):
+    """The model's tokenizer fails on a document, or takes too long over it."""
+
+
 class ConfigError(UserError):
     """A setting has a value that cannot be used, alone or with this model."""
 

@@ -16,6 +16,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
+from bertfeat.errors import RunError, TokenizingError
 from bertfeat.jobs import Job, load_worker, open_inputs, open_job
 from bertfeat.progress import Progress, Silent, Stopwatch
 from bertfeat.records import BadRow, Document, Pack, Receipt, ShardResult, ShardSpec
@@ -85,7 +86,10 @@ def extract(
             if not writer.is_complete:
                 progress.start(job.plan, writer.receipts())
                 task = partial(ShardTask, job.for_workers(writer.lease))
-                run_shards(task, writer.pending(), job.workers, progress)
+                try:
+                    run_shards(task, writer.pending(), job.workers, progress)
+                except TokenizingError as error:
+                    raise RunError(f"{error}; the same command resumes the run") from error
                 writer.complete()
     return open_store(output)
 
@@ -110,7 +114,8 @@ class ShardTask:
             rows = list(worker.corpus.read(shard))
         documents = [row for row in rows if isinstance(row, Document)]
         with clock.time("tokenize"):
-            tokens = worker.tokenizer.encode(documents)
+            max_tokens = job.limits.max_tokens(job.config.levels)
+            tokens = worker.tokenizer.encode(documents, max_tokens=max_tokens)
         with clock.time("align"):
             windows = cut_windows(tokens, worker.tokenizer, job.limits, documents, context=job.config.document_context)
             text = align(documents, tokens, windows, worker.tokenizer, job.config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -17,9 +17,10 @@ from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import ConfigError
 from bertfeat.pooling import POOLER_COLUMN
-from bertfeat.records import Column, Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan
+from bertfeat.records import Column, Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.layout import FORMAT_VERSION
+from bertfeat.text.pieces import MAX_UNCUT_CHARS
 from bertfeat.text.spans import WindowLimits, check_lengths
 from bertfeat.text.tokenizer import Tokenizer
 
@@ -144,12 +145,16 @@ def make_plan(
 
     Raises:
         InputError: A row cannot be read (unless bad rows are set aside), an id stands twice, or a document is too long
-            and `on_overlong` is `error`.
+            for the tokenizer, or for a window where `on_overlong` is `error`.
     """
     fields = plan_fields(config, resolved, files)
     tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
 
+    long_rows: set[int] = set()
+
     def cost(row: ScannedRow) -> int:
+        if row.n_bytes > MAX_UNCUT_CHARS:
+            long_rows.add(row.index)
         return _row_cost(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2, resolved, config.store_dtype)
 
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context)
@@ -158,6 +163,8 @@ def make_plan(
         # Found later, it would leave the shards before it behind; tokenizing the corpus twice is the smaller price.
         for shard in shards:
             check_lengths([row for row in corpus.read(shard) if isinstance(row, Document)], tokenizer, resolved.limits)
+    else:
+        _check_long_rows(long_rows, shards, corpus, tokenizer, resolved.limits.max_tokens(config.levels))
     plan_hash = hash_fields(fields)
     return Plan(
         plan_hash=plan_hash,
@@ -169,6 +176,17 @@ def make_plan(
         metadata=_metadata(config, resolved, plan_hash),
         kept_schema=corpus.schema().kept_arrow,
     )
+
+
+def _check_long_rows(
+    rows: Collection[int], shards: Sequence[ShardSpec], corpus: Corpus, tokenizer: Tokenizer, max_tokens: int | None
+) -> None:
+    """Refuse documents that are too long for the tokenizer before anything is written; `rows` may be."""
+    for shard in shards:
+        if any(index in rows for index in range(shard.first_row, shard.first_row + shard.n_rows)):
+            for row in corpus.read(shard):
+                if row.index in rows and isinstance(row, Document):
+                    tokenizer.check_long(row, max_tokens=max_tokens)
 
 
 def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:

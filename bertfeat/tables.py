@@ -45,7 +45,7 @@ class ShardText:
 
     def counts(self) -> dict[str, int]:
         """Return what there is, for the receipt: tokens of the text, and windows."""
-        n_tokens = len(self.tokens.ids)
+        n_tokens = int(self.tokens.n_texts.sum())
         return {
             "n_tokens": n_tokens,
             "n_truncated_tokens": n_tokens - int(kept_tokens(self.tokens, self.windows).sum()),
@@ -205,7 +205,7 @@ def _sentence_columns(text: ShardText) -> dict[str, Values]:
         **({"text_pair": pairs} if any(pair is not None for pair in pairs) else {}),
         "n_tokens": n_kept.astype(np.int32),
         "n_windows": _n_windows(tokens, windows).astype(np.int32),
-        "truncated": n_kept < np.diff(tokens.starts),
+        "truncated": n_kept < tokens.n_texts.sum(axis=1),
     }
 
 

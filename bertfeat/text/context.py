@@ -29,7 +29,7 @@ def context_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, do
         InputError: A sentence alone is too long and `limits.on_overlong` is `error`.
     """
     capacity = limits.max_length - tokenizer.single.n_specials
-    check_overlong(np.diff(tokens.starts) + tokenizer.single.n_specials, limits, documents)
+    check_overlong(tokens.n_texts.sum(axis=1) + tokenizer.single.n_specials, limits, documents)
     rows: list[Row] = []
     start = 0
     for end in range(1, len(documents) + 1):

@@ -7,12 +7,12 @@ most context.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from bertfeat.config import OnOverlong
+from bertfeat.config import Level, OnOverlong
 from bertfeat.errors import InputError
 from bertfeat.records import BoolArray, Document, IntArray
 from bertfeat.text.tokenizer import Tokenizer, Tokens
@@ -25,6 +25,12 @@ class WindowLimits:
     max_length: int
     stride: int
     on_overlong: OnOverlong = OnOverlong.WINDOW
+
+    def max_tokens(self, levels: Collection[Level]) -> int | None:
+        """Return how many tokens of a text are needed at most, None for all: a word keeps its row without tokens."""
+        is_cut = self.on_overlong is OnOverlong.TRUNCATE and Level.WORD not in levels
+        # One more than fit, so that a text that is cut is still too long.
+        return self.max_length + 1 if is_cut else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ def document_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, d
     Raises:
         InputError: A document is too long and `limits.on_overlong` is `error`.
     """
-    lengths = np.diff(tokens.starts)
+    lengths = tokens.n_texts.sum(axis=1)
     specials = np.where(tokens.is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials)
     overlong = lengths + specials > limits.max_length
     check_overlong(lengths + specials, limits, documents)
@@ -111,7 +117,8 @@ def overlong_spans(tokens: Tokens, number: int, capacity: int, limits: WindowLim
     """Return a document's windows as rows: its number, the bounds of first, second, keep_first, keep_second, flags."""
     start, pair, end = int(tokens.starts[number]), int(tokens.pair_starts[number]), int(tokens.starts[number + 1])
     if limits.on_overlong is OnOverlong.TRUNCATE:
-        n_first, n_second = longest_first(pair - start, end - pair, capacity)
+        cut_first, cut_second = tokens.n_cut[number].tolist()
+        n_first, n_second = longest_first(pair - start + cut_first, end - pair + cut_second, capacity)
         first, second = (start, start + n_first), (pair, pair + n_second)
         return [(number, *first, *second, *first, *second, 1, 1)]
     if not tokens.is_pair[number]:

@@ -5,29 +5,35 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding
 from tokenizers import Tokenizer as BackendTokenizer
 
-from bertfeat.errors import CheckpointError, checkpoint_errors
+from bertfeat.errors import CheckpointError, InputError, TokenizingError, checkpoint_errors
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
+from bertfeat.text.pieces import Cutter, Piece
 from bertfeat.text.ragged import run_of, starts_of, word_bounds
 from bertfeat.text.surface import BLANK_PIECES, find_surface
 from bertfeat.text.template import Template, read_templates
+from bertfeat.text.watchdog import CallFailed, call_within, held_stderr
 
+# The tokens of one document that are held at once; each takes some 150 bytes from here to the encoder.
+MAX_DOCUMENT_TOKENS = 1 << 22
 # Large enough to keep the tokenizer's threads busy, small enough that its per-token objects stay some ten megabytes.
 _BATCH_CHARS = 1_000_000
 _BATCH_DOCUMENTS = 4_000
+# What a call of the tokenizer may take: ordinary ones tokenize some hundred times as many characters in a second.
+_TIMEOUT_S = 60.0
+_CHARS_PER_S = 20_000
 
 # No model has an embedding matrix of so many rows; the tables here and in `tokenizers` grow with the largest id.
 _MAX_IDS = 10_000_000
-
-Encodings = list[tuple[Encoding, Encoding | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,8 @@ class Tokens:
     second text), without surrounding blanks; `word`, the word's number in its document (words of a second text count
     on); `is_blank`, whether it stands for nothing but blanks. Arrays over documents: `starts`
     (n_documents + 1,), where a document's tokens start; `pair_starts` (n_documents,), where those of its second text
-    start (the document's end if it has none); `is_pair` (n_documents,).
+    start (the document's end if it has none); `is_pair` (n_documents,); `n_cut` (n_documents, 2), the tokens of its
+    first and of its second text that were counted and not kept.
     """
 
     ids: IntArray
@@ -49,6 +56,13 @@ class Tokens:
     starts: IntArray
     pair_starts: IntArray
     is_pair: BoolArray
+    n_cut: IntArray
+
+    @property
+    def n_texts(self) -> IntArray:
+        """The tokens of each document's first and second text, those not kept included: int64 (n_documents, 2)."""
+        kept = np.stack([self.pair_starts - self.starts[:-1], self.starts[1:] - self.pair_starts], axis=1)
+        return kept + self.n_cut
 
     @property
     def n_documents(self) -> int:
@@ -100,6 +114,7 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         self._folder = folder
+        self._cutter = Cutter(backend, given_words=given_words)
         self.given_words = given_words
         self.cls_id = cls_id
         with checkpoint_errors(folder, "its tokenizer does not work"):
@@ -142,20 +157,46 @@ class Tokenizer:
         whole, first, second = (normalizer.normalize_str(text) for text in (pair, *pair))
         return bool(whole != first + second)
 
-    def encode(self, documents: Sequence[Document]) -> Tokens:
-        """Tokenize documents, in batches.
+    def encode(self, documents: Sequence[Document], *, max_tokens: int | None = None) -> Tokens:
+        """Tokenize documents, in batches, and long ones in pieces.
 
         Args:
             documents: In corpus order; all with words, or all without, as this tokenizer was made for.
+            max_tokens: Keep at least so many tokens of a text, if it has them, and count the others in `n_cut`.
+
+        Raises:
+            InputError: A document has more than `MAX_DOCUMENT_TOKENS` tokens that are kept, or it cannot be cut into
+                pieces that the tokenizer takes.
+            TokenizingError: The tokenizer fails on a document or takes too long over it.
         """
-        tokens = _flatten(self._encodings(documents), documents, self)
+        n_tokens, n_cut = np.zeros((2, len(documents), 2), dtype=np.int64)
+        n_words_cut = np.zeros(len(documents), dtype=np.int64)
+        parts = [_Columns.empty()]
+        for batch, encodings in self._encodings(documents):
+            kept = []
+            for piece, encoding in zip(batch, encodings, strict=True):
+                place = piece.document, piece.text_number
+                is_cut = max_tokens is not None and n_tokens[place] >= max_tokens
+                (n_cut if is_cut else n_tokens)[place] += len(encoding)
+                if not is_cut:
+                    kept.append((piece, encoding))
+                elif piece.text_number == 0 and documents[piece.document].text_pair is not None:
+                    n_words_cut[piece.document] += _count_words(encoding)
+            _check_size(n_tokens[batch[0].document : batch[-1].document + 1], documents, batch[0].document)
+            parts.append(_columns(kept, self))
+        tokens = _joined(parts, n_tokens, n_cut, documents, given_words=self.given_words)
+        if n_words_cut.any():
+            in_pair = np.arange(len(tokens.ids)) >= tokens.pair_starts[tokens.document]
+            tokens.word[in_pair] += n_words_cut[tokens.document[in_pair]].astype(np.int32)
         self._check_ids(tokens.ids)
         return tokens
 
     def count(self, documents: Sequence[Document]) -> IntArray:
         """Return the number of tokens of each document, special tokens left out: int64 (n_documents,)."""
-        lengths = [len(e) + (len(p) if p else 0) for batch in self._encodings(documents) for e, p in batch]
-        return np.array(lengths, dtype=np.int64)
+        n_tokens = np.zeros(len(documents), dtype=np.int64)
+        for batch, encodings in self._encodings(documents):
+            np.add.at(n_tokens, [piece.document for piece in batch], list(map(len, encodings)))
+        return n_tokens
 
     def _check_ids(self, ids: IntArray) -> None:
         """Refuse ids that the model's embedding matrix does not have; an added token may have one that never occurs."""
@@ -167,24 +208,52 @@ class Tokenizer:
                 f"matrix has {self._n_ids} rows; put the model's own tokenizer into its folder"
             )
 
-    def _encodings(self, documents: Sequence[Document]) -> Iterator[Encodings]:
-        for batch in _batches(documents):
-            if self.given_words:
-                texts: list[str] | list[list[str]] = [list(document.words or ()) for document in batch]
-            else:
-                texts = [document.text for document in batch]
-            first = self._backend.encode_batch(texts, is_pretokenized=self.given_words, add_special_tokens=False)
-            pairs = [document.text_pair for document in batch if document.text_pair is not None]
-            second = iter(self._backend.encode_batch(pairs, add_special_tokens=False)) if pairs else iter(())
-            yield [(e, None if d.text_pair is None else next(second)) for d, e in zip(batch, first, strict=True)]
+    def check_long(self, document: Document, *, max_tokens: int | None) -> None:
+        """Refuse a long document that `encode` would refuse.
+
+        Raises:
+            InputError: It has too many tokens, or cannot be cut into pieces that the tokenizer takes.
+        """
+        if max_tokens is None:
+            _check_size(self.count([document])[None], [document], 0)
+        for _ in self._cutter.pieces([document]):
+            pass
+
+    def _encodings(self, documents: Sequence[Document]) -> Iterator[tuple[list[Piece], list[Encoding]]]:
+        for batch in _batches(self._cutter.pieces(documents)):
+            yield batch, self._encoded(batch, documents)
+
+    def _encoded(self, batch: list[Piece], documents: Sequence[Document]) -> list[Encoding]:
+        """Tokenize a batch; if that fails, one piece at a time, to name the document that it fails on."""
+        n_chars = sum(len(piece.text) for piece in batch)
+        timeout_s = _TIMEOUT_S + n_chars / _CHARS_PER_S
+        texts = [piece.text if piece.words is None else piece.words for piece in batch]
+        try:
+            with held_stderr() if self._cutter.has_unknown_regex else nullcontext():
+                return call_within(
+                    lambda: self._backend.encode_batch(
+                        texts, is_pretokenized=self.given_words, add_special_tokens=False
+                    ),
+                    timeout_s,
+                )
+        except CallFailed as error:
+            if len(batch) == 1:
+                document = documents[batch[0].document]
+                raise TokenizingError(
+                    f"document {document.doc_id!r} cannot be tokenized: the model's tokenizer {error} on {n_chars:,} "
+                    "characters; leave the document out, or repair the regular expressions of the tokenizer",
+                    path=document.path or None,
+                    row=document.row or None,
+                ) from None
+        return [encoding for piece in batch for encoding in self._encoded([piece], documents)]
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
     n_chars = 0
-    for document in documents:
-        batch.append(document)
-        n_chars += len(document.text)
+    for piece in pieces:
+        batch.append(piece)
+        n_chars += len(piece.text)
         if n_chars >= _BATCH_CHARS or len(batch) >= _BATCH_DOCUMENTS:
             yield batch
             batch, n_chars = [], 0
@@ -192,78 +261,94 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _flatten(batches: Iterable[Encodings], documents: Sequence[Document], tokenizer: Tokenizer) -> Tokens:
-    ids, offsets, words, n_first, n_second, is_pair = _columns(batches)
-    starts = starts_of(n_first + n_second)
-    tokens = Tokens(
-        ids=ids,
-        char_start=offsets[:, 0].copy(),
-        char_end=offsets[:, 1].copy(),
-        word=words,
-        is_blank=np.zeros(len(ids), dtype=np.bool_),
-        starts=starts,
-        pair_starts=starts[:-1] + n_first,
-        is_pair=is_pair,
+def _check_size(n_tokens: IntArray, documents: Sequence[Document], first: int) -> None:
+    """Refuse the first of the documents from number `first` on that has too many tokens."""
+    total = n_tokens.reshape(len(n_tokens), -1).sum(axis=1)
+    if not (total > MAX_DOCUMENT_TOKENS).any():
+        return
+    number = int(np.argmax(total > MAX_DOCUMENT_TOKENS))
+    document = documents[first + number]
+    raise InputError(
+        f"document {document.doc_id!r} has {total[number]:,} tokens or more, over the limit of "
+        f"{MAX_DOCUMENT_TOKENS:,} for one document; cut it up, or pass --on-overlong truncate without the word level",
+        path=document.path or None,
+        row=document.row or None,
     )
-    document = tokens.document
-    if tokenizer.given_words:
-        _shift_to_words(tokens, document, documents)
-    texts = [text for d in documents for text in (d.text, d.text_pair) if text is not None]
-    # The number of each token's text: one a document, and one more for every second text up to and with its own.
-    in_pair = np.arange(len(ids)) >= tokens.pair_starts[document]
-    text = document + (np.cumsum(is_pair) - is_pair)[document] + in_pair
-    tokens.is_blank[:] = find_surface(
-        texts,
-        text,
-        tokens.char_start,
-        tokens.char_end,
-        is_prefix=tokenizer.is_blank_piece[tokens.ids],
-        merges=tokenizer.merges,
-    )
-    if not tokenizer.given_words:
-        _number_words(tokens, document, in_pair)
-    return tokens
 
 
-def _columns(
-    batches: Iterable[Encodings],
-) -> tuple[IntArray, Int32Array, Int32Array, IntArray, IntArray, BoolArray]:
-    """Return ids, offsets (n, 2) and words of all tokens, and of each document its tokens and whether it is a pair.
+def _count_words(encoding: Encoding) -> int:
+    words = np.array(encoding.word_ids, dtype=np.int32)
+    return int(np.count_nonzero(np.diff(words))) + bool(len(words))
 
-    Batch by batch, for the encodings take many times the memory of these arrays.
+
+class _Columns(NamedTuple):
+    """The arrays of `Tokens` for some pieces; `word` counts from the piece's first, or marks each word's first token.
+
+    Where words are given it is the word's number in the document, else 1 at the first token of a word and 0 elsewhere.
     """
-    ids, offsets, words = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int32)], [np.zeros(0, np.int32)]
-    n_first: list[int] = []
-    n_second: list[int] = []
-    is_pair: list[bool] = []
+
+    ids: IntArray
+    char_start: Int32Array
+    char_end: Int32Array
+    word: Int32Array
+    is_blank: BoolArray
+
+    @classmethod
+    def empty(cls) -> _Columns:
+        """Return the arrays of no token."""
+        whole = np.zeros(0, dtype=np.int32)
+        return cls(np.zeros(0, dtype=np.int64), whole, whole, whole, np.zeros(0, dtype=np.bool_))
+
+
+def _columns(encoded: Sequence[tuple[Piece, Encoding]], tokenizer: Tokenizer) -> _Columns:
+    """Return the arrays of a batch; the encodings take many times their memory."""
+    pieces, sequences = [piece for piece, _ in encoded], [encoding for _, encoding in encoded]
     chain = itertools.chain.from_iterable
-    for batch in batches:
-        sequences = [e for pair in batch for e in pair if e is not None]
-        n = sum(map(len, sequences))
-        ids.append(np.fromiter(chain(e.ids for e in sequences), np.int64, n))
-        offsets.append(np.fromiter(chain(chain(e.offsets for e in sequences)), np.int32, 2 * n).reshape(-1, 2))
-        words.append(np.fromiter(chain(e.word_ids for e in sequences), np.int32, n))
-        n_first += [len(first) for first, _ in batch]
-        n_second += [0 if second is None else len(second) for _, second in batch]
-        is_pair += [second is not None for _, second in batch]
-    counts = np.array(n_first, np.int64), np.array(n_second, np.int64)
-    return np.concatenate(ids), np.concatenate(offsets), np.concatenate(words), *counts, np.array(is_pair, np.bool_)
+    lengths = np.array(list(map(len, sequences)), dtype=np.int64)
+    n = int(lengths.sum())
+    number = run_of(lengths)
+    ids = np.fromiter(chain(e.ids for e in sequences), np.int64, n)
+    offsets = np.fromiter(chain(chain(e.offsets for e in sequences)), np.int32, 2 * n).reshape(-1, 2)
+    word = np.fromiter(chain(e.word_ids for e in sequences), np.int32, n)
+    start, end = offsets[:, 0].copy(), offsets[:, 1].copy()
+    if tokenizer.given_words:
+        # Offsets are those in a word; the text is the words joined by one space.
+        n_words, word_start, _ = word_bounds([piece.words or () for piece in pieces])
+        shift = word_start[starts_of(n_words)[number] + word].astype(np.int32)
+        start, end = start + shift, end + shift
+        word += np.array([piece.first_word for piece in pieces], dtype=np.int32)[number]
+    else:
+        is_first = np.ones(n, dtype=np.bool_)
+        is_first[1:] = (np.diff(word) != 0) | (np.diff(number) != 0)
+        word = is_first.astype(np.int32)
+    is_prefix = tokenizer.is_blank_piece[ids]
+    texts = [piece.text for piece in pieces]
+    is_blank = find_surface(texts, number, start, end, is_prefix=is_prefix, merges=tokenizer.merges)
+    shift = np.array([piece.start for piece in pieces], dtype=np.int32)[number]
+    return _Columns(ids, start + shift, end + shift, word, is_blank)
 
 
-def _shift_to_words(tokens: Tokens, document: IntArray, documents: Sequence[Document]) -> None:
-    """Turn offsets in a word into offsets in the text, which is the words joined by one blank."""
-    n_words, start, _ = word_bounds([document.words or () for document in documents])
-    shift = start[starts_of(n_words)[document] + tokens.word].astype(np.int32)
-    tokens.char_start[:] += shift
-    tokens.char_end[:] += shift
-
-
-def _number_words(tokens: Tokens, document: IntArray, in_pair: BoolArray) -> None:
-    """Number the words of a document 0, 1, 2, ... over both its texts, in the order of their tokens."""
-    is_first = np.ones(len(tokens.ids), dtype=np.bool_)
-    is_first[1:] = (np.diff(tokens.word) != 0) | (np.diff(document) != 0) | (np.diff(in_pair) != 0)
-    number = starts_of(is_first.astype(np.int64))
-    tokens.word[:] = number[1:] - 1 - number[tokens.starts[document]]
+def _joined(
+    parts: Sequence[_Columns], n_tokens: IntArray, n_cut: IntArray, documents: Sequence[Document], *, given_words: bool
+) -> Tokens:
+    """Lay the arrays of the batches end to end, and number the words of a document over both its texts."""
+    ids, char_start, char_end, word, is_blank = map(np.concatenate, zip(*parts, strict=True))
+    starts = starts_of(n_tokens.sum(axis=1))
+    if not given_words and len(word):
+        # int32 suffices: each word has a character, and a shard's text is held in memory.
+        before = starts_of(word)
+        word = (before[1:] - 1 - np.repeat(before[starts[:-1]], np.diff(starts))).astype(np.int32)
+    return Tokens(
+        ids=ids,
+        char_start=char_start,
+        char_end=char_end,
+        word=word,
+        is_blank=is_blank,
+        starts=starts,
+        pair_starts=starts[:-1] + n_tokens[:, 0],
+        is_pair=np.array([document.text_pair is not None for document in documents], dtype=np.bool_),
+        n_cut=n_cut,
+    )
 
 
 def _adapted(backend: BackendTokenizer, *, given_words: bool) -> BackendTokenizer:
