@@ -18,6 +18,13 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 MARKER = "numeric"
+VARIABLES = (
+    "OPENBLAS_CORETYPE",
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "FAISS_SIMD_LEVEL",
+    "NPY_DISABLE_CPU_FEATURES",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +41,9 @@ class Setting:
 
     def variables(self, features: set[str]) -> dict[str, str]:
         """Return the variables; NumPy warns of instructions that the processor lacks anyway."""
-        found = {
-            "OPENBLAS_CORETYPE": self.openblas,
-            "ATEN_CPU_CAPABILITY": self.torch,
-            "ONEDNN_MAX_CPU_ISA": self.onednn,
-            "FAISS_SIMD_LEVEL": self.faiss,
-            "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in self.numpy if name in features),
-        }
-        return {name: value for name, value in found.items() if value}
+        without = " ".join(name for name in self.numpy if name in features)
+        values = (self.openblas, self.torch, self.onednn, self.faiss, without)
+        return {name: value for name, value in zip(VARIABLES, values, strict=True) if value}
 
 
 _AVX512 = ("X86_V4", "AVX512_ICL", "AVX512_SPR")
@@ -91,10 +93,12 @@ def main() -> int:
             continue
         variables = setting.variables(there)
         print(f"== {setting.name}: " + " ".join(f"{name}={value!r}" for name, value in variables.items()), flush=True)
+        # Settings of the caller's are not those of "this machine's own".
+        plain = {name: value for name, value in os.environ.items() if name not in VARIABLES}
         started = time.monotonic()
         marks = f"{MARKER} and not long and not gpu and not ray and not peer"
         command = [sys.executable, "-m", "pytest", "-q", "-m", marks, *numeric_files()]
-        if subprocess.run(command, env={**os.environ, **variables}, check=False).returncode:
+        if subprocess.run(command, env={**plain, **variables}, check=False).returncode:
             failed.append(setting.name)
         print(f"== {setting.name}: {time.monotonic() - started:.0f} s", flush=True)
     if failed:
