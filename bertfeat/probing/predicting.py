@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections import Counter
@@ -24,6 +25,7 @@ from bertfeat.probing.streams import StoreStream, lengths_of
 from bertfeat.provenance import FeatureSpec
 from bertfeat.records import BoolArray, IntArray, LevelTable
 from bertfeat.storage import local_path
+from bertfeat.store.files import sync_folder
 from bertfeat.store.reader import Store
 
 #: The columns that say which row of a level a prediction is for.
@@ -224,7 +226,7 @@ def write_frames(frames: Iterator[pl.DataFrame], schema: dict[str, pl.DataType],
     """Write frames as one Parquet file, one after the other, in memory that stays flat.
 
     Raises:
-        RunError: The system refused a write; nothing is left of it, and what stood there is unchanged.
+        RunError: The system refused; what stood there is unchanged, or the new file is there whole.
     """
     counts: Counter[Any] = Counter()
 
@@ -240,10 +242,12 @@ def write_frames(frames: Iterator[pl.DataFrame], schema: dict[str, pl.DataType],
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
+        sync_folder(path.parent)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = " ".join(str(error.strerror if isinstance(error, OSError) and error.strerror else error).split())
         raise RunError(f"{path}: cannot be written: {reason.lower()}; see to it and predict again") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
     n_without = counts.pop(None, 0)
     return Written(path, counts.total() + n_without, n_without, dict(counts))

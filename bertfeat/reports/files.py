@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from bertfeat.errors import RunError, UserError
+from bertfeat.store.files import sync_folder
 
 
 def write_whole(path: str | Path, data: bytes) -> Path:
@@ -15,7 +16,7 @@ def write_whole(path: str | Path, data: bytes) -> Path:
 
     Raises:
         UserError: There is no such folder, or the path is a folder.
-        RunError: The system refused a write; the old file, if any, is unchanged.
+        RunError: The system refused; the old file, if any, is unchanged, or the new one is there.
     """
     target = Path(path)
     if not target.parent.is_dir():
@@ -29,6 +30,7 @@ def write_whole(path: str | Path, data: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(target)
+        sync_folder(target.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)

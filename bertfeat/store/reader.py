@@ -70,6 +70,10 @@ class Store:
     Methods that return vectors take a stored feature, or one that can be made from the stored layers: `concat_last4` or
     `mean_last4` from four layer columns, `layer_11` from `concat_last4`. A row without a vector (a
     word that lost its tokens to truncation) holds NaN; `valid` tells which these are.
+
+    Every read but `scan` checks that a part has the size, rows and columns that the manifest promises. The digest of a
+    local part is checked before its vectors are decoded by pyarrow or polars. Vectors that are copied as they stand,
+    other columns, and objects in an object store are read without digests: `verify` checks these.
     """
 
     def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
@@ -171,7 +175,10 @@ class Store:
         return sum(part.n_rows for part in self.parts(level))
 
     def scan(self, level: str) -> pl.LazyFrame:
-        """Return a level as a lazy frame that reads only what is used; binary vectors become arrays on the way."""
+        """Return a level as a lazy frame that reads only what is used; binary vectors become arrays on the way.
+
+        polars reads the parts by itself: nothing is compared with the manifest, and errors are those of polars.
+        """
         frame = scan_parquet([part.path for part in self.stored_parts(level)])
         if self._layout.encoding is VectorEncoding.BINARY:
             inner = self._layout.polars
