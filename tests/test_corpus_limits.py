@@ -21,7 +21,7 @@ from bertfeat.records import BadRow, Document
 # memory grew.
 READER = """
 import json, resource, sys
-from corpus_files import read_all
+from corpus_files import open_corpus, plan
 import pyarrow.parquet
 from bertfeat.corpus import parquet
 def peak():
@@ -29,7 +29,8 @@ def peak():
     return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) >> 10
 before = peak()
 try:
-    rows = read_all(sys.argv[1], **json.loads(sys.argv[2]))
+    corpus = open_corpus(sys.argv[1], **json.loads(sys.argv[2]))
+    rows = (row for shard in plan(corpus) for row in corpus.read(shard))
     said = [getattr(row, "reason", None) or str(len(row.text)) for row in rows]
 except Exception as error:
     said = [f"{type(error).__name__}: {error}"]
@@ -71,7 +72,7 @@ def test_rows_that_repeat_a_long_text_are_decoded_few_at_a_time(
 ) -> None:
     path = _write_repeats(tmp_path / "a.parquet", kind, "a" * 100_000, 300)
     largest = []
-    monkeypatch.setattr(parquet, "MAX_PAGE_BYTES", 1_000_000)
+    monkeypatch.setattr(streams, "MAX_ROW_BYTES", 1_000_000)
     monkeypatch.setattr(parquet, "_excess", lambda batch: largest.append(batch.num_rows))
     assert [len(text) for text in texts(path)] == [100_000] * 300
     assert max(largest) < 10
@@ -198,7 +199,7 @@ def test_small_files_that_would_take_all_memory(tmp_path: Path, kind: str) -> No
         path = tmp_path / "a.parquet"
         pq.write_table(pa.table({"text": ["a" * 300_000_000, "b"]}), path, use_dictionary=False, compression="zstd")
     else:
-        path = _write_repeats(tmp_path / "a.parquet", kind, "a" * 40_000_000, 50)
+        path = _write_repeats(tmp_path / "a.parquet", kind, "a" * 40_000_000, 20)
         settings["is_split_into_words"] = kind == "list"
     said, _, grown = _read_apart(path, **settings)
     assert said[0] in ("1", "40000000") or "the most that are read" in said[0]

@@ -72,17 +72,15 @@ def read_groups(file: BinaryIO) -> tuple[Group, ...]:
     return groups
 
 
-def _group(found: Mapping[int, Any], size: int) -> Group:
+def _group(found: Any, size: int) -> Group:
     return Group(_number(found, 3), tuple(_chunk(chunk, size) for chunk in _listed(found, 1)))
 
 
-def _chunk(found: Mapping[int, Any], size: int) -> Chunk:
-    about = found.get(3)
-    if not isinstance(about, dict):
-        raise DamagedParquet("a column without metadata")
+def _chunk(found: Any, size: int) -> Chunk:
+    about = _field(found, 3)
     path = tuple(name.decode(errors="replace") for name in _listed(about, 3) if isinstance(name, bytes))
     # Some writers write 0 where there is no dictionary.
-    start = min(_number(about, 9), (_number(about, 11) if 11 in about else 0) or _number(about, 9))
+    start = min(_number(about, 9), (_number(about, 11) if _field(about, 11) else 0) or _number(about, 9))
     end = start + _number(about, 7)
     if not 0 <= start <= end <= size:
         raise DamagedParquet(f"column {'.'.join(path)} lies outside the file")
@@ -141,15 +139,20 @@ def _read(file: BinaryIO, offset: int, n_bytes: int) -> bytes:
     return file.read(n_bytes)
 
 
+def _field(found: Any, field: int) -> Any:
+    """Return a field of a struct; None where there is no such field, or no struct."""
+    return found.get(field) if isinstance(found, dict) else None
+
+
 def _number(found: Any, field: int) -> int:
-    value = found.get(field) if isinstance(found, dict) else None
+    value = _field(found, field)
     if not isinstance(value, int):
         raise DamagedParquet(f"field {field} is missing")
     return value
 
 
-def _listed(found: Mapping[int, Any], field: int) -> list[Any]:
-    value = found.get(field, [])
+def _listed(found: Any, field: int) -> list[Any]:
+    value = _field(found, field) or []
     if not isinstance(value, list):
         raise DamagedParquet(f"field {field} is not a list")
     return value

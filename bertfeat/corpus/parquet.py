@@ -20,7 +20,7 @@ from bertfeat.storage import ObjectPath, as_path
 
 # A batch lives in memory as Python objects; a few hundred rows keep that small and cost no speed.
 BATCH_ROWS = 512
-# The most that is decoded at once; a row of `MAX_ROW_BYTES` may share its page with another.
+# The largest page that is decompressed; a row of `MAX_ROW_BYTES` may share its page with others.
 MAX_PAGE_BYTES = 2 * streams.MAX_ROW_BYTES
 # The most values in the lists of one row group: Arrow needs some twelve bytes for each, and all may be in one row.
 MAX_LIST_VALUES = 32_000_000
@@ -122,7 +122,7 @@ class ParquetReader(Reader):
                 self._check_chunk(number, chunk, n_bytes)
                 if chunk.is_bytes and not self._is_nested(chunk):
                     row_bytes += n_bytes
-        return max(1, min(BATCH_ROWS, MAX_PAGE_BYTES // row_bytes))
+        return max(1, min(BATCH_ROWS, streams.MAX_ROW_BYTES // row_bytes))
 
     def _check_chunk(self, number: int, chunk: Chunk, n_bytes: int) -> None:
         name = ".".join(chunk.path)
