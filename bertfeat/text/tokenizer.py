@@ -24,7 +24,7 @@ from bertfeat.text.template import Template, read_templates
 from bertfeat.text.watchdog import CallFailed, call_within, held_stderr
 
 # The tokens of one document that are held at once; each takes some 150 bytes from here to the encoder.
-MAX_DOCUMENT_TOKENS = 1 << 22
+MAX_DOCUMENT_TOKENS = 3_000_000
 # Large enough to keep the tokenizer's threads busy, small enough that its per-token objects stay some ten megabytes.
 _BATCH_CHARS = 1_000_000
 _BATCH_DOCUMENTS = 4_000
@@ -169,25 +169,13 @@ class Tokenizer:
                 pieces that the tokenizer takes.
             TokenizingError: The tokenizer fails on a document or takes too long over it.
         """
-        n_tokens, n_cut = np.zeros((2, len(documents), 2), dtype=np.int64)
-        n_words_cut = np.zeros(len(documents), dtype=np.int64)
+        sizes = _Sizes(documents, max_tokens)
         parts = [_Columns.empty()]
         for batch, encodings in self._encodings(documents):
-            kept = []
-            for piece, encoding in zip(batch, encodings, strict=True):
-                place = piece.document, piece.text_number
-                is_cut = max_tokens is not None and n_tokens[place] >= max_tokens
-                (n_cut if is_cut else n_tokens)[place] += len(encoding)
-                if not is_cut:
-                    kept.append((piece, encoding))
-                elif piece.text_number == 0 and documents[piece.document].text_pair is not None:
-                    n_words_cut[piece.document] += _count_words(encoding)
-            _check_size(n_tokens[batch[0].document : batch[-1].document + 1], documents, batch[0].document)
-            parts.append(_columns(kept, self))
-        tokens = _joined(parts, n_tokens, n_cut, documents, given_words=self.given_words)
-        if n_words_cut.any():
-            in_pair = np.arange(len(tokens.ids)) >= tokens.pair_starts[tokens.document]
-            tokens.word[in_pair] += n_words_cut[tokens.document[in_pair]].astype(np.int32)
+            kept = sizes.take(batch, encodings)
+            _check_size(sizes.n_kept[batch[0].document : batch[-1].document + 1], documents, batch[0].document)
+            parts.append(_columns(*kept, self))
+        tokens = _joined(parts, sizes, documents, given_words=self.given_words)
         self._check_ids(tokens.ids)
         return tokens
 
@@ -276,9 +264,35 @@ def _check_size(n_tokens: IntArray, documents: Sequence[Document], first: int) -
     )
 
 
-def _count_words(encoding: Encoding) -> int:
-    words = np.array(encoding.word_ids, dtype=np.int32)
-    return int(np.count_nonzero(np.diff(words))) + bool(len(words))
+class _Sizes:
+    """The tokens of each document's first and second text, kept or not: int64 (n_documents, 2).
+
+    `n_words_cut` (n_documents,) are the words of first texts that come before a second text and were not kept.
+    """
+
+    def __init__(self, documents: Sequence[Document], max_tokens: int | None) -> None:
+        self._is_pair = [document.text_pair is not None for document in documents]
+        self._max_tokens = max_tokens
+        self.n_kept, self.n_cut = np.zeros((2, len(documents), 2), dtype=np.int64)
+        self.n_words_cut = np.zeros(len(documents), dtype=np.int64)
+
+    def take(self, batch: list[Piece], encodings: list[Encoding]) -> tuple[list[Piece], list[Encoding]]:
+        """Count a batch; return what is kept of it."""
+        if self._max_tokens is None or not any(piece.start for piece in batch):
+            places = [piece.document for piece in batch], [piece.text_number for piece in batch]
+            np.add.at(self.n_kept, places, list(map(len, encodings)))
+            return batch, encodings
+        kept = []
+        for piece, encoding in zip(batch, encodings, strict=True):
+            place = piece.document, piece.text_number
+            if self.n_kept[place] < self._max_tokens:
+                self.n_kept[place] += len(encoding)
+                kept.append((piece, encoding))
+                continue
+            self.n_cut[place] += len(encoding)
+            if piece.text_number == 0 and self._is_pair[piece.document] and len(encoding):
+                self.n_words_cut[piece.document] += 1 + np.count_nonzero(np.diff(np.array(encoding.word_ids, np.int32)))
+        return [piece for piece, _ in kept], [encoding for _, encoding in kept]
 
 
 class _Columns(NamedTuple):
@@ -300,9 +314,8 @@ class _Columns(NamedTuple):
         return cls(np.zeros(0, dtype=np.int64), whole, whole, whole, np.zeros(0, dtype=np.bool_))
 
 
-def _columns(encoded: Sequence[tuple[Piece, Encoding]], tokenizer: Tokenizer) -> _Columns:
+def _columns(pieces: Sequence[Piece], sequences: Sequence[Encoding], tokenizer: Tokenizer) -> _Columns:
     """Return the arrays of a batch; the encodings take many times their memory."""
-    pieces, sequences = [piece for piece, _ in encoded], [encoding for _, encoding in encoded]
     chain = itertools.chain.from_iterable
     lengths = np.array(list(map(len, sequences)), dtype=np.int64)
     n = int(lengths.sum())
@@ -328,27 +341,32 @@ def _columns(encoded: Sequence[tuple[Piece, Encoding]], tokenizer: Tokenizer) ->
     return _Columns(ids, start + shift, end + shift, word, is_blank)
 
 
-def _joined(
-    parts: Sequence[_Columns], n_tokens: IntArray, n_cut: IntArray, documents: Sequence[Document], *, given_words: bool
-) -> Tokens:
+def _joined(parts: list[_Columns], sizes: _Sizes, documents: Sequence[Document], *, given_words: bool) -> Tokens:
     """Lay the arrays of the batches end to end, and number the words of a document over both its texts."""
-    ids, char_start, char_end, word, is_blank = map(np.concatenate, zip(*parts, strict=True))
-    starts = starts_of(n_tokens.sum(axis=1))
+    columns = [list(column) for column in zip(*parts, strict=True)]
+    # The arrays of the batches are let go one after the other, so that memory does not hold all of them twice.
+    parts.clear()
+    ids, char_start, char_end, word, is_blank = (np.concatenate(columns.pop(0)) for _ in _Columns._fields)
+    starts = starts_of(sizes.n_kept.sum(axis=1))
     if not given_words and len(word):
-        # int32 suffices: each word has a character, and a shard's text is held in memory.
-        before = starts_of(word)
-        word = (before[1:] - 1 - np.repeat(before[starts[:-1]], np.diff(starts))).astype(np.int32)
-    return Tokens(
+        before = np.zeros(len(word) + 1, dtype=np.int32)
+        np.cumsum(word, out=before[1:])
+        word = before[1:] - 1 - np.repeat(before[starts[:-1]], np.diff(starts))
+    tokens = Tokens(
         ids=ids,
         char_start=char_start,
         char_end=char_end,
         word=word,
         is_blank=is_blank,
         starts=starts,
-        pair_starts=starts[:-1] + n_tokens[:, 0],
+        pair_starts=starts[:-1] + sizes.n_kept[:, 0],
         is_pair=np.array([document.text_pair is not None for document in documents], dtype=np.bool_),
-        n_cut=n_cut,
+        n_cut=sizes.n_cut,
     )
+    if sizes.n_words_cut.any():
+        second = np.flatnonzero(np.arange(len(ids)) >= tokens.pair_starts[tokens.document])
+        tokens.word[second] += sizes.n_words_cut[tokens.document[second]].astype(np.int32)
+    return tokens
 
 
 def _adapted(backend: BackendTokenizer, *, given_words: bool) -> BackendTokenizer:
