@@ -20,7 +20,7 @@ pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
 PLAN = make_plan((3, 4), combine="none")
-OTHER = make_plan((7,), levels=(Level.SENTENCE,), combine="none")
+OTHER = make_plan((7,), levels=(Level.SENTENCE,), combine="none", kind="other")
 SEED = 15
 
 
