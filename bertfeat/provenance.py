@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 from bertfeat.config import Combine, ExtractConfig, Level
 from bertfeat.errors import UserError
 from bertfeat.records import ModelInfo
+from bertfeat.store.decoding import decode
 from bertfeat.store.reader import Store
 
 # What a vector means depends on these: two features that differ in one of them cannot stand in for each other.
@@ -37,7 +38,7 @@ class FeatureSpec:
     level: Level
     feature: str
     layers: tuple[int, ...]
-    combine: str
+    combine: Combine
     dim: int
     model: str
     revision: str | None
@@ -71,7 +72,7 @@ class FeatureSpec:
             level=where,
             feature=found.name,
             layers=found.layers,
-            combine=found.combine,
+            combine=Combine(found.combine),
             dim=found.dim,
             pooling=pools[where],
             include_special_tokens=metadata["include_special_tokens"] if where is Level.SENTENCE else None,
@@ -84,13 +85,12 @@ class FeatureSpec:
         """Read what `to_dict` wrote.
 
         Raises:
-            UserError: A field is missing or unknown.
+            UserError: A field is missing, unknown, or of another type.
         """
-        names = {field.name for field in dataclasses.fields(cls)}
-        if names != set(values):
-            odd = ", ".join(sorted(names ^ set(values)))
-            raise UserError(f"description of a feature: missing or unknown fields: {odd}")
-        return cls(**{**values, "level": Level(values["level"]), "layers": tuple(values["layers"])})
+        try:
+            return decode(cls, dict(values))
+        except ValueError as error:
+            raise UserError(f"description of a feature: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -184,7 +184,7 @@ class FeatureSpec:
             "levels": (self.level,),
             "layers": ",".join(map(str, self.layers)),
             # Rounded layer by layer as before, so that the sum is the same to the last bit.
-            "combine": (Combine.NONE if self.is_added_up else Combine(self.combine),),
+            "combine": (Combine.NONE if self.is_added_up else self.combine,),
             "max_length": self.max_length,
             "stride": self.stride,
             "on_overlong": self.on_overlong,

@@ -11,6 +11,7 @@ import numpy as np
 from bertfeat.search import files
 from bertfeat.search.description import INDEX, ROWS, IndexDescription
 from bertfeat.search.metrics import Metric
+from bertfeat.search.settings import BuildSettings
 from bertfeat.search.sources import ArrayParts
 from bertfeat.search.transforms import TransformSpec, fit_transform, prepare
 
@@ -57,8 +58,9 @@ def write_parts(
     faiss.write_index(make_faiss(prepare(raw, fitted, Metric(metric)), factory, Metric(metric)), str(building / INDEX))
     # Nothing below reads it; other vectors have other rows.
     (building / ROWS).write_bytes(b"PAR1" + raw.tobytes()[:100])
+    settings = BuildSettings(index=factory).to_json()
     return IndexDescription(
-        len(raw), raw.shape[1], Metric(metric), spec, factory, parameters or {}, {"index": factory}, {"store": "s"}
+        len(raw), raw.shape[1], Metric(metric), spec, factory, parameters or {}, settings, {"store": "s"}
     )
 
 

@@ -390,10 +390,10 @@ class TestOpening:
     @pytest.mark.parametrize(
         ("field", "value", "said"),
         [
-            ("store", 7, "no good store of the store"),
-            ("spec", {"level": "word"}, "description of a feature"),
-            ("rows_digest", None, "no good rows_digest"),
-            ("extra", 1, "no good extra"),
+            ("store", 7, "index.json: source: store: 7 is not a string; build the index again"),
+            ("spec", {"level": "word"}, "source: spec: missing or unknown keys: "),
+            ("rows_digest", None, "rows_digest: None is not a string"),
+            ("extra", 1, "missing or unknown keys: 'extra'"),
         ],
     )
     def test_what_an_index_says_of_its_store_is_checked(

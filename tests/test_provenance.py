@@ -44,7 +44,7 @@ class TestDescription:
         assert spec.is_added_up
         assert FeatureSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
         values = spec.to_dict()
-        with pytest.raises(UserError, match="missing or unknown fields: dim, odd"):
+        with pytest.raises(UserError, match="missing or unknown keys: 'dim', 'odd'"):
             FeatureSpec.from_dict({**{name: value for name, value in values.items() if name != "dim"}, "odd": 1})
 
     def test_only_what_is_not_stored_is_added_up(self, tmp_path: Path) -> None:

@@ -65,10 +65,10 @@ def run_command(command: str, folder: Path) -> None:
 
 def test_every_block_runs_from_top_to_bottom(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-    names: dict[str, object] = {}
     for language, block in BLOCKS:
         if language == "python":
-            exec(compile(block, "README.md", "exec"), names)
+            # Each block runs alone: it imports and opens what it uses.
+            exec(compile(block, "README.md", "exec"), {})
         else:
             for command in commands(block):
                 run_command(command, place)

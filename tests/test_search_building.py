@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import subprocess
@@ -15,9 +14,11 @@ import pytest
 from search_vectors import CountedParts, MadeParts, brute_force, mixture, recall
 
 from bertfeat.errors import RunError, UserError
-from bertfeat.search.budget import MemoryPlan, Shape, check_growth, check_memory, ladder, plan_memory, size
+from bertfeat.search import budget
+from bertfeat.search.budget import Shape, check_growth, check_memory, ladder, plan_memory, size
 from bertfeat.search.building import build, plan_build
 from bertfeat.search.durable import read_index
+from bertfeat.search.filling import CHECKPOINT
 from bertfeat.search.index import VectorIndex
 from bertfeat.search.metrics import Metric
 from bertfeat.search.settings import BuildSettings
@@ -136,11 +137,13 @@ DRILL = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from test_search_building import settings, source
+from test_search_building import chunk_rows, settings, source
+from bertfeat.search import budget
 from bertfeat.search.building import build
 
 def run(root, text, point):
     signal.alarm(60)
+    budget._MAX_CHUNK_ROWS = chunk_rows(text)
     seen = 0
     def step(name):
         nonlocal seen
@@ -163,7 +166,12 @@ for text in ("Flat", "IVF16,SQ8", "HNSW8"):
 """
 
 
-def test_killed_at_every_step_it_goes_on(tmp_path):
+def chunk_rows(text: str) -> int:
+    """Return chunks so small that a graph of these vectors has checkpoints."""
+    return 256 if text == "HNSW8" else budget._MAX_CHUNK_ROWS
+
+
+def test_killed_at_every_step_it_goes_on(tmp_path, monkeypatch):
     here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", DRILL, str(tmp_path), *here], check=True, timeout=280, env=one_thread)
@@ -171,6 +179,9 @@ def test_killed_at_every_step_it_goes_on(tmp_path):
         *killed, whole = sorted(tmp_path.glob(f"{text}-*"))
         assert len(killed) >= n_least
         data = (whole / "index.faiss").read_bytes()
+        monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", chunk_rows(text))
+        n_resumed = sum((root / "candidate-0" / CHECKPOINT).exists() for root in killed)
+        assert (n_resumed > 5) == (text == "HNSW8"), n_resumed
         for root in killed:
             # `settings` asks for one thread here as there: the same blocks are computed in the same way.
             assert build(source(), root, settings(text)).path.read_bytes() == data, root
@@ -197,14 +208,17 @@ def test_what_is_done_is_not_done_again(tmp_path):
     np.testing.assert_array_equal(result.transform.mean, fit_transform(source(), CENTER).mean)
 
 
-def test_a_graph_is_kept_ever_more_rarely(tmp_path):
-    vectors, steps = mixture(6000, 8), []
-    asked = settings("HNSW4", n_piece_rows=256, max_memory_bytes=100_000_000)
-    narrow = dataclasses.replace(plan_build(6000, 8, asked)[0].shape, dim=8)
-    assert MemoryPlan(plan_build(6000, 8, asked)[0].info, narrow, asked).n_chunk_rows == 8192
-    build(ArrayParts(vectors), tmp_path, asked, step=steps.append)
-    # One chunk holds all, so nothing is kept.
-    assert not [name for name in steps if name.startswith("checkpoint")]
+def test_a_graph_is_kept_ever_more_rarely(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
+    kept: list[int] = []
+
+    def step(name: str) -> None:
+        if name == f"{CHECKPOINT} renamed":
+            kept.append(int(read_index(tmp_path / "candidate-0" / CHECKPOINT).ntotal))
+
+    build(ArrayParts(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256), step=step)
+    # After each chunk while it is small, and then each time that it has grown by a quarter.
+    assert kept == [256, 512, 768, 1024, 1280, 1792, 2304, 3072, 3840, 4864]
 
 
 def test_a_build_of_something_else_is_refused(tmp_path):

@@ -23,6 +23,7 @@ from bertfeat.search.description import INDEX, ROWS, TRANSFORM, FileDigest, Inde
 from bertfeat.search.files import DESCRIPTION
 from bertfeat.search.loading import load_index
 from bertfeat.search.metrics import Metric
+from bertfeat.search.settings import BuildSettings
 from bertfeat.search.sources import ArrayParts
 from bertfeat.search.transforms import TransformSpec, fit_transform
 from bertfeat.store import codec
@@ -36,7 +37,7 @@ WHOLE = IndexDescription(
     transform=TransformSpec.parse("whiten:4"),
     factory="OPQ4,IVF16,PQ4",
     parameters={"nprobe": 4, "k_factor_rf": 1.5},
-    settings={"index": "auto", "seed": 0, "threads": None},
+    settings=BuildSettings().to_json(),
     source={"plan_hash": "00", "spec": {"layers": [1, 2]}},
     measured={"recall@10": 0.97},
     seconds={"train": 1.25, "add": 2},
@@ -83,8 +84,13 @@ def test_a_description_reads_back_as_it_was_written(tmp_path):
         ("parameters", {"nprobe": -4}),
         ("parameters", {"n\nprobe": 4}),
         ("settings", None),
+        ("settings", {**BuildSettings().to_json(), "recall": "x"}),
+        ("settings", {**BuildSettings().to_json(), "n_threads": 2**40}),
+        ("settings", {**BuildSettings().to_json(), "transform": []}),
+        ("settings", {**BuildSettings().to_json(), "colour": "blue"}),
         ("source", []),
         ("measured", 0.9),
+        ("measured", {"queries_per_s": "fast"}),
         ("seconds", {"train": True}),
         ("seconds", {"train": 1e300}),
         ("files", {}),

@@ -123,7 +123,7 @@ def _recall(summary: dict[str, Any]) -> str:
 
 def _speed(summary: dict[str, Any]) -> str:
     measured = summary["measured"]
-    if "queries_per_s" not in measured:
+    if None in (measured.get("queries_per_s"), measured.get("n_queries")):
         return ""
     return f" on {measured['n_queries']:,} queries that it was not tuned on, {measured['queries_per_s']:,.0f} queries/s"
 

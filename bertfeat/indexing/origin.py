@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from bertfeat.indexing.encoding import gives_words
 from bertfeat.planning import MODEL_NAMES, hash_fields
 from bertfeat.provenance import FeatureSpec
 from bertfeat.storage import as_path, is_url
+from bertfeat.store.decoding import decode
 from bertfeat.store.reader import Store, open_store
 
 
@@ -67,19 +69,14 @@ class Origin:
         Raises:
             UserError: A field is missing, unknown, or of another type.
         """
-        wanted = {name: kind for name, kind in _FIELDS.items() if not isinstance(values.get(name), kind)}
-        odd = sorted(wanted.keys() | (values.keys() - _FIELDS.keys()))
-        if odd:
-            raise UserError(f"{index}: its index.json has no good {', '.join(odd)} of the store; build the index again")
         try:
-            spec = FeatureSpec.from_dict(values["spec"])
-        except (UserError, ValueError, TypeError) as error:
-            raise UserError(f"{index}: index.json: {error}; build the index again") from error
-        return cls(**{**values, "spec": spec})
+            return decode(cls, dict(values))
+        except ValueError as error:
+            raise UserError(f"{index}: index.json: source: {error}; build the index again") from None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {name: getattr(self, name) for name in _FIELDS} | {"spec": self.spec.to_dict()}
+        return dataclasses.asdict(self) | {"spec": self.spec.to_dict()}
 
     def find_store(self, index: Path, override: str | Path | Store | None = None) -> Store:
         """Open the store that an index was built from.
@@ -95,14 +92,17 @@ class Origin:
             return self.check_store(override if isinstance(override, Store) else open_store(override), index)
         places = [as_path(self.store)]
         if not is_url(self.store):
-            places = list(dict.fromkeys([(index.resolve() / self.relative).resolve(), *places]))
+            places = list(dict.fromkeys([Path(os.path.normpath(index.resolve() / self.relative)), *places]))
         errors: list[UserError] = []
         for place in places:
-            if place.exists():
-                try:
+            try:
+                if place.exists():
                     return self.check_store(open_store(place), index)
-                except UserError as error:
-                    errors.append(error)
+            except UserError as error:
+                errors.append(error)
+            except (OSError, ValueError):
+                # A path that the system cannot look up, such as one with a name of 300 letters.
+                continue
         if errors:
             raise errors[0]
         raise UserError(
@@ -130,14 +130,3 @@ class Origin:
         if here == self.plan_hash:
             return here
         return hash_fields({**store.plan.fields, **{name: getattr(self.spec, name) for name in MODEL_NAMES}})
-
-
-_FIELDS: dict[str, type] = {
-    "spec": dict,
-    "store": str,
-    "relative": str,
-    "plan_hash": str,
-    "n_rows": int,
-    "rows_digest": str,
-    "given_words": bool,
-}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from bertfeat.errors import UserError
 from bertfeat.indexing.building import Tell, Watched, tell_nobody, write_rows
@@ -70,7 +69,7 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Te
     source = Watched(StoreParts(opened, spec.level, spec.feature), progress or tell_nobody)
     n_new = source.n_vectors - there.n_vectors
     digest = _check_grown(source, there, origin, path)
-    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim), _settings(there, path))
+    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim), _settings(there))
     check_growth(plan)
     with workplace(path) as folder:
         # Another process may have been here before the lock was ours.
@@ -109,15 +108,9 @@ class Rest:
                 yield VectorBatch(range(at, batch.positions.stop - self._start), batch.vectors[first:])
 
 
-def _settings(there: IndexDescription, path: Path) -> BuildSettings:
+def _settings(there: IndexDescription) -> BuildSettings:
     """Return the settings that an index was built with."""
-    values: Mapping[str, Any] = there.settings
-    try:
-        return BuildSettings(**{**values, "metric": there.metric, "transform": there.transform})
-    except TypeError as error:
-        raise UserError(
-            f"{path}: its settings are not those of this bertfeat ({error}); build the index again"
-        ) from error
+    return BuildSettings(**{**there.settings, "metric": there.metric, "transform": there.transform})
 
 
 def _check_grown(source: Watched, there: IndexDescription, origin: Origin, path: Path) -> str:

@@ -142,15 +142,25 @@ class NeuralProbe(Probe):
         report = values.get("report")
         if not isinstance(report, dict):
             raise UserError(f"the saved probe has the report {report!r}, which is no object")
-        with own_randomness(0, torch.device("cpu")):
+        self._check_sizes(arrays)
+        # Without memory of its own: the saved arrays, once they are checked, become its weights.
+        with torch.device("meta"):
             network = self._build(Scaling.identity(dim), len(self.classes_))
         shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
         checked = take_arrays(arrays, shapes)
         take_scaling(checked)
-        network.load_state_dict({name: torch.tensor(array).float() for name, array in checked.items()})
+        network.load_state_dict({name: torch.tensor(array).float() for name, array in checked.items()}, assign=True)
         self.network_ = network.to(device)
         self._report = report
         return self
+
+    def _check_sizes(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Refuse sizes of a network that the saved arrays cannot have, before it is built."""
+        widest = max(max(array.shape, default=0) for array in arrays.values())
+        for name, most in (("n_layers", len(arrays)), ("hidden_size", widest)):
+            value = getattr(self, name, 0)
+            if isinstance(value, int) and value > most:
+                raise UserError(f"{name} {value} is more than the saved arrays have")
 
     def _body(self, dim: int, n_classes: int) -> Body:
         """Return the body of the network, for vectors `dim` wide.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from bertfeat.probing.streams import StoreStream
 from bertfeat.progress import Progress
 from bertfeat.provenance import FeatureSpec
 from bertfeat.storage import local_path
+from bertfeat.store.decoding import decode
 from bertfeat.store.reader import Store, open_store
 
 if TYPE_CHECKING:
@@ -254,11 +255,24 @@ def load_probe(folder: str | Path) -> FittedProbe:
     """
     probe, extra = load_head(local_path(folder, "a probe"))
     try:
-        spec = FeatureSpec.from_dict(extra["spec"])
-        label, first_tokens, training = extra["label"], extra["first_tokens"], extra["training"]
-    except (KeyError, TypeError, ValueError) as error:
+        kept = decode(_Kept, extra)
+        if kept.first_tokens and kept.spec.level is not Level.TOKEN:
+            raise ValueError(f"first_tokens: true at level {kept.spec.level}")
+    except ValueError as error:
         raise UserError(f"{folder}: what the probe says of its features is damaged ({error}); fit it again") from None
-    return FittedProbe(probe, spec, label, first_tokens, training, Path(folder).absolute().name)
+    return FittedProbe(
+        probe, kept.spec, kept.label, kept.first_tokens, dict(kept.training), Path(folder).absolute().name
+    )
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a saved probe keeps beside its head; see `FittedProbe`."""
+
+    spec: FeatureSpec
+    label: str
+    first_tokens: bool
+    training: Mapping[str, Any]
 
 
 def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:

@@ -10,7 +10,9 @@ from typing import Any, Self
 
 from bertfeat.errors import UserError
 from bertfeat.search.metrics import Metric, parse_metric
+from bertfeat.search.settings import BuildSettings
 from bertfeat.search.transforms import TransformKind, TransformSpec
+from bertfeat.store.decoding import decode
 
 FORMAT_VERSION = 1
 
@@ -160,6 +162,37 @@ def _numbers(name: str, value: Any) -> dict[str, int | float]:
     return found
 
 
+def _settings(name: str, value: Any) -> dict[str, Any]:
+    found = _mapping(name, value)
+    if odd := sorted({field.name for field in dataclasses.fields(BuildSettings)} ^ found.keys()):
+        raise ValueError(f"{name}: missing or unknown fields: {', '.join(odd)}")
+    transform = _transform(f"{name}.transform", found["transform"])
+    try:
+        decode(BuildSettings, {**found, "transform": dataclasses.asdict(transform)})
+    except (ValueError, UserError) as error:
+        raise ValueError(f"{name}: {error}") from None
+    return found
+
+
+def _measured(name: str, value: Any) -> dict[str, Any]:
+    found = _mapping(name, value)
+    try:
+        decode(_Measured, {key: found[key] for key in found.keys() & _Measured.__annotations__.keys()})
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return found
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What is shown of the measurements of an index; the others are notes."""
+
+    recall_at_10: float | None = None
+    target_met: bool | None = None
+    n_queries: int | None = None
+    queries_per_s: float | None = None
+
+
 def _files(name: str, value: Any) -> dict[str, FileDigest]:
     found = {}
     for key, entry in _mapping(name, value).items():
@@ -179,9 +212,9 @@ _FIELDS: dict[str, Callable[[str, Any], Any]] = {
     "transform": _transform,
     "factory": _text,
     "parameters": _numbers,
-    "settings": _mapping,
+    "settings": _settings,
     "source": _mapping,
-    "measured": _mapping,
+    "measured": _measured,
     "seconds": _numbers,
     "files": _files,
 }

@@ -13,6 +13,9 @@ from bertfeat.search.transforms import TransformSpec
 
 AUTO = "auto"
 
+# OpenMP ends the process where the system refuses to start as many threads as it is told.
+_MAX_THREADS = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
@@ -60,6 +63,8 @@ class BuildSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}: give 1 or more")
+        if self.n_threads is not None and self.n_threads > _MAX_THREADS:
+            raise UserError(f"n_threads is {self.n_threads}: give {_MAX_THREADS} or fewer")
         if self.seed < 0:
             raise UserError(f"seed is {self.seed}: give 0 or more")
 
