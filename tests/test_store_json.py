@@ -29,6 +29,8 @@ from bertfeat.store.reader import Store
 
 FILES = ("manifest.json", "_bertfeat/plan.json", "_bertfeat/receipts/00001.json")
 OTHERS = [None, True, -1, 0, 3, 0.5, 2**70, "x", "", "../x", [], [1], {}, {"x": 1}]
+# Calls that may change a store.
+WRITES = ("resume", "extract")
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +126,10 @@ class Tries:
     def on(self, name: str, content: dict[str, Any], what: str, calls: dict[str, Callable[[Path], object]]) -> None:
         for call, run in calls.items():
             root = self.folder / "s"
-            shutil.rmtree(root, ignore_errors=True)
-            shutil.copytree(self.made.path, root)
+            if call in WRITES or not root.exists():
+                shutil.rmtree(root, ignore_errors=True)
+                shutil.copytree(self.made.path, root)
+            good = (root / name).read_bytes()
             (root / name).write_bytes(codec.seal(content))
             try:
                 run(root)
@@ -136,6 +140,10 @@ class Tries:
                     self.raw.append(f"{call} {name} {what}: {error}")
             except Exception as error:
                 self.raw.append(f"{call} {name} {what}: {type(error).__name__}: {error}")
+            if call in WRITES:
+                shutil.rmtree(root)
+            else:
+                (root / name).write_bytes(good)
 
 
 def edited_files(made: Store) -> list[tuple[str, str, dict[str, Any]]]:

@@ -287,7 +287,11 @@ def read_small(path: Path, *, follow_links: bool = False) -> bytes:
         OSError: It is no regular file, or cannot be read.
     """
     with _opened(path, follow_links=follow_links) as file:
-        return file.readall()
+        # A read that would block gives None, and no error.
+        data: bytes | None = file.readall()
+    if data is None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
+    return data
 
 
 def digest_of(path: Path, *, follow_links: bool = False) -> str:
@@ -302,6 +306,8 @@ def digest_of(path: Path, *, follow_links: bool = False) -> str:
         view = memoryview(buffer)
         while n_read := file.readinto(buffer):
             hasher.update(view[:n_read])
+        if n_read is None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
     return hasher.hexdigest()
 
 

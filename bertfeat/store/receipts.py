@@ -20,6 +20,9 @@ from bertfeat.store import codec, files, layout
 from bertfeat.store.decoding import decode
 from bertfeat.store.folder import Folder, Listing, folder_at
 
+# Something else than a file stands in a receipt's place: a folder, a link, a pipe.
+_NO_FILE = {errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
+
 
 @dataclass(frozen=True, slots=True)
 class QuarantineInfo:
@@ -172,11 +175,17 @@ def read_receipt(place: AnyPath | Folder, shard: int) -> StoredReceipt:
 
 
 def read_receipts(folder: Folder, shards: Iterable[int]) -> Iterator[StoredReceipt]:
-    """Yield the receipts of some shards, in order; those that are missing or damaged are passed over."""
+    """Yield the receipts of some shards, in order; those that are missing or damaged are passed over.
+
+    Raises:
+        OSError: One that is there cannot be read.
+    """
     numbers = {layout.receipt_path(shard): shard for shard in shards}
     for name, data in folder.read_each(numbers):
         if isinstance(data, OSError):
-            continue
+            if data.errno in _NO_FILE:
+                continue
+            raise data
         with contextlib.suppress(ValueError):
             yield _receipt_of(numbers[name], data)
 
