@@ -76,18 +76,19 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
     if _is_endless(stream):
         raise InputError("standard input is a device, which may never end; pipe a file in")
     digest = xxhash.xxh3_128()
-    with tempfile.NamedTemporaryFile(dir=folder, prefix="stdin-", delete=False) as out:
-        path = Path(out.name)
-        try:
+    path = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="stdin-", delete=False) as out:
+            path = Path(out.name)
             while block := stream.read(BLOCK_BYTES):
                 digest.update(block)
                 out.write(block)
-            out.flush()
-        except OSError as error:
-            path.unlink()
-            reason = f"standard input cannot be copied here ({error.strerror}); check the disk and the pipe"
-            raise InputError(reason, path=str(folder)) from error
-    return path.rename(folder / f"stdin-{digest.hexdigest()}")
+        return path.rename(folder / f"stdin-{digest.hexdigest()}")
+    except OSError as error:
+        if path is not None:
+            path.unlink(missing_ok=True)
+        reason = f"standard input cannot be copied here ({error.strerror}); check the disk and the pipe"
+        raise InputError(reason, path=str(folder)) from error
 
 
 def _is_endless(stream: BinaryIO) -> bool:

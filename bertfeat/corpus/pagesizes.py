@@ -80,7 +80,7 @@ def _chunk(found: Any, size: int) -> Chunk:
     about = _field(found, 3)
     path = tuple(name.decode(errors="replace") for name in _listed(about, 3) if isinstance(name, bytes))
     # Some writers write 0 where there is no dictionary.
-    start = min(_number(about, 9), (_number(about, 11) if _field(about, 11) else 0) or _number(about, 9))
+    start = min(_number(about, 9), _number(about, 11)) if _field(about, 11) else _number(about, 9)
     end = start + _number(about, 7)
     if not 0 <= start <= end <= size:
         raise DamagedParquet(f"column {'.'.join(path)} lies outside the file")
