@@ -257,6 +257,7 @@ def _limited_extract(corpus: Path, folder: Path, said: Path) -> None:
 
     code, message = 9, ""
     try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(os.open(said, os.O_RDWR | os.O_CREAT | os.O_TRUNC), 2)
         resource.setrlimit(resource.RLIMIT_AS, (9 << 30, 9 << 30))
         resource.setrlimit(resource.RLIMIT_CPU, (60, 65))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ _CHARS_PER_S = 20_000
 
 # No model has an embedding matrix of so many rows; the tables here and in `tokenizers` grow with the largest id.
 _MAX_IDS = 10_000_000
+# Characters that a normalizer may put in place of one; known ones put fewer than 20.
+_MAX_REPLACEMENT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +428,21 @@ def _load_backend(folder: Path) -> tuple[BackendTokenizer, int | None]:
             raise CheckpointError(
                 f"{folder}: the tokenizer gives token {piece!r:.60} the id {largest}; expected less than {_MAX_IDS}"
             )
-        return BackendTokenizer.from_str(tokenizer.backend_tokenizer.to_str()), tokenizer.cls_token_id
+        backend = BackendTokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        if backend.normalizer is not None:
+            _check_normalizer(folder, json.loads(backend.normalizer.__getstate__()))
+        return backend, tokenizer.cls_token_id
+
+
+def _check_normalizer(folder: Path, state: object) -> None:
+    """Refuse a normalizer that would fill the memory: replacements multiply where one follows another."""
+    contents = [str(node.get("content") or "") for node in _nodes(state) if node.get("type") == "Replace"]
+    n_chars = math.prod(max(1, len(content)) for content in contents)
+    if n_chars > _MAX_REPLACEMENT:
+        raise CheckpointError(
+            f"{folder}: the tokenizer's normalizer replaces one character by {n_chars}; "
+            f"expected at most {_MAX_REPLACEMENT}"
+        )
 
 
 def _file_at_fault(folder: Path) -> Path:
