@@ -205,10 +205,14 @@ class Tokenizer:
         Raises:
             InputError: It has too many tokens, or cannot be cut into pieces that the tokenizer takes.
         """
-        if max_tokens is None:
-            _check_size(self.count([document])[None], [document], 0)
-        for _ in self._cutter.pieces([document]):
-            pass
+        if max_tokens is not None:
+            for _ in self._cutter.pieces([document]):
+                pass
+            return
+        n_tokens = np.zeros(1, dtype=np.int64)
+        for _, encodings in self._encodings([document]):
+            n_tokens += sum(map(len, encodings))
+            _check_size(n_tokens, [document], 0)
 
     def _encodings(self, documents: Sequence[Document]) -> Iterator[tuple[list[Piece], list[Encoding]]]:
         for batch in _batches(self._cutter.pieces(documents)):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import queue
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -30,29 +31,53 @@ def call_within(call: Callable[[], T], timeout_s: float) -> T:
         CallFailed: The call took longer than `timeout_s`, or raised, a Rust panic included.
         MemoryError: The call raised it.
     """
-    results: list[T] = []
-    errors: list[BaseException] = []
-    done = threading.Event()
-
-    def work() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:  # a Rust panic is no Exception
-            errors.append(error)
-        done.set()
-
+    job: _Job[T] = _Job(call)
     used = time.process_time()
-    threading.Thread(target=work, name="tokenize", daemon=True).start()
+    try:
+        jobs = _idle.pop()
+    except IndexError:
+        jobs = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(jobs,), name="tokenize", daemon=True).start()
+    jobs.put(job)
     step_s = timeout_s
-    while not done.wait(step_s):
+    while not job.done.wait(step_s):
         if time.process_time() - used > timeout_s:
             raise CallFailed(f"took more than {timeout_s:.0f} s")
         step_s = 1.0
-    if not errors:
-        return results[0]
-    if isinstance(errors[0], MemoryError):
-        raise errors[0]
-    raise CallFailed("failed: " + (str(errors[0]).strip() or type(errors[0]).__name__).splitlines()[0])
+    _idle.append(jobs)
+    if job.error is None:
+        return job.results[0]
+    if isinstance(job.error, MemoryError):
+        raise job.error
+    raise CallFailed("failed: " + (str(job.error).strip() or type(job.error).__name__).splitlines()[0])
+
+
+class _Job(Generic[T]):
+    """A call and what came of it."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self.call = call
+        self.results: list[T] = []
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """Make the call and keep its result or its error."""
+        try:
+            self.results.append(self.call())
+        except BaseException as error:  # a Rust panic is no Exception
+            self.error = error
+        self.done.set()
+
+
+def _work(jobs: queue.SimpleQueue[_Job[Any]]) -> None:
+    while True:
+        jobs.get().run()
+
+
+# The queues of threads that wait for a call. A new thread for each call would make the allocator start anew.
+_idle: list[queue.SimpleQueue[_Job[Any]]] = []
+os.register_at_fork(after_in_child=_idle.clear)
 
 
 @contextmanager
