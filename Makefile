@@ -38,7 +38,7 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/04_read_polars.py demo-features
 
 test: $(INSTALLED_DEV)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-cpus: $(INSTALLED_DEV)
 	$(BIN)/python tests/cpus.py

@@ -118,6 +118,7 @@ def test_a_column_name_that_is_not_unicode(name: str) -> None:
         (b"junk of a kind", "gzip data is damaged or cut off after 0 decompressed bytes"),
         (gzip.compress(b"a\n")[:-1], "gzip data is damaged or cut off after 2 decompressed bytes"),
     ],
+    ids=["trailing bytes", "zeros after two members", "not gzip", "cut off"],
 )
 def test_damage_of_compressed_files_is_where_it_is_said_to_be(tmp_path: Path, content: bytes, reason: str) -> None:
     with pytest.raises(InputError, match=reason):

@@ -102,7 +102,7 @@ def test_an_unfinished_store_goes_on_after_it_was_moved(tmp_path):
     assert open_store(tmp_path / "c").numpy("token", "layer_04").shape == (17, 4)
 
 
-@pytest.mark.parametrize("pid", [1, os.getpid(), 2**22 + 1, -1, "x"])
+@pytest.mark.parametrize("pid", [1, os.getpid(), 2**22 + 1, -1, "x"], ids=["init", "own", "none", "negative", "text"])
 def test_a_process_id_in_the_lock_keeps_nobody_out(tmp_path, pid):
     """The kernel holds the lock, not the id: one that another process has by now means nothing."""
     write_store(tmp_path / "s", PLAN)
