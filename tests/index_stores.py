@@ -39,6 +39,18 @@ main()
 # Indexes of some hundred vectors are searched faster alone than shared out among threads.
 faiss.omp_set_num_threads(1)
 
+
+def put_nan(store: Store, level: str, feature: str, row: int, value: int) -> None:
+    """Overwrite a value of a stored vector with NaN in place, as no writer of ours does."""
+    part = Path(store.path) / store.parts(level)[0].path
+    vector = store.take(level, feature, [row])[0]
+    data = part.read_bytes()
+    assert data.count(vector.tobytes()) == 1
+    edited = vector.copy()
+    edited[value] = np.nan
+    part.write_bytes(data.replace(vector.tobytes(), edited.tobytes()))
+
+
 # Two senses of each word, so that a search in context has a right answer.
 SENSES = {
     "river": [

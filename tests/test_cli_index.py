@@ -7,12 +7,10 @@ import io
 import shutil
 from pathlib import Path
 
-import numpy as np
-import polars as pl
 import pytest
 from command_line import bertfeat as bertfeat_cli
 from command_line import good
-from index_stores import SENSES, contents, documents, known_store, shared_store, tiny_store, write_jsonl
+from index_stores import SENSES, contents, documents, known_store, put_nan, shared_store, tiny_store, write_jsonl
 
 import bertfeat
 from bertfeat.cli.index import _progress
@@ -129,10 +127,7 @@ class TestBuild:
         assert "no row of level sentence has a vector of layer_03" in said
         assert "nothing to index" in said
         nan = known_store(tmp_path / "nan", [[1.0, 2.0], [3.0, 4.0]])
-        part = nan.path / nan.parts("sentence")[0].path
-        vectors = np.array([[1, 2], [3, np.nan]], np.float32)
-        frame = pl.read_parquet(part).with_columns(pl.Series("layer_06", vectors, pl.Array(pl.Float32, 2)))
-        frame.write_parquet(part)
+        put_nan(nan, "sentence", "layer_06", row=1, value=1)
         said = refused("index", "build", nan.path, *build)
         assert "row 1 of level sentence (doc_id 1) holds NaN or infinity in layer_06" in said
         assert not (tmp_path / "i").exists()

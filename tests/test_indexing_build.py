@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from index_stores import brute_force, contents, documents, known_store, run_killed, shared_store, tiny_store
+from index_stores import brute_force, contents, documents, known_store, put_nan, run_killed, shared_store, tiny_store
 
 import bertfeat
 from bertfeat.config import Level
@@ -258,11 +258,7 @@ class TestAgain:
     def test_vectors_that_are_no_numbers_are_named(self, tiny: Store, tmp_path: Path) -> None:
         copy = tmp_path / "features"
         shutil.copytree(tiny.path, copy)
-        part = sorted((copy / "sentence").iterdir())[0]
-        frame = pl.read_parquet(part)
-        vectors = frame["layer_03"].to_numpy().copy()
-        vectors[3, 7] = np.nan
-        frame.with_columns(pl.Series("layer_03", vectors, pl.Array(pl.Float16, 32))).write_parquet(part)
+        put_nan(bertfeat.open_store(copy), "sentence", "layer_03", row=3, value=7)
         with pytest.raises(UserError, match=r"row 3 of level sentence \(doc_id 'd003'\) holds NaN or infinity"):
             bertfeat.build_index(copy, tmp_path / "index", level="sentence")
         assert not (tmp_path / "index").exists()

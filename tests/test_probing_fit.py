@@ -321,9 +321,7 @@ class TestSaving:
         else:
             del extra[damage]
         save_probe(fitted.probe, tmp_path / "p", extra)
-        with pytest.raises(
-            UserError, match=r"missing or unknown fields: layers|damaged \('(spec|label)'\); fit it again"
-        ):
+        with pytest.raises(UserError, match=r"missing or unknown keys: '(spec|label|layers)'\); fit it again"):
             load_probe(tmp_path / "p")
 
 

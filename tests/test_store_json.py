@@ -46,7 +46,7 @@ def settings(tmp_path_factory) -> dict[str, Any]:
         "levels": ["token", "sentence"],
         "layers": "1,2",
         "max_length": 12,
-        "shard_bytes": 30_000,
+        "shard_bytes": 15_000,
     }
 
 

@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as BackendTokenizer
 
 import bertfeat
+from bertfeat import planning
 from bertfeat.config import Level, OnOverlong
 from bertfeat.corpus.rows import clean
 from bertfeat.errors import InputError
@@ -252,6 +253,8 @@ def test_documents_over_the_limits_are_refused_before_anything_is_written(
     monkeypatch.setattr(pieces, "PIECE_CHARS", 50)
     monkeypatch.setattr(pieces, "MAX_UNCUT_CHARS", 200)
     monkeypatch.setattr(tokenizer, "MAX_DOCUMENT_TOKENS", 300)
+    # The plan's sample has texts below this only, which never reach the true limits.
+    monkeypatch.setattr(planning, "_SAMPLE_CHARS", 50)
     long = "a b " * 200
     refused = refusals(tmp_path, tiny_folder, long)
     assert len(refused) == 3
