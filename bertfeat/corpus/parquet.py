@@ -167,7 +167,10 @@ class ParquetReader(Reader):
         end = first + self._groups[number].n_rows
         with self._readable():
             n_rows = self._batch_rows(number)
-            for batch in self._parquet.iter_batches(n_rows, row_groups=[number], columns=list(self._columns)):
+            # Without threads: handing a few rows to another thread takes longer than decoding them.
+            for batch in self._parquet.iter_batches(
+                n_rows, row_groups=[number], columns=list(self._columns), use_threads=False
+            ):
                 if skip < batch.num_rows:
                     yield from self._rows_of_batch(batch.slice(skip), first + skip)
                 first += batch.num_rows
