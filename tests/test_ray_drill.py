@@ -27,7 +27,7 @@ pytestmark = pytest.mark.ray
 
 DRIVER = [sys.executable, str(Path(__file__).parent / "ray_stores.py")]
 DEEDS = ["kill actor", "kill driver", "stop actor", "stop driver", "stop actor and kill driver"]
-N_TRIES = 25
+N_TRIES = 20
 SEED = 15
 
 
