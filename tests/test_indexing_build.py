@@ -22,7 +22,7 @@ from bertfeat.indexing.workplace import workplace
 from bertfeat.search.sources import all_batches
 from bertfeat.store.reader import Store
 
-pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
 FEATURE = "layer_06"
 
@@ -229,6 +229,7 @@ class TestAgain:
         bertfeat.build_index(tiny, out, level="word", overwrite=True).close()
         assert contents(out) == before
 
+    @pytest.mark.numeric
     def test_the_same_settings_give_the_same_bytes(self, tiny: Store, tmp_path: Path) -> None:
         for name in ("one", "two"):
             bertfeat.build_index(tiny, tmp_path / name, level="token", index="IVF8,SQ8", transform="center").close()
@@ -272,6 +273,7 @@ class TestAgain:
 class TestKilled:
     FLAGS = ("--level", "token", "--index", "IVF8,SQ8", "--transform", "center", "--threads", "1")
 
+    @pytest.mark.numeric
     def test_a_rerun_after_kills_gives_the_same_index(self, tiny: Store, tmp_path: Path, whole: Path) -> None:
         out = tmp_path / "index"
         # Each run goes on from what the one before has left.
