@@ -24,8 +24,6 @@ from bertfeat.search.settings import BuildSettings
 from bertfeat.search.sources import ArrayParts, sample_positions
 from bertfeat.search.transforms import TransformSpec, fit_transform, prepare
 
-pytestmark = pytest.mark.numeric
-
 N, DIM = 2500, 16
 VECTORS = mixture(N, DIM)
 CENTER = TransformSpec.parse("center")
@@ -50,6 +48,7 @@ def quick(no_fsync):
     faiss.omp_set_num_threads(before)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("text", KINDS)
 def test_it_is_the_index_that_faiss_makes(text, tmp_path):
     asked = settings(text, metric=Metric.L2)
@@ -76,6 +75,7 @@ def test_it_is_the_index_that_faiss_makes(text, tmp_path):
     }
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("text", KINDS)
 def test_neither_batches_nor_parts_change_a_byte(text, tmp_path):
     first = build(source(), tmp_path / "a", settings(text))
@@ -108,6 +108,7 @@ def stop_at(point: int):
     return step
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("text", ["IVF16,SQ8,RFlat", "HNSW8,SQ8", "IVF16,PQ8x4fs"])
 def test_broken_off_at_every_step_it_goes_on(text, tmp_path):
     steps: list[str] = []
@@ -163,6 +164,7 @@ for text in ("Flat", "IVF16,SQ8", "HNSW8"):
 """
 
 
+@pytest.mark.numeric
 def test_killed_at_every_step_it_goes_on(tmp_path):
     here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
