@@ -25,8 +25,6 @@ from bertfeat.search.settings import BuildSettings
 from bertfeat.search.sources import ArrayParts, sample_positions
 from bertfeat.search.transforms import TransformSpec, fit_transform, prepare
 
-pytestmark = pytest.mark.numeric
-
 N, DIM = 2500, 16
 VECTORS = mixture(N, DIM)
 CENTER = TransformSpec.parse("center")
@@ -51,6 +49,7 @@ def quick(no_fsync):
     faiss.omp_set_num_threads(before)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("text", KINDS)
 def test_it_is_the_index_that_faiss_makes(text, tmp_path):
     asked = settings(text, metric=Metric.L2)
@@ -77,6 +76,7 @@ def test_it_is_the_index_that_faiss_makes(text, tmp_path):
     }
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("text", KINDS)
 def test_neither_batches_nor_parts_change_a_byte(text, tmp_path):
     first = build(source(), tmp_path / "a", settings(text))
@@ -109,6 +109,7 @@ def stop_at(point: int):
     return step
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("text", ["IVF16,SQ8,RFlat", "HNSW8,SQ8", "IVF16,PQ8x4fs"])
 def test_broken_off_at_every_step_it_goes_on(text, tmp_path):
     steps: list[str] = []
@@ -171,6 +172,7 @@ def chunk_rows(text: str) -> int:
     return 256 if text == "HNSW8" else budget._MAX_CHUNK_ROWS
 
 
+@pytest.mark.numeric
 def test_killed_at_every_step_it_goes_on(tmp_path, monkeypatch):
     here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -23,7 +23,7 @@ from bertfeat.search.metrics import Metric
 from bertfeat.search.sources import ArrayParts
 from bertfeat.search.transforms import TransformSpec, fit_transform, prepare
 
-pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("no_fsync")]
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 QUERIES = vectors(9, seed=5)
 ALLOWED = np.random.default_rng(3).random(N_VECTORS) < 0.4
@@ -39,6 +39,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: f"{settings['factory']}-{settings['metric']}")
 def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
     description = write_index(tmp_path / "x", **settings)
@@ -236,6 +237,7 @@ def test_what_is_no_index_is_refused(tmp_path, reads):
     assert reads.paths == []
 
 
+@pytest.mark.numeric
 def test_an_index_with_its_transform_takes_raw_vectors(tmp_path):
     write_index(tmp_path / "x", metric="cosine", transform="whiten:6")
     data = vectors().astype(np.float64)

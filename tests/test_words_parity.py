@@ -16,8 +16,6 @@ from oracle import Array, Oracle, assert_close
 import bertfeat
 from bertfeat.store.reader import Store
 
-pytestmark = pytest.mark.numeric
-
 HERE = Path(__file__).parent
 FILES = ("wnut17_test.conll", "bc5cdr_test.tsv")
 LAYERS = (0, 3, 4, 5, 6)
