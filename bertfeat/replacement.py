@@ -7,11 +7,14 @@ writes next gives it its name back (`recover`).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import secrets
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bertfeat.store.files import sync_folder
+from bertfeat.store.files import make_folder, sync_folder
 from bertfeat.store.steps import step
 
 
@@ -33,6 +36,12 @@ def recover(final: Path) -> None:
     Raises:
         OSError: The system refused.
     """
+    if aside(final).is_dir():
+        with _alone_in(final.absolute().parent):
+            _recover(final)
+
+
+def _recover(final: Path) -> None:
     old = aside(final)
     if not old.is_dir():
         return
@@ -43,28 +52,69 @@ def recover(final: Path) -> None:
         sync_folder(old.parent)
 
 
-def replace_folder(new: Path, final: Path) -> None:
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from moving folders into or out of `folder` meanwhile; the lock dies with its process."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def written_aside(final: Path, check: Callable[[], object] | None = None) -> Iterator[Path]:
+    """Make a folder beside its place for a block to fill; it gets its place at the end, and goes if the block raises.
+
+    Args:
+        final: The place, as for `replace_folder`; missing parents are made.
+        check: As for `replace_folder`.
+
+    Raises:
+        OSError: The system refused; what stood there still does.
+        StoreError: A parent is not a folder, or cannot be made.
+    """
+    final = final.absolute()
+    for parent in reversed([folder for folder in final.parents if not folder.exists()]):
+        make_folder(parent)
+    new = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    new.mkdir()
+    try:
+        yield new
+        sync_folder(new)
+        replace_folder(new, final, check)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def replace_folder(new: Path, final: Path, check: Callable[[], object] | None = None) -> None:
     """Give a finished folder its place; a folder that stands there moves aside first, and back if that fails.
 
     Args:
         new: The folder, its files synced, on the same file system.
         final: Its place: nothing, an empty folder, or what is to be replaced.
+        check: Called while no other process can replace it; raises if what stands there now must stay.
 
     Raises:
         OSError: The system refused; what stood there still does.
     """
-    recover(final)
     old = aside(final)
-    if final.is_dir() and any(final.iterdir()):
-        final.rename(old)
+    with _alone_in(old.parent):
+        _recover(final)
+        if check is not None:
+            check()
+        if final.is_dir() and any(final.iterdir()):
+            final.rename(old)
+            sync_folder(old.parent)
+            step("folder aside")
+        try:
+            new.rename(final)
+        except OSError:
+            with contextlib.suppress(OSError):
+                _recover(final)
+            raise
         sync_folder(old.parent)
-        step("folder aside")
-    try:
-        new.rename(final)
-    except OSError:
-        with contextlib.suppress(OSError):
-            recover(final)
-        raise
-    sync_folder(old.parent)
-    step("folder replaced")
-    shutil.rmtree(old, ignore_errors=True)
+        step("folder replaced")
+        shutil.rmtree(old, ignore_errors=True)

@@ -117,7 +117,7 @@ def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
     """Add the rows that a store has grown by.
 
     STORE was extracted with the same settings from the same texts, and further ones behind. Recall is measured again.
-    The index is replaced at once when the new one is whole.
+    The index is replaced when the new one is whole.
     """
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.indexing.updating import update_or_find

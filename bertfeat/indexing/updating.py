@@ -35,7 +35,7 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: Tell
 
     What was learned from the first rows stays: the transform, and the lists and codes of an index that is trained. A
     `Flat` index without a transform is then the same as one built anew; of the others the search parameters are tuned
-    and recall is measured again. The index is replaced at once, when the new one is whole.
+    and recall is measured again. The index is replaced when the new one is whole.
 
     Args:
         index: The index's folder.

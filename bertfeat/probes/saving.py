@@ -1,20 +1,15 @@
 """Probes on disk: a folder with `probe.json` and `weights.safetensors`, and never a pickle.
 
 Each file's digest stands in `probe.json`: a flipped byte is found before anything is used. A folder is written beside
-its place, under a hidden name, and renamed when it is whole (`replace_folder`).
+its place, under a hidden name, and renamed when it is whole (`written_aside`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import secrets
-import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +23,8 @@ from bertfeat._version import __version__
 from bertfeat.errors import RunError, UserError
 from bertfeat.probes.base import Labels, Probe
 from bertfeat.probes.heads import make_head
-from bertfeat.replacement import recover, replace_folder, standing
-from bertfeat.store.files import sync_fd, sync_folder, write_errors
+from bertfeat.replacement import recover, standing, written_aside
+from bertfeat.store.files import sync_fd, write_errors
 
 FORMAT_VERSION = 1
 DOCUMENT = "probe.json"
@@ -128,6 +123,10 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     """
     with write_errors(target.parent, target.name):
         recover(target)
+    _check_place(target, overwrite=overwrite)
+
+
+def _check_place(target: Path, *, overwrite: bool) -> None:
     if target.is_symlink():
         raise UserError(f"{target}: a symbolic link; remove it or save the probe elsewhere")
     if not os.path.lexists(target):
@@ -151,11 +150,8 @@ def _is_own(entry: Path) -> bool:
 
 def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str, Any], *, overwrite: bool) -> None:
     """Write a probe beside its place and move it there, unless another process has saved one there meanwhile."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    tmp = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    tmp.mkdir()
-    try:
-        weights = tmp / WEIGHTS
+    with written_aside(target, lambda: _check_place(target, overwrite=overwrite)) as folder:
+        weights = folder / WEIGHTS
         # safetensors writes the memory as it lies.
         save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, weights)
         with weights.open("rb") as file:
@@ -163,29 +159,11 @@ def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str
             sync_fd(file.fileno())
         document["weights"] = {"sha256": digest, "n_bytes": weights.stat().st_size}
         document["sha256"] = _digest_of(document)
-        with (tmp / DOCUMENT).open("x", encoding="ascii") as text:
+        with (folder / DOCUMENT).open("x", encoding="ascii") as text:
             json.dump(document, text, indent=1)
             text.write("\n")
             text.flush()
             sync_fd(text.fileno())
-        sync_folder(tmp)
-        with _alone_in(target.parent):
-            check_target(target, overwrite=overwrite)
-            replace_folder(tmp, target)
-    except BaseException:
-        shutil.rmtree(tmp, ignore_errors=True)
-        raise
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from moving probes into or out of a folder meanwhile; the lock dies with its process."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _read_document(where: Path) -> dict[str, Any]:

@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertfeat.errors import RunError, UserError
+from bertfeat.errors import UserError
 from bertfeat.probing.outputs import check_parents
+from bertfeat.replacement import recover, written_aside
 from bertfeat.reports.files import write_whole
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 from bertfeat.storage import local_path
+from bertfeat.store.files import write_errors
 
 _FILES = {"table.csv", "result.json", "plot.png", "plot.svg"}
 _HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
@@ -77,20 +79,17 @@ class Sweep:
         return text_table(_HEADERS, [row.cells() for row in self.rows])
 
     def write(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write table.csv, result.json, plot.png and plot.svg.
+        """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written.
 
         Raises:
             UserError: The folder holds something else, or matplotlib is not installed.
-            RunError: The system refused a write.
+            RunError: The system refused a write; what stood there still does.
         """
         out = check_folder(folder, overwrite=overwrite)
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{out}: cannot be made a folder: {(error.strerror or str(error)).lower()}") from error
-        write_csv(out / "table.csv", _HEADERS, [row.cells() for row in self.rows])
-        plot_layer_scores(self._series(), out / "plot")
-        write_whole(out / "result.json", (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        with write_errors(out.parent, out.name), written_aside(out) as new:
+            write_csv(new / "table.csv", _HEADERS, [row.cells() for row in self.rows])
+            plot_layer_scores(self._series(), new / "plot")
+            write_whole(new / "result.json", (json.dumps(self.to_dict(), indent=1) + "\n").encode())
         return out
 
     def _series(self) -> LayerScores:
@@ -124,6 +123,8 @@ def check_folder(folder: str | Path, *, overwrite: bool) -> Path:
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UserError(f"{out}: not a folder; choose another --output")
     check_parents(out)
+    with write_errors(out.parent, out.name):
+        recover(out)
     entries = {entry.name for entry in out.iterdir()} if out.is_dir() else set()
     if foreign := sorted(entries - _FILES):
         raise UserError(f"{out}: not empty and no sweep (it has {foreign[0]}); choose another --output")
