@@ -30,7 +30,7 @@ ELSEWHERE = {
     "times, sizes and pictures": "benchmarks estimation reports search_factory",
     "counts and measures of exact numbers": "probes_entities probes_metrics search_evaluation reliability_rows",
     "whole runs over what other files compute; slow": "cli_search context embedding families_extract indexing_search "
-    "levels long_probe_memory pairs pipelines pipelines_search probing_fit probing_sweep search_auto search_sandbox "
+    "levels long_probe_memory pairs pipelines pipelines_search probing_fit probing_sweep search_auto "
     "words_parity",
 }
 
