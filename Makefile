@@ -41,7 +41,7 @@ test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-cpus: $(INSTALLED_DEV)
-	$(BIN)/python tests/cpus.py
+	$(BIN)/python -m tests.support.cpus
 
 test-long: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m long

@@ -39,7 +39,7 @@ from benchmarks.speed.models import SHAPES, get_model
 from benchmarks.speed.outputs import OUTPUTS
 from benchmarks.speed.report import table, write_report
 from benchmarks.speed.workloads import CORPUS_ORDER, ENCODE, Entry, Workload
-from bertfeat.encoder.devices import default_max_batch_tokens
+from bertfeat.devices import default_max_batch_tokens
 
 # Rows of the corpus, each some 65 tokens: enough for a run of ten seconds or more on a large device.
 _ROWS = {"bert-base": 400_000, "bert-large": 120_000, "minilm": 800_000, "bert-tiny": 60}

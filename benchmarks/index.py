@@ -62,10 +62,10 @@ _OURS = (
     _PRELUDE
     + """
 import faiss
-from bertfeat.search.building import BuildSettings, build
-from bertfeat.search.index import VectorIndex
-from bertfeat.search.metrics import Metric
-from bertfeat.search.sources import ArrayParts
+from bertfeat.ann.indexbuild import BuildSettings, build
+from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.vectorparts import ArrayParts
 before = peak()
 vectors = np.load(folder / "base" / "base.npy", mmap_mode="r")
 start = time.perf_counter()
@@ -152,10 +152,10 @@ def run(python: str, script: str, folder: Path, asked: dict[str, Any]) -> dict[s
 
 def measure(folder: Path, vectors: np.ndarray, max_memory: int) -> dict[str, Any]:
     """Run bertfeat and its peers, and hold what they find against exact search."""
-    from bertfeat.search.evaluation import recall_at
-    from bertfeat.search.exact import exact_search
-    from bertfeat.search.metrics import Metric
-    from bertfeat.search.sources import ArrayParts
+    from bertfeat.ann.evaluation import recall_at
+    from bertfeat.ann.exact import exact_search
+    from bertfeat.ann.metrics import Metric
+    from bertfeat.ann.vectorparts import ArrayParts
 
     base, queries = vectors[N_QUERIES:], vectors[:N_QUERIES]
     (folder / "base").mkdir()

@@ -93,7 +93,7 @@ def write_lines(path: Path, n_lines: int) -> None:
 
 def child(settings: dict[str, Any]) -> None:
     """Extract, and print the peaks and the time."""
-    from bertfeat.extraction import extract
+    from bertfeat.extraction.run import extract
 
     peaks = PeakByRows()
     start = time.perf_counter()

@@ -13,16 +13,16 @@ from bertfeat._version import __version__
 
 if TYPE_CHECKING:
     from bertfeat.config import ExtractConfig
-    from bertfeat.embedding import embed
     from bertfeat.errors import BertfeatError
-    from bertfeat.extraction import extract
-    from bertfeat.indexing.building import build_index
-    from bertfeat.indexing.evaluating import evaluate_index, evaluate_retrieval
-    from bertfeat.indexing.index import Index, open_index
-    from bertfeat.indexing.updating import update_index
-    from bertfeat.probing.fitted import FittedProbe, load_probe
-    from bertfeat.probing.fitting import fit_probe
-    from bertfeat.probing.sweeping import sweep_probes
+    from bertfeat.extraction.embedding import embed
+    from bertfeat.extraction.run import extract
+    from bertfeat.probes.fitted import FittedProbe, load_probe
+    from bertfeat.probes.fitting import fit_probe
+    from bertfeat.probes.sweeps import sweep_probes
+    from bertfeat.search.index import Index, open_index
+    from bertfeat.search.quality import evaluate_index, evaluate_retrieval
+    from bertfeat.search.storeindex import build_index
+    from bertfeat.search.storeupdate import update_index
     from bertfeat.store.reader import Store, open_store
     from bertfeat.store.verification import verify
 
@@ -53,20 +53,20 @@ __all__ = [
 _HOMES = {
     "BertfeatError": "bertfeat.errors",
     "ExtractConfig": "bertfeat.config",
-    "FittedProbe": "bertfeat.probing.fitted",
-    "Index": "bertfeat.indexing.index",
+    "FittedProbe": "bertfeat.probes.fitted",
+    "Index": "bertfeat.search.index",
     "Store": "bertfeat.store.reader",
-    "build_index": "bertfeat.indexing.building",
-    "embed": "bertfeat.embedding",
-    "evaluate_index": "bertfeat.indexing.evaluating",
-    "evaluate_retrieval": "bertfeat.indexing.evaluating",
-    "extract": "bertfeat.extraction",
-    "fit_probe": "bertfeat.probing.fitting",
-    "load_probe": "bertfeat.probing.fitted",
-    "open_index": "bertfeat.indexing.index",
+    "build_index": "bertfeat.search.storeindex",
+    "embed": "bertfeat.extraction.embedding",
+    "evaluate_index": "bertfeat.search.quality",
+    "evaluate_retrieval": "bertfeat.search.quality",
+    "extract": "bertfeat.extraction.run",
+    "fit_probe": "bertfeat.probes.fitting",
+    "load_probe": "bertfeat.probes.fitted",
+    "open_index": "bertfeat.search.index",
     "open_store": "bertfeat.store.reader",
-    "sweep_probes": "bertfeat.probing.sweeping",
-    "update_index": "bertfeat.indexing.updating",
+    "sweep_probes": "bertfeat.probes.sweeps",
+    "update_index": "bertfeat.search.storeupdate",
     "verify": "bertfeat.store.verification",
 }
 

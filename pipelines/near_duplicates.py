@@ -23,10 +23,10 @@ import numpy.typing as npt
 import polars as pl
 
 import bertfeat
+from bertfeat.ann.transforms import Float32Array, TransformSpec, prepare
 from bertfeat.cli.failures import report_failures
-from bertfeat.indexing.queryfiles import QueryFile
 from bertfeat.reports.tables import text_table
-from bertfeat.search.transforms import Float32Array, TransformSpec, prepare
+from bertfeat.search.queryfiles import QueryFile
 
 Pairs = npt.NDArray[np.int64]
 # Up to so many texts, comparing all is as quick as anything.

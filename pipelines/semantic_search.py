@@ -22,19 +22,19 @@ from typing import Any
 import click
 
 import bertfeat
+from bertfeat.ann.evaluation import retrieval_metrics
+from bertfeat.ann.exact import exact_search
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.transforms import TransformSpec, fit_transform
+from bertfeat.ann.vectorparts import all_batches
 from bertfeat.cli.failures import report_failures
 from bertfeat.config import Level
 from bertfeat.errors import UserError
-from bertfeat.indexing.qrels import read_qrels
-from bertfeat.indexing.queryfiles import QueryFile
-from bertfeat.indexing.sources import StoreParts
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
-from bertfeat.search.evaluation import retrieval_metrics
-from bertfeat.search.exact import exact_search
-from bertfeat.search.metrics import Metric
-from bertfeat.search.sources import all_batches
-from bertfeat.search.transforms import TransformSpec, fit_transform
+from bertfeat.search.qrels import read_qrels
+from bertfeat.search.queryfiles import QueryFile
+from bertfeat.search.storevectors import StoreParts
 
 POOLINGS = ("mean", "max", "cls", "pooler")
 MEASURES = ("ndcg@10", "mrr@10", "recall@10", "recall@100")

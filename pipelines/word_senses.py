@@ -27,13 +27,13 @@ from sklearn.metrics import silhouette_score
 from threadpoolctl import threadpool_limits
 
 import bertfeat
+from bertfeat.ann.vectorparts import sample_positions
 from bertfeat.cli.failures import report_failures
 from bertfeat.config import Level
 from bertfeat.errors import UserError
-from bertfeat.indexing.hits import HitRows
-from bertfeat.indexing.kwic import Context
 from bertfeat.reports.plots import plot_points
-from bertfeat.search.sources import sample_positions
+from bertfeat.search.hitrows import HitRows
+from bertfeat.search.kwic import Context
 
 Vectors = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

@@ -69,7 +69,7 @@ def minilm_folder() -> Path:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real BERT, tiny and random: 3 layers, 32 wide, some 200 word pieces, windows of up to 64 tokens."""
-    from families import build_model
+    from tests.support.families import build_model
 
     return build_model(
         "bert", tmp_path_factory.mktemp("tiny") / "bert", num_hidden_layers=3, max_position_embeddings=64
@@ -79,7 +79,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def s3_url() -> Iterator[str]:
     """The URL of a server of this machine that speaks S3."""
-    from object_stores import s3_server
+    from tests.support.object_stores import s3_server
 
     with s3_server() as url:
         yield url
@@ -88,7 +88,7 @@ def s3_url() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def s3(s3_url: str) -> Iterator[str]:
     """A bucket on that server, which `s3://` leads to in this process and its children."""
-    from object_stores import make_bucket, point_at
+    from tests.support.object_stores import make_bucket, point_at
 
     with pytest.MonkeyPatch.context() as patch:
         point_at(patch, s3_url)
@@ -99,7 +99,7 @@ def s3(s3_url: str) -> Iterator[str]:
 @pytest.fixture
 def root(request: pytest.FixtureRequest) -> str:
     """The URL of a place for a store that no other test uses."""
-    from object_stores import BUCKET
+    from tests.support.object_stores import BUCKET
 
     return f"s3://{BUCKET}/{request.node.name}/s"
 

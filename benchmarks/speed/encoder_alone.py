@@ -19,8 +19,8 @@ from benchmarks.speed.models import Shape
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.lanes import encode_packs, pack_budget
-from bertfeat.extraction import ShardTask
-from bertfeat.jobs import Job, open_inputs, open_job
+from bertfeat.extraction.job import Job, open_inputs, open_job
+from bertfeat.extraction.run import ShardTask
 from bertfeat.progress import Silent
 from bertfeat.records import Pack, ShardSpec
 from bertfeat.store.writer import open_for_writing

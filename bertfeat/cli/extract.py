@@ -83,7 +83,7 @@ def command(
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool) -> None:
     from bertfeat.cli.summary import estimate_lines
-    from bertfeat.estimation import estimate
+    from bertfeat.extraction.estimation import estimate
 
     result = estimate(inputs, config)
     click.echo(json.dumps(result.to_dict()) if as_json else "\n".join(estimate_lines(result)))
@@ -102,7 +102,7 @@ def _extract(
 ) -> None:
     from bertfeat.cli.progress import ProgressLine, RunLog
     from bertfeat.cli.summary import result_line, store_summary
-    from bertfeat.extraction import extract
+    from bertfeat.extraction.run import extract
 
     line = ProgressLine() if draws else None
     log = RunLog(config, line, verbose=verbose)

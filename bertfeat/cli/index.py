@@ -84,11 +84,11 @@ def build(
     **values: Any,
 ) -> None:
     """Index the vectors of a store."""
+    from bertfeat.ann.buildsettings import BuildSettings
+    from bertfeat.ann.metrics import Metric
+    from bertfeat.ann.transforms import TransformSpec
     from bertfeat.cli.search_summary import index_summary, result_line
-    from bertfeat.indexing.building import build_or_find
-    from bertfeat.search.metrics import Metric
-    from bertfeat.search.settings import BuildSettings
-    from bertfeat.search.transforms import TransformSpec
+    from bertfeat.search.storeindex import build_or_find
 
     settings = BuildSettings(
         index=values["index"],
@@ -120,7 +120,7 @@ def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
     The index is replaced when the new one is whole.
     """
     from bertfeat.cli.search_summary import index_summary, result_line
-    from bertfeat.indexing.updating import update_or_find
+    from bertfeat.search.storeupdate import update_or_find
 
     with _progress(silent=quiet or as_json) as tell:
         updated, n_added = update_or_find(index, store, progress=tell)
@@ -166,8 +166,8 @@ def evaluate(
     if (queries is None) != (qrels is None):
         raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())
     from bertfeat.cli.search_summary import eval_lines, index_summary
-    from bertfeat.indexing.evaluating import evaluate_index, evaluate_retrieval
-    from bertfeat.indexing.index import open_index
+    from bertfeat.search.index import open_index
+    from bertfeat.search.quality import evaluate_index, evaluate_retrieval
 
     with open_index(index, store=store) as opened:
         retrieval = None if qrels is None or queries is None else evaluate_retrieval(opened, qrels, queries)

@@ -11,7 +11,7 @@ from bertfeat.cli.options import GroupedCommand, option
 from bertfeat.cli.probe_options import RUN, fit_options, head_params, output_options, progress_line, stage_of, warn
 
 if TYPE_CHECKING:
-    from bertfeat.probing.fitted import FittedProbe
+    from bertfeat.probes.fitted import FittedProbe
 
 _HELP = """Fit a probe to the features of STORE and save it.
 
@@ -48,8 +48,8 @@ def fit(
     **settings: Any,
 ) -> None:
     """Fit a probe to the features of STORE and save it."""
-    from bertfeat.probing.fitted import check_probe_folder
-    from bertfeat.probing.fitting import fit_probe
+    from bertfeat.probes.fitted import check_probe_folder
+    from bertfeat.probes.fitting import fit_probe
 
     chosen = head_params(params, class_weight=class_weight, metric=metric)
     check_probe_folder(output, overwrite=overwrite)
@@ -77,7 +77,7 @@ def _lines(output: str, fitted: FittedProbe) -> list[str]:
         lines.append(f"seeds     {head} gives the same result with every seed; fitted once")
     dev = notes["dev"]
     if dev is not None:
-        from bertfeat.probes.metrics import printable
+        from bertfeat.heads.scores import printable
 
         lines += [*_scores(notes), *_left_out(dev, "dev")]
         if dev["unseen_labels"]:

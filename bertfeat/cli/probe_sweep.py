@@ -42,8 +42,8 @@ def sweep(
     **settings: Any,
 ) -> None:
     """Fit and score a head on each layer of STORE and each combination of layers."""
-    from bertfeat.probing.sweep import check_folder
-    from bertfeat.probing.sweeping import sweep_probes
+    from bertfeat.probes.sweepresult import check_folder
+    from bertfeat.probes.sweeps import sweep_probes
 
     chosen = head_params(params, class_weight=class_weight, metric=metric)
     check_folder(output, overwrite=overwrite)

@@ -39,7 +39,7 @@ def score(probe: str, store: str, label: str | None, labels: str | None, no_inte
     Accuracy, macro and micro F1, each class, entities where labels are tags such as B-PER, and bootstrap intervals.
     Labels that the probe has not seen, and rows without a vector, count as errors.
     """
-    from bertfeat.probing.fitted import load_probe
+    from bertfeat.probes.fitted import load_probe
 
     found = load_probe(probe).score(store, label=label, labels=labels, bootstrap=not no_intervals)
     if as_json:
@@ -62,7 +62,7 @@ def predict(
     probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
 ) -> None:
     """Label a corpus, or a store, and write Parquet."""
-    from bertfeat.probing.fitted import load_probe
+    from bertfeat.probes.fitted import load_probe
     from bertfeat.storage import as_path
 
     is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()

@@ -122,7 +122,7 @@ def run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
     """Return what `--verbose` says before the first shard: model, device, types, path, threads, and the work ahead."""
     import torch
 
-    from bertfeat.encoder.devices import resolve_device
+    from bertfeat.devices import resolve_device
 
     meta, model = plan.metadata, plan.model
     if config.runner is Runner.RAY:

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from bertfeat.cli.options import GroupedCommand, option
 
 if TYPE_CHECKING:
-    from bertfeat.indexing.index import Index
+    from bertfeat.search.index import Index
 
 # What says how a file of queries is read, and its hits are written.
 _OF_FILES = ("text_column", "id_column", "overwrite")
@@ -63,7 +63,7 @@ def command(
 ) -> None:
     """Find the most similar texts, or words in context."""
     _check_flags(text, queries, settings)
-    from bertfeat.indexing.index import open_index
+    from bertfeat.search.index import open_index
 
     with open_index(index, store=store) as opened:
         _check_level(opened, level, span=span)

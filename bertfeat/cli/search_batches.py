@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 from bertfeat.cli.progress import counted, human_time
 from bertfeat.cli.search_output import split_names
 from bertfeat.errors import UserError
-from bertfeat.indexing.hits import DEFAULT_COLUMNS
-from bertfeat.indexing.queryfiles import Query, QueryFile
+from bertfeat.search.hitrows import DEFAULT_COLUMNS
+from bertfeat.search.queryfiles import Query, QueryFile
 from bertfeat.storage import local_path
 from bertfeat.store.files import Sink, sync_folder, write_errors
 
 if TYPE_CHECKING:
-    from bertfeat.indexing.index import Index
+    from bertfeat.search.index import Index
 
 _QUERIES_AT_ONCE = 1024
 _CSV = ".csv"

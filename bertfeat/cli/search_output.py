@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertfeat.indexing.hits import DEFAULT_COLUMNS
-from bertfeat.indexing.kwic import Context, display_width, printable
+from bertfeat.search.hitrows import DEFAULT_COLUMNS
+from bertfeat.search.kwic import Context, display_width, printable
 
 if TYPE_CHECKING:
-    from bertfeat.indexing.index import Index
+    from bertfeat.search.index import Index
 
 _MAX_CELL = 40
 

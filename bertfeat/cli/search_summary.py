@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertfeat.ann.description import INDEX, IndexDescription
+from bertfeat.ann.indexfolder import read_description
 from bertfeat.cli.progress import counted, human_bytes, human_time
-from bertfeat.indexing.origin import Origin
 from bertfeat.replacement import standing
-from bertfeat.search.description import INDEX, IndexDescription
-from bertfeat.search.files import read_description
+from bertfeat.search.origin import Origin
 from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
-    from bertfeat.indexing.index import Index
+    from bertfeat.search.index import Index
 
 
 def description_summary(path: str | Path) -> dict[str, Any]:

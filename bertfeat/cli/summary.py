@@ -12,7 +12,7 @@ from bertfeat.store.layout import MANIFEST
 from bertfeat.store.reader import Store
 
 if TYPE_CHECKING:
-    from bertfeat.estimation import Estimate
+    from bertfeat.extraction.estimation import Estimate
 
 
 _LAID = {"array": "fixed-size lists", "binary": "fixed-size binary"}

@@ -31,7 +31,7 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
     report = verify(store)
     remedy = "" if report.is_good else _remedy(store, report)
     if report.is_good and deep:
-        from bertfeat.recheck import recheck
+        from bertfeat.extraction.deepcheck import recheck
 
         report = recheck(store, list(inputs) or None, n_documents=documents)
         remedy = "encoded again they are not the same: other versions or another machine, or a store that was edited"

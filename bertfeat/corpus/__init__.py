@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bertfeat.corpus.columns import CorpusSchema
 from bertfeat.corpus.inputs import resolve_inputs, spool_stdin
-from bertfeat.corpus.plan import cut_shards
 from bertfeat.corpus.reading import Corpus, ScannedRow
-from bertfeat.corpus.schema import CorpusSchema
+from bertfeat.corpus.shards import cut_shards
 
 __all__ = ["Corpus", "CorpusSchema", "ScannedRow", "cut_shards", "resolve_inputs", "spool_stdin"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import streams
-from bertfeat.corpus.rows import Content, Row, RowError, Start
+from bertfeat.corpus import linestreams
+from bertfeat.corpus.content import Content, Row, RowError, Start
 from bertfeat.corpus.sentences import (
     NEW_DOCUMENT,
     LineKind,
@@ -133,13 +133,13 @@ def _head(lines: Iterable[bytes]) -> Iterator[bytes]:
     n_bytes = 0
     for line in islice(lines, SNIFFED_LINES):
         n_bytes += len(line)
-        if n_bytes > streams.MAX_ROW_BYTES:
+        if n_bytes > linestreams.MAX_ROW_BYTES:
             return
         yield line
 
 
 def _n_columns(line: bytes, separator: str | None) -> int:
-    return line.count(b"\t") + 1 if separator else len(line.split(None, streams.MAX_ROW_VALUES))
+    return line.count(b"\t") + 1 if separator else len(line.split(None, linestreams.MAX_ROW_VALUES))
 
 
 def _stripped(lines: Iterable[bytes]) -> Iterator[bytes]:

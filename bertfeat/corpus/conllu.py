@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.rows import Content, RowError
+from bertfeat.corpus.content import Content, RowError
 from bertfeat.corpus.sentences import (
     NEW_DOCUMENT,
     LineKind,

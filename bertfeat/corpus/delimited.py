@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from bertfeat.config import CorpusFormat, ExtractConfig
-from bertfeat.corpus import streams
-from bertfeat.corpus.rows import (
+from bertfeat.corpus import linestreams
+from bertfeat.corpus.content import (
     Content,
     Fault,
     Row,
@@ -26,7 +26,7 @@ from bertfeat.corpus.rows import (
     size_of,
     without_blank_tail,
 )
-from bertfeat.corpus.streams import LongLine
+from bertfeat.corpus.linestreams import LongLine
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
@@ -47,7 +47,7 @@ class DelimitedReader(TextReader):
         super().__init__(file, config)
         self._delimiter = "\t" if file.format == CorpusFormat.TSV else ","
         # The limit is one for the whole process: raise it, never take back what other code has set.
-        csv.field_size_limit(max(csv.field_size_limit(), streams.MAX_ROW_BYTES))
+        csv.field_size_limit(max(csv.field_size_limit(), linestreams.MAX_ROW_BYTES))
         header = next(self._records(self.start), None)
         if header is None:
             self._n_fields, self._columns = 0, dict[str, int]()
@@ -61,12 +61,12 @@ class DelimitedReader(TextReader):
         self._n_fields = len(header.fields)
         self.kept_types = dict.fromkeys(self.config.keep_columns, pa.string())
         self._columns = {name: header.fields.index(name) for name in needed_columns(self.config)}
-        bom = len(streams.BOM) if self._starts_with_bom() else 0
+        bom = len(linestreams.BOM) if self._starts_with_bom() else 0
         self.start = Start(bom + len(header.raw), 1 + header.raw.count(b"\n"))
 
     def _starts_with_bom(self) -> bool:
         self._stream.seek(0)
-        return self._stream.read(len(streams.BOM)) == streams.BOM
+        return self._stream.read(len(linestreams.BOM)) == linestreams.BOM
 
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield a row a record, from a record on."""
@@ -135,9 +135,9 @@ class _Feed:
         self._raw.append(line)
         self._n_bytes += size_of(line)
         self._n_values += line.count(self._delimiter)
-        if self._n_values > streams.MAX_ROW_VALUES:
+        if self._n_values > linestreams.MAX_ROW_VALUES:
             self._n_values = n_values(b"".join(self._raw), self._delimiter)
-        if self._n_bytes > streams.MAX_ROW_BYTES or self._n_values > streams.MAX_ROW_VALUES:
+        if self._n_bytes > linestreams.MAX_ROW_BYTES or self._n_values > linestreams.MAX_ROW_VALUES:
             raise self._pass_over()
         try:
             return decode(line)
@@ -156,8 +156,8 @@ class _Feed:
                 break
             self._n_bytes += size_of(line)
             n_quotes += _n_quotes(line)
-        too_long = self._n_bytes > streams.MAX_ROW_BYTES
-        return RowError(streams.too_long(self._n_bytes) if too_long else streams.too_many("fields"))
+        too_long = self._n_bytes > linestreams.MAX_ROW_BYTES
+        return RowError(linestreams.too_long(self._n_bytes) if too_long else linestreams.too_many("fields"))
 
     def record(self, fields: list[str] | RowError) -> _Record:
         """Return the record that has been read, bad where one of its bytes was."""

@@ -8,13 +8,13 @@ from contextlib import closing
 from bertfeat.config import CorpusFormat, ExtractConfig, flag
 from bertfeat.corpus.conll import ConllReader
 from bertfeat.corpus.conllu import ConlluReader
+from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import DelimitedReader
 from bertfeat.corpus.disguise import SNIFFED_BYTES, conll_format
 from bertfeat.corpus.jsonl import JsonlReader
 from bertfeat.corpus.lines import LineReader
+from bertfeat.corpus.linestreams import open_stream
 from bertfeat.corpus.parquet import ParquetReader
-from bertfeat.corpus.rows import Reader
-from bertfeat.corpus.streams import open_stream
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 

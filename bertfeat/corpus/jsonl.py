@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import streams
-from bertfeat.corpus.rows import (
+from bertfeat.corpus import linestreams
+from bertfeat.corpus.content import (
     INT64,
     Content,
     Fault,
@@ -25,7 +25,7 @@ from bertfeat.corpus.rows import (
     used_columns,
     without_blank_tail,
 )
-from bertfeat.corpus.streams import strip_line_end
+from bertfeat.corpus.linestreams import strip_line_end
 from bertfeat.records import InputFile
 
 
@@ -90,11 +90,11 @@ class JsonlReader(TextReader):
 
 
 def _check_n_values(raw: bytes) -> None:
-    if len(raw) <= streams.MAX_ROW_VALUES:
+    if len(raw) <= linestreams.MAX_ROW_VALUES:
         return
     # Escaped quotes do not end a string.
-    if n_values(raw.replace(b"\\\\", b"").replace(b'\\"', b""), b",[{") > streams.MAX_ROW_VALUES:
-        raise RowError(streams.too_many("values"))
+    if n_values(raw.replace(b"\\\\", b"").replace(b'\\"', b""), b",[{") > linestreams.MAX_ROW_VALUES:
+        raise RowError(linestreams.too_many("values"))
 
 
 def _parse(line: str) -> dict[str, Any]:

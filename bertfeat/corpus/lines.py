@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bertfeat.corpus.rows import Content, Row, RowError, Start, TextReader, decode, fault
-from bertfeat.corpus.streams import strip_line_end
+from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, fault
+from bertfeat.corpus.linestreams import strip_line_end
 
 PAIR_SEPARATOR = " ||| "
 

@@ -11,9 +11,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import streams
+from bertfeat.corpus import linestreams
+from bertfeat.corpus.content import (
+    Content,
+    Fault,
+    Reader,
+    Row,
+    RowError,
+    Start,
+    check_columns,
+    content_of,
+    needed_columns,
+)
 from bertfeat.corpus.pagesizes import DELTA_BYTE_ARRAY, DICTIONARIES, Chunk, DamagedParquet, measure_pages, read_groups
-from bertfeat.corpus.rows import Content, Fault, Reader, Row, RowError, Start, check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 from bertfeat.storage import ObjectPath, as_path
@@ -21,7 +31,7 @@ from bertfeat.storage import ObjectPath, as_path
 # A batch lives in memory as Python objects; a few hundred rows keep that small and cost no speed.
 BATCH_ROWS = 512
 # The largest page that is decompressed; a row of `MAX_ROW_BYTES` may share its page with others.
-MAX_PAGE_BYTES = 2 * streams.MAX_ROW_BYTES
+MAX_PAGE_BYTES = 2 * linestreams.MAX_ROW_BYTES
 # The most values in the lists of one row group: Arrow needs some twelve bytes for each, and all may be in one row.
 MAX_LIST_VALUES = 32_000_000
 
@@ -122,7 +132,7 @@ class ParquetReader(Reader):
                 self._check_chunk(number, chunk, n_bytes)
                 if chunk.is_bytes and not self._is_nested(chunk):
                     row_bytes += n_bytes
-        return max(1, min(BATCH_ROWS, streams.MAX_ROW_BYTES // row_bytes))
+        return max(1, min(BATCH_ROWS, linestreams.MAX_ROW_BYTES // row_bytes))
 
     def _check_chunk(self, number: int, chunk: Chunk, n_bytes: int) -> None:
         name = ".".join(chunk.path)
@@ -220,10 +230,10 @@ def _excess(batch: Any) -> str | None:
     """Return why a batch of rows is too large to become Python objects, if it is."""
     sizes = [_size(column) for column in batch.columns]
     n_bytes = sum(size for size, _ in sizes)
-    if n_bytes > streams.MAX_ROW_BYTES:
-        return streams.too_long(n_bytes)
+    if n_bytes > linestreams.MAX_ROW_BYTES:
+        return linestreams.too_long(n_bytes)
     n_values = sum(count for _, count in sizes)
-    return streams.too_many("values") if n_values > streams.MAX_ROW_VALUES else None
+    return linestreams.too_many("values") if n_values > linestreams.MAX_ROW_VALUES else None
 
 
 def _size(values: Any) -> tuple[int, int]:

@@ -8,10 +8,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from bertfeat.config import BadRows, ExtractConfig
+from bertfeat.corpus.columns import CorpusSchema, SchemaSurvey
+from bertfeat.corpus.content import Content, Fault, Reader, Row, Start
 from bertfeat.corpus.duplicates import Duplicate, IdRegister
 from bertfeat.corpus.formats import open_reader
-from bertfeat.corpus.rows import Content, Fault, Reader, Row, Start
-from bertfeat.corpus.schema import CorpusSchema, SchemaSurvey
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, DocId, Document, InputFile, ShardSpec
 

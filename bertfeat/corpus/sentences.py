@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import streams
-from bertfeat.corpus.rows import Content, Fault, Row, RowError, Start, TextReader, decode, fault, size_of
+from bertfeat.corpus import linestreams
+from bertfeat.corpus.content import Content, Fault, Row, RowError, Start, TextReader, decode, fault, size_of
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
@@ -50,9 +50,9 @@ class _Sentence:
 
     def excess(self) -> str | None:
         """Return why the sentence is not read, if it is too large."""
-        if self.n_bytes > streams.MAX_ROW_BYTES:
-            return streams.too_long(self.n_bytes)
-        return streams.too_many("words and tags") if self._n_values > streams.MAX_ROW_VALUES else None
+        if self.n_bytes > linestreams.MAX_ROW_BYTES:
+            return linestreams.too_long(self.n_bytes)
+        return linestreams.too_many("words and tags") if self._n_values > linestreams.MAX_ROW_VALUES else None
 
 
 class SentenceReader(TextReader):
@@ -108,7 +108,7 @@ class SentenceReader(TextReader):
             RowError: The line is no UTF-8; the reason names the line.
         """
         try:
-            text = decode(streams.strip_line_end(line))
+            text = decode(linestreams.strip_line_end(line))
         except RowError as error:
             raise RowError(f"line {number}: {error}") from None
         return text.split(separator) if separator else _BLANKS.split(text.strip(" \t"))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.encoder import hub
-from bertfeat.encoder.digests import named_digest, weights_digest
 from bertfeat.encoder.families import Family, family_of, refused_families
+from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.packaged import find_packaged, packaged_names
 from bertfeat.encoder.weights import find_weights, inside, read_json
 from bertfeat.errors import CheckpointError

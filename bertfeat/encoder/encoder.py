@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from bertfeat.devices import one_thread
 from bertfeat.encoder.attention import find_groups, make_layout, packed
-from bertfeat.encoder.devices import one_thread
 from bertfeat.encoder.families import Family
 from bertfeat.encoder.transfers import to_device
 from bertfeat.errors import RunError, is_out_of_memory

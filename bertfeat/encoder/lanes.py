@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from bertfeat.encoder.devices import one_thread
+from bertfeat.devices import one_thread
 from bertfeat.encoder.encoder import Encoder, HiddenStates
 from bertfeat.records import Pack
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
-from bertfeat.encoder.digests import weights_digest
 from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfeat.errors import UserError
-from bertfeat.reports.files import write_whole
+from bertfeat.reports.reportfiles import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

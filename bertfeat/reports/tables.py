@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.reports.files import write_whole
+from bertfeat.reports.reportfiles import write_whole
 
 # Cells that line up at their right: numbers, and what begins with one, such as "0.91 ± 0.01".
 _NUMERIC = re.compile(r"[-+±]?\d")

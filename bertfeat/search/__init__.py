@@ -1,1 +1,1 @@
-"""FAISS indexes over batches of vectors: transforms, building, search, and how much of the truth they find."""
+"""From stores to indexes and back: building, updating, searching by texts, words in context or vectors."""

@@ -1,198 +1,317 @@
-"""An index open for searching in this process."""
+"""An index open for searching: texts, words in context or vectors in, rows of the store out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-import faiss
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
+from bertfeat.ann.description import ROWS, IndexDescription
+from bertfeat.ann.indexfolder import read_description
+from bertfeat.ann.indexloading import load_index
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.transforms import Transform
+from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.records import BoolArray, IntArray
-from bertfeat.search.blueprint import metric_type
-from bertfeat.search.filtering import has_ordered_lists, lists_needed
-from bertfeat.search.flat import FlatSearch
-from bertfeat.search.hits import Hits
-from bertfeat.search.metrics import Metric, true_scores
-from bertfeat.search.parameters import (
-    check_parameters,
-    is_scan_cheaper,
-    n_compared,
-    search_parameters,
-    settable,
-    widened,
-)
-from bertfeat.search.sources import checked_queries
-from bertfeat.search.structure import comparable, core
-from bertfeat.search.transforms import Float32Array, Transform, prepare
+from bertfeat.replacement import standing
+from bertfeat.search.filters import PositionFilters
+from bertfeat.search.hitrows import DEFAULT_COLUMNS, HitRows
+from bertfeat.search.kwic import Context
+from bertfeat.search.origin import Origin
+from bertfeat.search.queryvectors import EncodedQueries, QueryEncoder
+from bertfeat.storage import local_path
+from bertfeat.store.provenance import FeatureSpec
+from bertfeat.store.reader import Store
+from bertfeat.store.rowmap import RowMap
 
-_BLOCK_BYTES = 32 << 20
-_MAX_BLOCK_ROWS = 4096
+Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
+
+# What a hit's row number in the level is called where columns are asked for.
+ROW = "row"
+_RANKED = ("query", "rank", "score")
+_MAX_TRIES = 5
 
 
-class VectorIndex:
-    """A faiss index with what belongs to it: how vectors are prepared and compared, and how thoroughly it is searched.
+class Index:
+    """An index with its store; made by `open_index` and `build_index`. Its vectors have positions, numbered from 0.
 
-    Scores are those of the metric, as the index knows them: exact for `Flat`, computed from vectors in fewer bits for
-    SQ, PQ and RaBitQ, and from what a PCA in the factory string leaves of them. As long as there are k vectors that may
-    be found, k are found.
-
-    Args:
-        index: The faiss index, of prepared vectors (`transforms.prepare`).
-        metric: How vectors are compared.
-        transform: The fitted transform of raw vectors, if any.
-        parameters: The search parameters that were tuned: `nprobe`, `efSearch`, ...
-
-    Raises:
-        UserError: The index does not go with the metric, the transform or the parameters.
-
-    Example:
-        >>> index = faiss.index_factory(2, "Flat", faiss.METRIC_INNER_PRODUCT)
-        >>> index.add(np.eye(2, dtype=np.float32))
-        >>> VectorIndex(index, Metric.COSINE).search(np.array([[3.0, 4.0]]), 1).scores
-        array([[0.8]], dtype=float32)
+    Attributes:
+        path: Its folder.
+        description: What it says of itself: settings, measured recall, seconds, ...
+        origin: Where its vectors come from.
     """
 
     def __init__(
         self,
-        index: Any,
-        metric: Metric,
-        transform: Transform | None = None,
-        parameters: Mapping[str, float] | None = None,
+        path: Path,
+        description: IndexDescription,
+        vectors: VectorIndex,
+        *,
+        store: str | Path | Store | None = None,
     ) -> None:
-        self._index = index
-        self.metric = metric
-        self.transform = transform
-        self.parameters = dict(parameters or {})
-        self.dim = int(index.d) if transform is None else transform.dim
-        if index.metric_type != metric_type(metric):
-            raise UserError(f"the index compares by another metric than {metric}; build it again")
-        if transform is not None and transform.out_dim != index.d:
-            raise UserError(f"the transform leaves {transform.out_dim} dimensions, the index has {index.d}")
-        check_parameters(index, self.parameters)
-        plain = faiss.downcast_index(index)
-        self._flat = FlatSearch(plain, metric) if isinstance(plain, faiss.IndexFlat) else None
+        self.path = path
+        self.description = description
+        self.origin = Origin.from_json(description.source, path)
+        self._vectors = vectors
+        self._given_store = store
+        self._rows = RowMap(path / ROWS)
+        if (len(self._rows), self._rows.level) != (self.n_vectors, self.level):
+            has = f"has {len(self._rows)} rows of level {self._rows.level}"
+            self._rows.close()
+            raise UserError(f"{path / ROWS}: {has}, not {self.n_vectors} of level {self.level}; build the index again")
+        self._encoder = QueryEncoder(self.spec, given_words=self.origin.given_words, name=f"index {path}")
+
+    def __repr__(self) -> str:
+        return f"Index({str(self.path)!r}, {self.n_vectors} vectors, level {self.level}, {self.description.factory})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._rows.close()
+        self._vectors.close()
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """The feature that it holds."""
+        return self.origin.spec
+
+    @property
+    def level(self) -> Level:
+        """The level whose rows it finds."""
+        return self.spec.level
+
+    @property
+    def metric(self) -> Metric:
+        """How vectors are compared."""
+        return self.description.metric
+
+    @property
+    def transform(self) -> Transform | None:
+        """What is done to vectors before they are compared."""
+        return self._vectors.transform
 
     @property
     def n_vectors(self) -> int:
         """How many vectors it holds."""
-        return int(self.index.ntotal)
+        return self.description.n_vectors
 
-    @property
-    def index(self) -> Any:
-        """The faiss index."""
-        if self._index is None:
-            raise ValueError("the index is closed")
-        return self._index
-
-    def close(self) -> None:
-        """Give back the memory; it cannot be searched any more."""
-        self._index = self._flat = None
-
-    def search(self, queries: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None) -> Hits:
-        """Find the k closest vectors of each query.
-
-        Args:
-            queries: float (n_queries, dim), raw.
-            k: How many to find, 1 or more.
-            allowed: bool (n_vectors,), which may be found; None for all. The fewer these are, the more thoroughly the
-                index is searched, so that as much of what is there is found.
-
-        Returns:
-            The hits, best first, of equal scores the lower position first; where fewer vectors may be found than k, the
-            rest is NaN and -1.
+    @functools.cached_property
+    def store(self) -> Store:
+        """The store that it was built from.
 
         Raises:
-            UserError: k is below 1, an array has another shape than these, a query holds NaN or infinity, or the index
-                cannot filter.
+            UserError: It is not there any more, or is another one.
         """
-        queries = checked_queries(queries, self.dim)
+        return self.origin.find_store(self.path, self._given_store)
+
+    @functools.cached_property
+    def rows(self) -> IntArray:
+        """The row of the level that each vector comes from, int64 (n_vectors,)."""
+        return self._rows.all_rows()
+
+    def vectors(self, positions: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return vectors as the store holds them, (n, dim), before any transform.
+
+        Raises:
+            UserError: There is no such position.
+        """
+        return self.store.take(self.level, self.spec.feature, self._rows.rows(positions))
+
+    def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> EncodedQueries:
+        """Encode queries exactly as the store's rows were; see `QueryEncoder.encode`.
+
+        Raises:
+            UserError: A query cannot be encoded, or the store or the model is not the one of the index.
+        """
+        # What the index says of its model counts only once the store agrees.
+        self.store  # noqa: B018
+        return self._encoder.encode(texts, names)
+
+    def search(
+        self,
+        queries: Queries,
+        k: int = 10,
+        *,
+        where: str | None = None,
+        same_word: bool = False,
+        exclude_same_word: bool = False,
+        columns: Sequence[str] | None = None,
+        allowed: BoolArray | None = None,
+    ) -> pl.DataFrame:
+        """Find the k most similar rows for each query.
+
+        Args:
+            queries: Texts, at word and token level with a word in brackets: `on the [bank] of the river`; or float
+                vectors (n_queries, dim) as they are in a store; or what `encode` made.
+            k: How many to find for each.
+            where: An SQL condition on columns of the store: `label = 'x' AND n_tokens > 3`.
+            same_word: Find only occurrences of the word that a query marks, in upper or lower case.
+            exclude_same_word: Find only others.
+            columns: Columns of the store, or of the documents where the sentence level is stored too; `row` is the
+                row's number in the level. By default what identifies a row, and its text.
+            allowed: bool (n_vectors,), the positions that may be found; all by default.
+
+        Returns:
+            A row for each hit: `query`, `rank` from 1 on, `score` (the cosine, inner product or distance), and the
+            columns. A query has fewer than k hits only where fewer are allowed or an approximate index finds fewer.
+
+        Raises:
+            UserError: A query, k, a filter or a column cannot be used, or the store is not there.
+
+        Example:
+            >>> index.search("a text", k=3, where="label = 'x'")  # doctest: +SKIP
+        """
+        names = list(dict.fromkeys(DEFAULT_COLUMNS[self.level] if columns is None else columns))
+        self._hits.check_columns([name for name in names if name != ROW])
+        if taken := [name for name in names if name in _RANKED]:
+            raise UserError(
+                f"column {taken[0]!r} of the store cannot stand beside the {taken[0]} of a hit; leave it out"
+            )
+        self._check_k(k)
+        if same_word and exclude_same_word:
+            raise UserError("same_word and exclude_same_word leave nothing to find; pass one of them")
+        mask = self._mask(where, allowed)
+        encoded = self._encoded(queries)
+        if same_word or exclude_same_word:
+            scores, positions = self._by_word(encoded, k, mask, same=same_word)
+        else:
+            scores, positions = self.nearest(encoded.vectors, k, allowed=mask)
+        return self._frame(scores, positions, names)
+
+    def nearest(
+        self, vectors: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None
+    ) -> tuple[npt.NDArray[np.float32], IntArray]:
+        """Find the k most similar vectors for each of some vectors.
+
+        Returns:
+            The scores, float32 (n, k), NaN where there are fewer hits; and the positions, int64 (n, k), -1 there.
+
+        Raises:
+            UserError: The vectors or k cannot be used.
+        """
+        self._check_k(k)
+        hits = self._vectors.search(vectors, k, allowed=allowed)
+        return hits.scores, hits.positions
+
+    def contexts(self, rows: npt.ArrayLike, width: int = 40) -> list[Context]:
+        """Return rows of the level, words or tokens, with `width` columns of their text on either side.
+
+        Raises:
+            UserError: The index holds whole texts.
+        """
+        if self.level is Level.SENTENCE:
+            raise UserError(f"{self.path}: holds whole texts, which have no context")
+        return self._hits.contexts(np.asarray(rows, np.int64), width)
+
+    @functools.cached_property
+    def _hits(self) -> HitRows:
+        return HitRows(self.store, self.level)
+
+    @functools.cached_property
+    def _filters(self) -> PositionFilters:
+        return PositionFilters(self.store, self.level, self.rows)
+
+    def _check_k(self, k: int) -> None:
         if k < 1:
-            raise UserError(f"k is {k}: ask for 1 hit or more")
-        selector, n_allowed = self._selector(allowed)
-        scores = np.full((len(queries), k), np.nan, dtype=np.float32)
-        positions = np.full((len(queries), k), -1, dtype=np.int64)
-        n_hits = min(k, n_allowed)
-        step = max(1, min(_MAX_BLOCK_ROWS, _BLOCK_BYTES // (16 * (k + self.dim))))
-        for start in range(0, len(queries) if n_hits else 0, step):
-            rows = slice(start, start + step)
-            block = prepare(queries[rows], self.transform, self.metric)
-            if self._flat is not None:
-                found, at = self._flat.search(block, n_hits, allowed, selector, n_allowed)
-                found = np.clip(found, -1, 1) if self.metric is Metric.COSINE else found
-            elif allowed is not None and selector is not None and has_ordered_lists(self.index):
-                found, at = self._in_lists(block, n_hits, allowed, selector)
-            else:
-                found, at = self._approximate(block, n_hits, selector, n_allowed)
-            scores[rows, :n_hits], positions[rows, :n_hits] = found, at
-        return Hits(scores, positions)
+            raise UserError(f"k {k} is below 1; ask for 1 hit or more")
+        if k > self.n_vectors:
+            raise UserError(f"k {k} is more than the {self.n_vectors} vectors of {self.path}; ask for fewer")
 
-    def _selector(self, allowed: BoolArray | None) -> tuple[Any, int]:
-        """Return faiss's selector of the vectors that may be found, None for all, and how many these are."""
-        if allowed is None:
-            return None, self.n_vectors
-        if allowed.dtype != np.bool_ or allowed.shape != (self.n_vectors,):
-            raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}: give bool of ({self.n_vectors},)")
-        n_allowed = int(np.count_nonzero(allowed))
-        if n_allowed == self.n_vectors:
-            return None, n_allowed
-        return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little")), n_allowed
+    def _mask(self, where: str | None, allowed: BoolArray | None) -> BoolArray | None:
+        """Return the positions that may be found; None for all."""
+        if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (self.n_vectors,)):
+            shape = f"({self.n_vectors},)"
+            raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}; give bool of shape {shape}")
+        if where is None:
+            return allowed
+        mask = self._filters.condition(where)
+        return mask if allowed is None else mask & allowed
 
-    def _in_lists(
-        self, queries: Float32Array, k: int, allowed: BoolArray, selector: Any
-    ) -> tuple[Float32Array, IntArray]:
-        """Search for each query in as many lists as hold enough that may be found."""
-        # As many as are looked at without a filter.
-        n_wanted = n_compared(self.index, self.parameters, k)
-        needed = lists_needed(self.index, queries, allowed, n_wanted)
-        scores = np.empty((len(queries), k), np.float32)
-        positions = np.empty((len(queries), k), np.int64)
-        for n_probes in np.unique(needed).tolist():
-            chosen = np.flatnonzero(needed == n_probes)
-            raw, found = self._ask(queries[chosen], k, selector, {**self.parameters, "nprobe": n_probes})
-            scores[chosen], positions[chosen] = self._ordered(raw, found)
+    def _encoded(self, queries: Queries) -> EncodedQueries:
+        if isinstance(queries, EncodedQueries):
+            return queries
+        if isinstance(queries, np.ndarray):
+            vectors = queries[None] if queries.ndim == 1 else queries
+            return EncodedQueries(vectors, (None,) * len(vectors))
+        return self.encode([queries] if isinstance(queries, str) else queries)
+
+    def _by_word(
+        self, encoded: EncodedQueries, k: int, mask: BoolArray | None, *, same: bool
+    ) -> tuple[npt.NDArray[np.float32], IntArray]:
+        """Search for each word that is asked for among its own occurrences, or among all others."""
+        scores = np.full((len(encoded.vectors), k), np.nan, np.float32)
+        positions = np.full((len(encoded.vectors), k), -1, np.int64)
+        queries_of: dict[str, list[int]] = {}
+        for number, surface in enumerate(encoded.surfaces):
+            if surface is None:
+                raise UserError("same-word and exclude-same-word need a query with a [word] in an index of words")
+            queries_of.setdefault(surface.casefold(), []).append(number)
+        for surface, numbers in queries_of.items():
+            words = self._filters.words_like(surface)
+            allowed = words if same else ~words
+            found = self.nearest(encoded.vectors[numbers], k, allowed=allowed if mask is None else allowed & mask)
+            scores[numbers], positions[numbers] = found
         return scores, positions
 
-    def _approximate(
-        self, queries: Float32Array, k: int, selector: Any, n_allowed: int
-    ) -> tuple[Float32Array, IntArray]:
-        index, parameters = self.index, widened(self.index, self.parameters, k, n_allowed)
-        is_scan = selector is not None and is_scan_cheaper(index, self.parameters, n_allowed)
-        raw, positions = self._ask(queries, k, selector, parameters, is_scan=is_scan)
-        # Lists that are probed may hold too few that may be found, and a graph may not lead to all.
-        short = np.flatnonzero((positions < 0).any(axis=1))
-        if len(short):
-            most = {name: settable(index)[name] for name in parameters.keys() & {"nprobe", "efSearch"}}
-            again = self._ask(queries[short], k, selector, {**parameters, **most}, is_scan=True)
-            raw[short], positions[short] = again
-        return self._ordered(raw, positions)
+    def _frame(self, scores: npt.NDArray[np.float32], positions: IntArray, names: list[str]) -> pl.DataFrame:
+        query, place = np.nonzero(positions >= 0)
+        rows = self._rows.rows(positions[query, place])
+        frame = pl.DataFrame({"query": query, "rank": place + 1, "score": scores[query, place], ROW: rows})
+        if others := [name for name in names if name != ROW]:
+            frame = frame.hstack(self._hits.columns(rows, others))
+        return frame.select(*_RANKED, *names)
 
-    def _ordered(self, raw: Float32Array, positions: IntArray) -> tuple[Float32Array, IntArray]:
-        """Return true scores, NaN where nothing was found, and positions, the best first, of equal scores the lower."""
-        missing = positions < 0
-        scores = np.where(missing, np.float32(np.nan), true_scores(raw, self.metric))
-        keys = -scores if self.metric.higher_is_better else scores
-        # NaN sorts last.
-        order = np.lexsort((positions, keys), axis=-1)
-        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(positions, order, axis=1)
 
-    def _ask(
-        self, queries: Float32Array, k: int, selector: Any, parameters: Mapping[str, float], *, is_scan: bool = False
-    ) -> tuple[Float32Array, IntArray]:
-        """Ask faiss; `is_scan` compares with all vectors that a graph holds, where it can do that."""
-        index = self.index
-        if is_scan and isinstance(core(index), faiss.IndexHNSW):
-            index, queries = comparable(index, queries) or (index, queries)
+def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> Index:
+    """Open an index for searching.
+
+    Args:
+        path: Its folder.
+        store: The store that it was built from, where it lies now; by default where it lay.
+
+    Raises:
+        UserError: There is no index, it is damaged, or of a newer format.
+
+    Example:
+        >>> index = open_index("sentences.index")  # doctest: +SKIP
+        >>> index.search(["late delivery", "broken on arrival"], k=5)  # doctest: +SKIP
+    """
+    place = local_path(path, "an index")
+    for _ in range(_MAX_TRIES):
+        folder = standing(place)
+        description = read_description(folder)
         try:
-            found: tuple[Float32Array, IntArray] = index.search(
-                queries, k, params=search_parameters(index, parameters, selector)
-            )
-        except RuntimeError as error:
-            if selector is None:
+            index = _open(folder, description, store)
+        except UserError:
+            if read_description(standing(place)) == description:
                 raise
-            raise UserError(
-                "this index cannot be searched among some of its vectors only; build one of Flat, SQ, IVF or HNSW"
-            ) from error
-        return found
+            continue
+        # If another index took its place meanwhile, the files may be of two.
+        if read_description(standing(place)) == description:
+            return index
+        index.close()
+    raise UserError(f"{place}: is replaced again and again; wait until that is done")
+
+
+def _open(folder: Path, description: IndexDescription, store: str | Path | Store | None) -> Index:
+    vectors = load_index(folder, description)
+    try:
+        return Index(folder, description, vectors, store=store)
+    except BaseException:
+        vectors.close()
+        raise

@@ -13,7 +13,8 @@ from bertfeat.records import LevelTable, Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import AnyPath
 from bertfeat.store import parts, receipts
 from bertfeat.store.checks import check_result
-from bertfeat.store.folder import Lease, folder_at
+from bertfeat.store.folder import Lease
+from bertfeat.store.openfolder import folder_at
 from bertfeat.store.schema import VectorLayout, arrow_schema
 
 

@@ -10,11 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import ClassVar, Protocol
 
 from bertfeat.config import Level
-from bertfeat.storage import AnyPath, ObjectPath, as_path
+from bertfeat.storage import AnyPath
 from bertfeat.store.files import Sink
 
 
@@ -208,18 +207,3 @@ class Folder(ABC):
             return found is not None and found.n_bytes == n_bytes and self.digest(name) == digest
         except OSError:
             return False
-
-
-def folder_at(place: str | Path | ObjectPath | Folder, lease: Lease | None = None) -> Folder:
-    """Return the operations on a store's folder, under the lease of the process that has locked it.
-
-    Raises:
-        StorageError: A URL of no known kind.
-    """
-    from bertfeat.store.localfolder import LocalFolder
-    from bertfeat.store.objectfolder import ObjectFolder
-
-    if isinstance(place, Folder):
-        return place
-    path = as_path(place)
-    return ObjectFolder(path, lease) if isinstance(path, ObjectPath) else LocalFolder(path)

@@ -9,8 +9,9 @@ from bertfeat.errors import PlanMismatch, StoreError
 from bertfeat.records import Plan
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout
-from bertfeat.store.folder import Folder, folder_at
+from bertfeat.store.folder import Folder
 from bertfeat.store.manifest import check_format
+from bertfeat.store.openfolder import folder_at
 from bertfeat.store.schema import VectorLayout, kept_types
 
 _MAX_NAMED_FIELDS = 8

@@ -19,8 +19,8 @@ from bertfeat.records import BadRow, BoolArray, FeatureColumn, LevelSchema, Part
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, files, layout, planfile, receipts
 from bertfeat.store.batches import FeatureBatch, read_batches
-from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
+from bertfeat.store.openfolder import folder_at
 from bertfeat.store.partvectors import KnownRuns, check_digest, opened_vectors
 from bertfeat.store.scanning import scan_parquet
 from bertfeat.store.schema import VectorLayout

@@ -18,7 +18,8 @@ from bertfeat.records import BadRow, Plan, Receipt
 from bertfeat.storage import AnyPath
 from bertfeat.store import codec, files, layout
 from bertfeat.store.decoding import decode
-from bertfeat.store.folder import Folder, Listing, folder_at
+from bertfeat.store.folder import Folder, Listing
+from bertfeat.store.openfolder import folder_at
 
 # Something else than a file stands in a receipt's place: a folder, a link, a pipe.
 _NO_FILE = {errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}

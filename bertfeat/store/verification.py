@@ -15,8 +15,9 @@ from bertfeat.errors import StoreError
 from bertfeat.records import PartInfo, Plan
 from bertfeat.storage import ObjectPath
 from bertfeat.store import codec, files, layout, opening, planfile, receipts
-from bertfeat.store.folder import Folder, folder_at
+from bertfeat.store.folder import Folder
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
+from bertfeat.store.openfolder import folder_at
 from bertfeat.store.parts import read_part_metadata
 from bertfeat.store.receipts import StoredReceipt
 from bertfeat.store.schema import arrow_schema

@@ -10,8 +10,9 @@ from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import ObjectPath
 from bertfeat.store import commit, files, layout, opening, planfile, receipts
-from bertfeat.store.folder import Folder, Found, Lease, Lock, folder_at
+from bertfeat.store.folder import Folder, Found, Lease, Lock
 from bertfeat.store.manifest import build_manifest
+from bertfeat.store.openfolder import folder_at
 from bertfeat.store.opening import Progress
 from bertfeat.store.receipts import StoredReceipt
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 import numpy as np
 
 from bertfeat.config import Pooling, WordPooling
+from bertfeat.ragged import ragged_arange, run_of, starts_of, word_bounds
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
-from bertfeat.text.ragged import ragged_arange, run_of, starts_of, word_bounds
 from bertfeat.text.tokenizer import Tokenizer, Tokens
 from bertfeat.text.windows import Windows
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import IntArray, Pack
-from bertfeat.text.ragged import ragged_arange, starts_of
 from bertfeat.text.windows import Windows
 
 

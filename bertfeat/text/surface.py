@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from bertfeat.ragged import starts_of
 from bertfeat.records import BoolArray, Int32Array, IntArray
-from bertfeat.text.ragged import starts_of
 
 # The last blank of Unicode is U+3000.
 _IS_BLANK = np.array([chr(code).isspace() for code in range(0x3001)])

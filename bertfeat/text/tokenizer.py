@@ -17,9 +17,9 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as BackendTokenizer
 
 from bertfeat.errors import CheckpointError, InputError, TokenizingError, checkpoint_errors
+from bertfeat.ragged import run_of, starts_of, word_bounds
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
 from bertfeat.text.pieces import Cutter, Piece
-from bertfeat.text.ragged import run_of, starts_of, word_bounds
 from bertfeat.text.surface import BLANK_PIECES, find_surface
 from bertfeat.text.template import Template, read_templates
 from bertfeat.text.watchdog import CallFailed, call_within, held_stderr

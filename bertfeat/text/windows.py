@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import BoolArray, Document, IntArray
 from bertfeat.text.context import context_spans
-from bertfeat.text.ragged import ragged_arange, starts_of
 from bertfeat.text.spans import Spans, WindowLimits, document_spans
 from bertfeat.text.template import Specials, Template
 from bertfeat.text.tokenizer import Tokenizer, Tokens

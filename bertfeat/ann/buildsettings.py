@@ -1,0 +1,81 @@
+"""What is asked for when an index is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.transforms import TransformSpec
+from bertfeat.errors import UserError
+
+AUTO = "auto"
+
+# OpenMP ends the process where the system refuses to start as many threads as it is told.
+_MAX_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """How an index is built and tuned.
+
+    The same settings and vectors give the same bytes on one machine: what is computed together depends on them alone.
+    Products round otherwise when they are shared out among another number of threads, which now and then decides the
+    list, the link or the code of a vector.
+
+    Attributes:
+        index: A faiss factory string, or `auto`.
+        metric: How vectors are compared.
+        transform: What is done to them first.
+        max_memory_bytes: What building may hold beside the program itself, and so may the finished index.
+        recall: Which part of the ten closest vectors a search is to find.
+        seed: Of every choice by lot.
+        n_threads: Threads to compute on; None for all that there are.
+        n_training: Vectors to train on; None for as many as the index does well with and the memory holds.
+        n_queries: Vectors of the index to measure recall with; half of them tune, the other half is reported on.
+        n_piece_rows: Vectors between two points from which a broken build goes on; None for some 64 MB.
+    """
+
+    index: str = AUTO
+    metric: Metric = Metric.COSINE
+    transform: TransformSpec = field(default_factory=lambda: TransformSpec.parse("none"))
+    max_memory_bytes: int = 4_000_000_000
+    recall: float = 0.95
+    seed: int = 0
+    n_threads: int | None = None
+    n_training: int | None = None
+    n_queries: int = 2000
+    n_piece_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without the vectors.
+
+        Raises:
+            UserError: A setting has a value that cannot be used.
+        """
+        if not 0 < self.recall <= 1:
+            raise UserError(f"recall is {self.recall}: give a number above 0 and up to 1, as 0.95")
+        if self.n_queries < 2:
+            raise UserError(f"n_queries is {self.n_queries}: give 2 or more, half of them to tune by")
+        for name in ("max_memory_bytes", "n_threads", "n_training", "n_piece_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} is {value}: give 1 or more")
+        if self.n_threads is not None and self.n_threads > _MAX_THREADS:
+            raise UserError(f"n_threads is {self.n_threads}: give {_MAX_THREADS} or fewer")
+        if self.seed < 0:
+            raise UserError(f"seed is {self.seed}: give 0 or more")
+
+    @property
+    def threads(self) -> int:
+        """How many threads to compute on."""
+        # macOS cannot tell which processors a process may use.
+        allowed = getattr(os, "sched_getaffinity", None)
+        return self.n_threads or (len(allowed(0)) if allowed else os.cpu_count() or 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as plain JSON values."""
+        values = dataclasses.asdict(self)
+        return {**values, "metric": str(self.metric), "transform": str(self.transform)}

@@ -1,0 +1,154 @@
+"""How much of the truth a search finds: recall against exact search, and the measures of retrieval sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.ann.metrics import Metric
+from bertfeat.errors import UserError
+from bertfeat.records import BoolArray, IntArray
+
+Id = TypeVar("Id", str, int)
+
+
+def recall_at(
+    found: IntArray,
+    truth: IntArray,
+    k: int,
+    *,
+    found_scores: npt.NDArray[Any] | None = None,
+    truth_scores: npt.NDArray[Any] | None = None,
+    metric: Metric | None = None,
+) -> float:
+    """Return which part of the k closest vectors is among the first k found, as a mean over queries.
+
+    See `recall_of_each`. A query with none to find is left out.
+
+    Returns:
+        From 0 to 1.
+
+    Raises:
+        UserError: There are fewer than k columns, different queries, or no query with anything to find.
+    """
+    each = recall_of_each(found, truth, k, found_scores=found_scores, truth_scores=truth_scores, metric=metric)
+    asked = each[~np.isnan(each)]
+    if not len(asked):
+        raise UserError(f"recall at {k}: no query has anything to find")
+    return float(asked.mean())
+
+
+def recall_of_each(
+    found: IntArray,
+    truth: IntArray,
+    k: int,
+    *,
+    found_scores: npt.NDArray[Any] | None = None,
+    truth_scores: npt.NDArray[Any] | None = None,
+    metric: Metric | None = None,
+) -> npt.NDArray[np.float64]:
+    """Return for each query which part of its k closest vectors is among the first k found.
+
+    With scores, ties count: a vector found that is as close as the k-th of the truth is as good as that one.
+
+    Args:
+        found: int64 (n_queries, at least k), positions, -1 where there are fewer.
+        truth: int64 (n_queries, at least k), positions by exact search, -1 where there are fewer.
+        k: How many to look at.
+        found_scores: float, of the shape of `found`: their true scores (`exact_scores`), not those of an index that
+            stores vectors in fewer bits.
+        truth_scores: float, of the shape of `truth`: the true scores.
+        metric: What the scores are; given with them.
+
+    Returns:
+        float64 (n_queries,), from 0 to 1. A query with fewer than k vectors to find is measured by those; NaN where
+        there are none.
+
+    Raises:
+        UserError: There are fewer than k columns, or different queries.
+    """
+    if k < 1 or k > min(found.shape[1], truth.shape[1]) or len(found) != len(truth):
+        raise UserError(f"recall at {k}: found has shape {found.shape}, truth {truth.shape}; give k hits of each query")
+    if len({found_scores is None, truth_scores is None, metric is None}) == 2:
+        raise ValueError("give the scores of both sides and their metric, or none of these")
+    found, truth = found[:, :k], truth[:, :k]
+    n_true = (truth >= 0).sum(axis=1)
+    good = _is_among(found, truth)
+    if found_scores is not None and truth_scores is not None and metric is not None:
+        sign = 1 if metric.higher_is_better else -1
+        last = np.take_along_axis(truth_scores[:, :k], np.maximum(n_true - 1, 0)[:, None], axis=1)
+        good |= sign * found_scores[:, :k] >= sign * last
+    good &= (found >= 0) & _is_first(found)
+    return np.where(n_true > 0, np.minimum(good.sum(axis=1), n_true) / np.maximum(n_true, 1), np.nan)
+
+
+def retrieval_metrics(
+    ranked: Mapping[Id, Sequence[Id]], qrels: Mapping[Id, Mapping[Id, int]], ks: Iterable[int] = (10,)
+) -> dict[str, float]:
+    """Return the measures of a retrieval set, as trec_eval and BEIR define them.
+
+    The mean is over the queries of `qrels` that have a relevant document (trec_eval's `-c`): one that is not in
+    `ranked` counts 0, and rankings of other queries are not looked at.
+
+    Args:
+        ranked: The ids of documents by query, best first. An id that comes again takes up no rank.
+        qrels: The grades of documents by query; 1 and more are relevant, the rest is as good as not judged.
+        ks: How many ranks to look at, each 1 or more.
+
+    Returns:
+        `ndcg@K`, `mrr@K`, `recall@K` and `map@K` of each K, from 0 to 1.
+
+    Raises:
+        UserError: No query has a relevant document.
+
+    Example:
+        >>> retrieval_metrics({"q": ["b", "a"]}, {"q": {"a": 1}})["mrr@10"]
+        0.5
+    """
+    judged = {query: grades for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
+    if not judged:
+        raise UserError(f"relevance judgements: none of {len(qrels)} queries has a relevant document (grade 1 or more)")
+    each = [query_metrics(ranked.get(query, ()), grades, ks) for query, grades in judged.items()]
+    return {name: math.fsum(values[name] for values in each) / len(each) for name in each[0]}
+
+
+def query_metrics(ranking: Sequence[Id], grades: Mapping[Id, int], ks: Iterable[int] = (10,)) -> dict[str, float]:
+    """Return the measures of one query that has a relevant document; see `retrieval_metrics`."""
+    gains = [max(grades.get(document, 0), 0) for document in dict.fromkeys(ranking)]
+    ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
+    values = {}
+    for k in ks:
+        hits = [rank for rank, gain in enumerate(gains[:k], 1) if gain > 0]
+        values[f"ndcg@{k}"] = _discounted(gains[:k]) / _discounted(ideal[:k])
+        values[f"mrr@{k}"] = 1 / hits[0] if hits else 0.0
+        values[f"recall@{k}"] = len(hits) / len(ideal)
+        values[f"map@{k}"] = math.fsum(n / rank for n, rank in enumerate(hits, 1)) / len(ideal)
+    return values
+
+
+def _discounted(gains: Sequence[int]) -> float:
+    """Add up gains, each divided by log2(1 + rank): linear in the grade (Järvelin & Kekäläinen 2002)."""
+    return math.fsum(gain / math.log2(1 + rank) for rank, gain in enumerate(gains, 1))
+
+
+def _is_among(found: IntArray, truth: IntArray) -> BoolArray:
+    """Tell which positions stand in the same row of `truth`: bool, of the shape of `found`."""
+    return np.isin(_keys(found, truth), _keys(truth, found))
+
+
+def _is_first(found: IntArray) -> BoolArray:
+    """Tell which positions do not stand earlier in their row."""
+    first = np.zeros(found.size, dtype=bool)
+    first[np.unique(_keys(found, found), return_index=True)[1]] = True
+    return first.reshape(found.shape)
+
+
+def _keys(positions: IntArray, others: IntArray) -> IntArray:
+    """Number (row, position) pairs so that those of both arrays can be compared."""
+    width = int(max(positions.max(initial=0), others.max(initial=0))) + 2
+    keys: IntArray = np.arange(len(positions))[:, None] * width + positions + 1
+    return keys

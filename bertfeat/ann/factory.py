@@ -1,0 +1,192 @@
+"""Reads a faiss factory string: which index it makes, or why none that can be built here.
+
+faiss reads such strings with a parser that checks little: `PQ8x0` divides by zero, `HNSW1` and `OPQ8_64` of 32
+dimensions write where they must not, `RaBitQ9` is taken for another number of bits, and all of these end the process or
+spoil the index. So a string is read here first, by a grammar that covers what can be built from vectors in parts, and
+its numbers are checked; faiss gets only what is left.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from bertfeat.ann.blueprint import FactoryInfo, code_bytes, link_bytes, make
+from bertfeat.ann.metrics import Metric
+from bertfeat.errors import UserError
+
+SUPPORTED = (
+    "Flat, SQ8, SQ6, SQ4, SQfp16, SQbf16, PQ16, PQ32x4fs, RaBitQ4; IVF256 or IVF65536_HNSW32 before one of these; "
+    "HNSW32 alone or before Flat, SQ or PQ; L2norm, PCA64, PCAR64, PCAW64, OPQ16, OPQ16_64, RR64, Pad64 in front; "
+    "RFlat or Refine(SQ8) behind"
+)
+
+_MAX_LENGTH = 200
+_MAX_LISTS = 1 << 20
+_MAX_LINKS = 256
+_MAX_PQ_BITS = 16
+_REASONS = (
+    (re.compile(r"IDMap2?"), "positions are the ids, so leave IDMap out"),
+    (re.compile(r"NSG.*|NNDescent.*|CAGRA.*"), "its graph cannot take vectors part by part; use HNSW32"),
+)
+_PREFIX = re.compile(r"(L2norm)|(PCA|PCAR|PCAW|PCAWR|RR|Pad)(\d{1,6})|(OPQ)(\d{1,6})(?:_(\d{1,6}))?", re.ASCII)
+_LISTS = re.compile(r"IVF(\d{1,9})(?:_HNSW(\d{1,6})|\(HNSW(\d{1,6})\))?", re.ASCII)
+_GRAPH = re.compile(r"HNSW(\d{1,6})(?:_(.+))?", re.ASCII)
+_REFINE = re.compile(r"R(Flat)|Refine\((Flat|SQ8|SQ6|SQ4|SQfp16|SQbf16)\)", re.ASCII)
+_SCALAR = re.compile(r"SQ(?:8|6|4|fp16|bf16)")
+_PRODUCT = re.compile(r"PQ(\d{1,6})(?:x(\d{1,6}))?(?:np)?", re.ASCII)
+_FAST = re.compile(r"PQ(\d{1,6})x4fs(r?)(?:_(\d{1,6}))?", re.ASCII)
+_BITS = re.compile(r"RaBitQ([1-8]?)")
+# A longer table is not made (faiss: precomputed_table_max_bytes).
+_MAX_TABLE_BYTES = 1 << 31
+
+
+def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo:
+    """Read a factory string.
+
+    Args:
+        text: As faiss writes it: `Flat`, `HNSW32`, `IVF1024,SQ8`, `OPQ16_64,IVF1024,PQ16`, ...
+        dim: The width of the vectors.
+        metric: How they are compared.
+
+    Raises:
+        UserError: It is none, or none that can be built from vectors in parts; the message says what is wrong with it.
+    """
+    info = FactoryInfo(text, metric, dim, dim, "")
+    try:
+        if not text or len(text) > _MAX_LENGTH:
+            raise ValueError(f"{len(text)} characters; use one of {SUPPORTED}")
+        if dim < 1:
+            raise ValueError(f"the vectors have {dim} dimensions")
+        info = _read_storage(_read_prefixes(info, text.split(",")))
+        index = make(text, dim, metric)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise UserError(f"index {text[:_MAX_LENGTH]!r} of {dim} dimensions: {_reason(error)}") from None
+    return replace(info, code_bytes=code_bytes(index))
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong in one line; faiss puts the source line in front."""
+    if isinstance(error, MemoryError):
+        return "it does not fit into memory"
+    return " ".join(str(error).split("Error: ")[-1].split())
+
+
+def _read_prefixes(info: FactoryInfo, parts: list[str]) -> FactoryInfo:
+    """Take in the transforms in front and the refinement behind; the storage is what stands between."""
+    refine = _REFINE.fullmatch(parts[-1]) if len(parts) > 1 else None
+    if refine:
+        parts = parts[:-1]
+        kind = refine[1] or refine[2]
+        info = replace(info, refine=kind)
+        info = _train(info, *_training_of_scalars(kind), fixed_bytes=8 * info.dim)
+    while len(parts) > 1 and (found := _PREFIX.fullmatch(parts[0])):
+        info, parts = _read_transform(replace(info, prefix=f"{info.prefix}{found[0]},"), found), parts[1:]
+    return replace(info, storage=",".join(parts))
+
+
+def _read_transform(info: FactoryInfo, found: re.Match[str]) -> FactoryInfo:
+    dim = info.index_dim
+    if found[1]:
+        return info
+    name, n_parts = found[2] or found[4], int(found[5] or 1)
+    out = int(found[3] or found[6] or dim)
+    if name == "Pad":
+        _check("Pad", out, dim, 4 * dim)
+        return replace(info, index_dim=out)
+    _check(f"the dimensions that {name} leaves", out, 1, dim)
+    _check("the parts of OPQ", n_parts, 1, out)
+    if out % n_parts:
+        raise ValueError(f"{found[0]} cuts {out} dimensions into {n_parts} parts; give a number that divides {out}")
+    info = replace(info, index_dim=out, fixed_bytes=info.fixed_bytes + 4 * dim * out)
+    if name == "OPQ":
+        return _train(info, 256, 65536)
+    if name == "RR":
+        return _train(info, 1, 1)
+    # Beside its matrix, faiss keeps all axes, the variances and the mean.
+    return _train(info, out, max(64 * dim, 10_000), fixed_bytes=4 * (dim * dim + 2 * dim + out))
+
+
+def _read_storage(info: FactoryInfo) -> FactoryInfo:
+    """Read what stands between transforms and refinement."""
+    head, _, tail = info.storage.partition(",")
+    if lists := _LISTS.fullmatch(head):
+        return _read_lists(info, lists, tail)
+    if graph := _GRAPH.fullmatch(head):
+        _check("the links of HNSW", int(graph[1]), 2, _MAX_LINKS)
+        storage = ",".join(part for part in (graph[2], tail) if part) or "Flat"
+        if storage != "Flat" and not _SCALAR.fullmatch(storage) and not _PRODUCT.fullmatch(storage):
+            raise _unknown(storage)
+        return _read_codes(replace(info, n_links=int(graph[1]), storage=storage))
+    return _read_codes(info)
+
+
+def _read_lists(info: FactoryInfo, found: re.Match[str], storage: str) -> FactoryInfo:
+    n_lists, n_links = int(found[1]), found[2] or found[3]
+    _check("the lists of IVF", n_lists, 1, _MAX_LISTS)
+    fixed_bytes = n_lists * (4 * info.index_dim + 8)
+    if n_links is not None:
+        _check("the links of HNSW", int(n_links), 2, _MAX_LINKS)
+        fixed_bytes += int(n_lists * link_bytes(int(n_links)))
+    info = _train(replace(info, n_lists=n_lists, storage=storage), n_lists, 64 * n_lists, fixed_bytes=fixed_bytes)
+    return _read_codes(info)
+
+
+def _read_codes(info: FactoryInfo) -> FactoryInfo:
+    """Read how vectors are kept."""
+    storage, dim = info.storage, info.index_dim
+    if storage == "Flat":
+        return info
+    if _SCALAR.fullmatch(storage):
+        return _train(info, *_training_of_scalars(storage), fixed_bytes=8 * dim)
+    if _BITS.fullmatch(storage):
+        return _train(info, 1, 65536, fixed_bytes=4 * dim)
+    if fast := _FAST.fullmatch(storage):
+        if fast[2] and not info.is_ivf:
+            raise _unknown(storage)
+        if int(fast[3] or 32) not in range(32, 257, 32):
+            raise ValueError(f"{storage} packs {fast[3]} vectors at a time; give 32, 64, ... 256, or nothing")
+        return _read_product(info, int(fast[1]), 4)
+    if product := _PRODUCT.fullmatch(storage):
+        return _read_product(info, int(product[1]), int(product[2] or 8))
+    raise _unknown(storage)
+
+
+def _read_product(info: FactoryInfo, n_parts: int, n_bits: int) -> FactoryInfo:
+    dim, n_centroids = info.index_dim, 1 << n_bits
+    _check("the parts of PQ", n_parts, 1, dim)
+    if dim % n_parts:
+        divisors = ", ".join(str(n) for n in range(1, dim + 1) if dim % n == 0)
+        raise ValueError(f"PQ cuts {dim} dimensions into {n_parts} parts; give a number that divides {dim}: {divisors}")
+    _check("the bits of PQ", n_bits, 1, _MAX_PQ_BITS)
+    if info.is_ivf and info.metric is Metric.L2:
+        n_bytes = 4 * (info.n_lists or 0) * n_parts * n_centroids
+        info = replace(info, table_bytes=n_bytes if n_bytes <= _MAX_TABLE_BYTES else 0)
+    return _train(info, n_centroids, 256 * n_centroids, fixed_bytes=4 * dim * n_centroids)
+
+
+def _training_of_scalars(kind: str) -> tuple[int, int]:
+    """Return how many vectors scalars are trained on: least and wanted. A sample must show the range of numbers."""
+    return (0, 0) if kind in ("Flat", "SQfp16", "SQbf16") else (1, 65536)
+
+
+def _train(info: FactoryInfo, n_min: int, n_wanted: int, *, fixed_bytes: int = 0) -> FactoryInfo:
+    return replace(
+        info,
+        n_training_min=max(info.n_training_min, n_min),
+        n_training_wanted=max(info.n_training_wanted, n_wanted),
+        fixed_bytes=info.fixed_bytes + fixed_bytes,
+    )
+
+
+def _check(what: str, number: int, low: int, high: int) -> None:
+    if not low <= number <= high:
+        raise ValueError(f"{what} are {number}; give {low} to {high}")
+
+
+def _unknown(part: str) -> ValueError:
+    for pattern, reason in _REASONS:
+        if any(pattern.fullmatch(word) for word in part.split(",")):
+            return ValueError(reason)
+    what = f"{part!r} is not known here" if part else "it does not say how vectors are kept"
+    return ValueError(f"{what}; use {SUPPORTED}")

@@ -1,0 +1,256 @@
+"""Builds an index in a folder; a build that was broken off anywhere goes on from there.
+
+The folder holds `plan.json`, what is built from what (another build is refused); `transform.safetensors`, the fitted
+transform; `queries.safetensors`, queries and their closest vectors; `candidate-N`, an index on its way: trained, its
+pieces or checkpoint, the whole, its tuning; `index.faiss`, the index; and `result.json`, written last.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bertfeat.ann import indexfiles
+from bertfeat.ann.autoindex import candidates
+from bertfeat.ann.budget import MemoryPlan, Shape
+from bertfeat.ann.buildsettings import BuildSettings
+from bertfeat.ann.filling import TRAINED, Filling
+from bertfeat.ann.indexfiles import Step, no_step
+from bertfeat.ann.indextraining import threads, trained
+from bertfeat.ann.transforms import Transform, TransformKind, fit_transform
+from bertfeat.ann.tuning import HeldOut, tune
+from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.ann.vectorparts import VectorParts
+from bertfeat.errors import RunError, UserError
+from bertfeat.store import files
+
+INDEX = "index.faiss"
+TRANSFORM = "transform.safetensors"
+PLAN = "plan.json"
+QUERIES = "queries.safetensors"
+RESULT = "result.json"
+TUNING = "tuning.json"
+SECONDS = "seconds.json"
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildResult:
+    """A finished index.
+
+    Attributes:
+        path: The faiss index.
+        factory: Its factory string.
+        n_vectors: How many vectors it holds.
+        dim: Their width, raw.
+        transform: The fitted transform.
+        parameters: The search parameters that were found.
+        measured: JSON values: recall on queries that it was not tuned on, whether the target is met, queries per
+            second, bytes of a vector, and `candidates`: what was measured of each index that was built.
+        seconds: How long each stage took.
+    """
+
+    path: Path
+    factory: str
+    n_vectors: int
+    dim: int
+    transform: Transform | None
+    parameters: dict[str, float]
+    measured: dict[str, Any]
+    seconds: dict[str, float]
+
+
+def plan_build(n_vectors: int, dim: int, settings: BuildSettings) -> list[MemoryPlan]:
+    """Return the indexes to build, in turn, until one reaches the recall; nothing is read or written.
+
+    Raises:
+        UserError: There are no vectors, or the settings do not suit them: a factory string that is wrong or wants more
+            vectors, a transform that does, too little memory. The message says what would do.
+    """
+    if n_vectors < 1:
+        raise UserError("there are no vectors to index; choose a store, level and feature that has some")
+    settings.transform.check(dim, n_vectors)
+    return candidates(Shape(n_vectors, dim), settings)
+
+
+def build(
+    source: VectorParts, workdir: Path, settings: BuildSettings, *, source_id: str = "", step: Step = no_step
+) -> BuildResult:
+    """Build an index of all vectors of a source, or go on with it.
+
+    Args:
+        source: The vectors.
+        workdir: A folder for the build alone, made if missing; the finished index lies there too.
+        settings: What is asked for.
+        source_id: Tells one source from another: a build that was broken off goes on with the same one only.
+        step: Told the name of each step passed.
+
+    Raises:
+        UserError: As `plan_build`; or the folder holds a build of something else; or a vector holds NaN or infinity.
+        RunError: The system refused a write; the same call goes on.
+    """
+    plans = plan_build(source.n_vectors, source.dim, settings)
+    _open(workdir, plans, settings, source_id, step)
+    builder = _Builder(source, workdir, settings, step)
+    with threads(settings.threads):
+        return builder.result() or builder.build(plans)
+
+
+def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, source_id: str, step: Step) -> None:
+    """Make the folder and say what is built in it, or check that it is the same."""
+    shape = plans[0].shape
+    asked = {name: value for name, value in settings.to_json().items() if name != "n_threads"}
+    plan = {**asked, "source": source_id, "vectors": shape.n_vectors, "dimensions": shape.dim}
+    workdir.mkdir(parents=True, exist_ok=True)
+    there = indexfiles.read_json(workdir / PLAN)
+    if there is None:
+        indexfiles.write_json(workdir / PLAN, plan, step)
+        return
+    for name in sorted(plan.keys() | there.keys()):
+        if plan.get(name) != there.get(name):
+            raise UserError(
+                f"{workdir}: holds an unfinished index with {name} {there.get(name)}, not {plan.get(name)}; "
+                "go on with the same settings, or remove the folder"
+            )
+
+
+class _Builder:
+    def __init__(self, source: VectorParts, workdir: Path, settings: BuildSettings, step: Step) -> None:
+        self._source = source
+        self._workdir = workdir
+        self._settings = settings
+        self._step = step
+
+    def build(self, plans: list[MemoryPlan]) -> BuildResult:
+        """Build one index after the other until one reaches the recall."""
+        transform = self._timed("transform", self._transform)
+        held = self._timed("truth", lambda: self._held(plans[0], transform))
+        measured: list[dict[str, Any]] = []
+        for number, plan in enumerate(plans):
+            measured.append(self._candidate(number, plan, transform, held))
+            if held is None or measured[-1]["target_met"]:
+                break
+        # Of equal ones the first.
+        best = max(range(len(measured)), key=lambda i: measured[i]["recall_at_10"] or 0.0)
+        return self._finish(best, plans[best], measured)
+
+    def result(self) -> BuildResult | None:
+        """Return what was finished, by this run or an earlier one; None if there is nothing."""
+        values, path = indexfiles.read_json(self._workdir / RESULT), self._workdir / INDEX
+        if values is None or not path.exists():
+            return None
+        for folder in self._workdir.glob("candidate-*"):
+            shutil.rmtree(folder)
+        arrays = indexfiles.read_arrays(self._workdir / TRANSFORM)
+        transform = None if arrays is None else Transform.from_arrays(arrays)
+        return BuildResult(path=path, transform=transform, **values)
+
+    def _transform(self) -> Transform | None:
+        spec, path = self._settings.transform, self._workdir / TRANSFORM
+        if spec.kind is TransformKind.NONE:
+            return None
+        if (arrays := indexfiles.read_arrays(path)) is not None:
+            return Transform.from_arrays(arrays)
+        transform = fit_transform(self._source, spec)
+        if transform is not None:
+            indexfiles.write_arrays(path, transform.to_arrays(), self._step)
+        return transform
+
+    def _held(self, plan: MemoryPlan, transform: Transform | None) -> HeldOut | None:
+        """Return queries with their closest vectors; None for a single vector, which has no others."""
+        if self._source.n_vectors < 2:
+            return None
+        path = self._workdir / QUERIES
+        if (arrays := indexfiles.read_arrays(path)) is not None:
+            return HeldOut.from_arrays(arrays)
+        settings = self._settings
+        held = HeldOut.of(
+            self._source,
+            settings.metric,
+            transform,
+            n_queries=settings.n_queries,
+            seed=settings.seed,
+            max_bytes=plan.exact_bytes,
+        )
+        indexfiles.write_arrays(path, held.to_arrays(), self._step)
+        return held
+
+    def _candidate(
+        self, number: int, plan: MemoryPlan, transform: Transform | None, held: HeldOut | None
+    ) -> dict[str, Any]:
+        """Build an index, unless that is done, and return what was measured of it."""
+        folder = self._workdir / f"candidate-{number}"
+        folder.mkdir(exist_ok=True)
+        name = plan.info.text
+        if not (folder / INDEX).exists():
+            self._timed(f"training {name}", lambda: self._train(folder, plan, transform))
+            self._timed(f"adding {name}", lambda: self._fill(folder, plan, transform))
+        for path in folder.iterdir():
+            if path.name not in (INDEX, TUNING):
+                path.unlink()
+        if (there := indexfiles.read_json(folder / TUNING)) is not None:
+            return dict(there)
+        values = self._timed(f"tuning {name}", lambda: self._measure(folder, plan, transform, held))
+        indexfiles.write_json(folder / TUNING, values, self._step)
+        return values
+
+    def _train(self, folder: Path, plan: MemoryPlan, transform: Transform | None) -> None:
+        if not (folder / TRAINED).exists():
+            indexfiles.write_index(folder / TRAINED, trained(plan, self._source, transform), self._step)
+
+    def _fill(self, folder: Path, plan: MemoryPlan, transform: Transform | None) -> None:
+        index = Filling(plan, self._source, transform, folder, self._step).filled()
+        indexfiles.write_index(folder / INDEX, index, self._step)
+
+    def _measure(
+        self, folder: Path, plan: MemoryPlan, transform: Transform | None, held: HeldOut | None
+    ) -> dict[str, Any]:
+        path = folder / INDEX
+        values: dict[str, Any] = {"factory": plan.info.text, "bytes_per_vector": _bytes_each(path, plan)}
+        if held is None:
+            return {**values, "recall_at_10": None, "target_met": None, "parameters": {}}
+        index = VectorIndex(indexfiles.read_index(path), plan.info.metric, transform)
+        return {**values, **tune(index, held, self._source, self._settings.recall).to_json()}
+
+    def _finish(self, best: int, plan: MemoryPlan, measured: list[dict[str, Any]]) -> BuildResult:
+        seconds = indexfiles.read_json(self._workdir / SECONDS) or {}
+        summary = {name: value for name, value in measured[best].items() if name not in ("tried", "parameters")}
+        values = {
+            "factory": plan.info.text,
+            "n_vectors": plan.shape.n_vectors,
+            "dim": plan.shape.dim,
+            "parameters": measured[best]["parameters"],
+            "measured": {**summary, "candidates": measured},
+            "seconds": seconds,
+        }
+        target = self._workdir / INDEX
+        with files.write_errors(self._workdir, INDEX):
+            target.unlink(missing_ok=True)
+            files.link_exclusive(self._workdir / f"candidate-{best}" / INDEX, target)
+            files.sync_folder(self._workdir)
+        self._step(f"{INDEX} linked")
+        indexfiles.write_json(self._workdir / RESULT, values, self._step)
+        result = self.result()
+        if result is None:
+            raise RunError(f"{target}: the finished index is gone; build it again")
+        return result
+
+    def _timed(self, name: str, stage: Callable[[], Value]) -> Value:
+        """Do a stage, and note how long it took in all the runs that finished it."""
+        started = time.perf_counter()
+        value = stage()
+        seconds = indexfiles.read_json(self._workdir / SECONDS) or {}
+        # A stage that is only read again took its time in the run before.
+        if name not in seconds:
+            seconds[name] = round(time.perf_counter() - started, 3)
+            indexfiles.write_json(self._workdir / SECONDS, seconds, self._step)
+        return value
+
+
+def _bytes_each(path: Path, plan: MemoryPlan) -> float:
+    return round(path.stat().st_size / plan.shape.n_vectors, 2)

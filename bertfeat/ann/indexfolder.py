@@ -1,0 +1,219 @@
+"""The folder of an index: written aside, published whole, and read back with every byte accounted for.
+
+    INDEX/index.json               what the index is, and the size and digest of the other files
+    INDEX/index.faiss              the faiss index
+    INDEX/rows.parquet             the row of the store that each vector comes from
+    INDEX/transform.safetensors    the fitted transform, if there is one
+
+The digests show whether a file is the one that was written, not who wrote it. Build an index again from its store
+where you do not trust its author: faiss checks little of what it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import stat
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from bertfeat.ann.description import FILES, TRANSFORM, FileDigest, IndexDescription
+from bertfeat.ann.transforms import Transform
+from bertfeat.errors import UserError
+from bertfeat.replacement import replace_folder
+from bertfeat.store import codec, files
+
+DESCRIPTION = "index.json"
+
+_MAX_DESCRIPTION_BYTES = 16 << 20
+_TMP = f".{DESCRIPTION}.tmp"
+
+
+def building_folder(final: Path) -> Path:
+    """Return the hidden folder beside an index in which it is built, on the same file system."""
+    final = final.absolute()
+    return final.with_name(f".{final.name}.building")
+
+
+def check_place(final: Path, *, overwrite: bool = False) -> None:
+    """Refuse a place that an index must not be written to; an empty folder is as good as nothing.
+
+    Args:
+        final: The place.
+        overwrite: An index may stand there, whole or damaged, and will be replaced.
+
+    Raises:
+        UserError: Something else stands there, or an index and `overwrite` was not given.
+    """
+    if not os.path.lexists(final):
+        return
+    if final.is_symlink() or not final.is_dir():
+        raise UserError(f"{final}: not a folder ({files.kind_of(final)}); choose another place for the index")
+    odd = sorted(entry.name for entry in final.iterdir() if not _belongs(entry))
+    if odd:
+        shown = ", ".join(odd[:5]) + (", ..." if len(odd) > 5 else "")
+        raise UserError(f"{final}: no index, or not one alone (holds {shown}); choose another place for the index")
+    if any(final.iterdir()) and not overwrite:
+        raise UserError(f"{final}: there is an index already; use --overwrite to replace it")
+
+
+def _belongs(entry: Path) -> bool:
+    return entry.name in (*FILES, DESCRIPTION, _TMP) and stat.S_ISREG(entry.lstat().st_mode)
+
+
+def write_transform(folder: Path, transform: Transform) -> None:
+    """Write the fitted transform of an index that is being built.
+
+    Raises:
+        RunError: The system refused.
+    """
+    with files.write_errors(folder, TRANSFORM):
+        (folder / TRANSFORM).write_bytes(save(transform.to_arrays()))
+
+
+def read_transform(folder: Path, description: IndexDescription) -> Transform | None:
+    """Return the fitted transform of an index; None if it has none.
+
+    Raises:
+        UserError: It is missing, damaged, or not what the description says.
+    """
+    if not description.has_transform:
+        return None
+    path = folder / TRANSFORM
+    try:
+        # Its mean and matrix, in the types that hold most, and a header.
+        data = _read_limited(path, 8 * description.dim * (description.index_dim + 1) + (1 << 20))
+        found = Transform.from_arrays(load(data))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError, UserError) as error:
+        raise _unreadable(path, error) from error
+    if (found.dim, found.out_dim) != (description.dim, description.index_dim):
+        raise UserError(
+            f"{path}: turns {found.dim} dimensions into {found.out_dim}, not {description.dim} into "
+            f"{description.index_dim} as {DESCRIPTION} says; build the index again"
+        )
+    return found
+
+
+def write_description(folder: Path, description: IndexDescription) -> None:
+    """Write `index.json`, whole or not at all; one that is there is replaced.
+
+    Raises:
+        RunError: The system refused.
+    """
+    data = codec.seal(description.to_json())
+    tmp = folder / _TMP
+    with files.write_errors(folder, DESCRIPTION):
+        tmp.unlink(missing_ok=True)
+        with files.removed_on_error(tmp):
+            with contextlib.closing(files.Sink(tmp)) as sink:
+                sink.write(data)
+                sink.sync()
+            tmp.replace(folder / DESCRIPTION)
+        files.sync_folder(folder)
+
+
+def read_description(folder: Path) -> IndexDescription:
+    """Return what an index says of itself; its files are not looked at.
+
+    Raises:
+        UserError: There is no index, or its description is damaged, or of a newer format.
+    """
+    path = folder / DESCRIPTION
+    try:
+        return IndexDescription.from_json(codec.unseal(_read_limited(path, _MAX_DESCRIPTION_BYTES)))
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"not an index: it has no {DESCRIPTION}" if folder.exists() else "no such folder"
+        raise UserError(f"{folder}: {what}; give the folder that bertfeat index build wrote") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_limited(path: Path, max_bytes: int) -> bytes:
+    n_bytes = path.stat().st_size
+    if n_bytes > max_bytes:
+        raise ValueError(f"it has {n_bytes} bytes")
+    return files.read_small(path, follow_links=True)
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    reason = " ".join(text.split()) or type(error).__name__
+    return UserError(f"{path}: cannot be read: {reason:.300}; build the index again")
+
+
+def digest_file(path: Path) -> FileDigest:
+    """Return the size and digest of a file, through symbolic links, as a download cache has them.
+
+    Raises:
+        OSError: It is no regular file, or cannot be read.
+    """
+    real = path.resolve()
+    return FileDigest(real.stat().st_size, files.digest_of(real))
+
+
+def find_mismatches(folder: Path, description: IndexDescription) -> dict[str, str]:
+    """Return what is wrong with the files of an index by name; empty if all are as they were written.
+
+    Every file is read whole unless its size is wrong already.
+    """
+    found = {}
+    for name, wanted in description.files.items():
+        path = (folder / name).resolve()
+        try:
+            n_bytes = path.stat().st_size
+            if n_bytes != wanted.n_bytes:
+                found[name] = f"has {n_bytes} bytes, not {wanted.n_bytes}"
+            elif files.digest_of(path) != wanted.digest:
+                found[name] = f"its content does not match the digest in {DESCRIPTION}"
+        except FileNotFoundError:
+            found[name] = "is missing"
+        except OSError as error:
+            found[name] = f"cannot be read: {(error.strerror or str(error)).lower()}"
+    return found
+
+
+def publish(building: Path, final: Path, description: IndexDescription, *, overwrite: bool = False) -> IndexDescription:
+    """Give a finished index its place: whoever looks finds nothing or the old index, and then the new one.
+
+    The folder may hold nothing but the files of an index. `index.json` is written last; see `replace_folder`.
+
+    Args:
+        building: The folder that holds the files.
+        final: The index's place, on the same file system.
+        description: What the index is; its `files` are taken from the folder.
+        overwrite: Replace an index that stands there.
+
+    Returns:
+        The description as written.
+
+    Raises:
+        UserError: The place holds something that must not be replaced.
+        RunError: The system refused; what stood there still does.
+        ValueError: The folder lacks files, or holds others.
+    """
+    check_place(final, overwrite=overwrite)
+    names = {entry.name for entry in building.iterdir()} - {DESCRIPTION, _TMP}
+    with files.write_errors(building.parent, building.name):
+        for name in names:
+            files.sync_file(building / name)
+        digests = {name: digest_file(building / name) for name in sorted(names)}
+    written = IndexDescription.from_json(dataclasses.replace(description, files=digests).to_json())
+    write_description(building, written)
+    with files.write_errors(final.parent, final.name):
+        replace_folder(building, final)
+    return written
+
+
+def check_files(folder: Path, description: IndexDescription) -> None:
+    """Refuse an index whose files are not those that were written.
+
+    Raises:
+        UserError: One is missing or another; the message names it.
+    """
+    for name, reason in find_mismatches(folder, description).items():
+        raise UserError(f"{folder / name}: {reason}; build the index again")

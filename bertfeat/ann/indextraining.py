@@ -1,0 +1,128 @@
+"""What an index learns before it takes vectors: from a sample that is the same every time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import faiss
+import numpy as np
+
+from bertfeat.ann.budget import MemoryPlan
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.structure import leaves, transforms
+from bertfeat.ann.transforms import Float32Array, Transform, prepare
+from bertfeat.ann.vectorparts import VectorBatch, VectorParts, all_batches, checked, sample_positions
+from bertfeat.records import IntArray
+
+# So that the seed 0 is what faiss takes by itself.
+_FAISS_SEED = 1234
+
+
+@contextlib.contextmanager
+def threads(n_threads: int) -> Iterator[None]:
+    """Let faiss compute on so many threads for a while."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(n_threads)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def trained(plan: MemoryPlan, source: VectorParts, transform: Transform | None) -> Any:
+    """Return the empty index, trained on a sample of the source."""
+    index = plan.info.make()
+    for part in leaves(index):
+        _seed(part, plan.settings.seed)
+    if plan.info.needs_training:
+        positions = sample_positions(source.n_vectors, plan.n_training, plan.settings.seed)
+        with _seeded_rotations(index, plan.settings.seed):
+            index.train(prepared_rows(source, positions, transform, plan.info.metric))
+    return index
+
+
+def rows_at(source: VectorParts, positions: IntArray) -> Float32Array:
+    """Return the raw vectors at some positions, ascending, float32 (n, dim); the source is read once."""
+    return prepared_rows(source, positions, None, Metric.IP)
+
+
+def prepared_rows(
+    source: VectorParts, positions: IntArray, transform: Transform | None, metric: Metric
+) -> Float32Array:
+    """Return the vectors at some positions, ascending, as an index takes them; the source is read once."""
+    dim = source.dim if transform is None else transform.out_dim
+    out = np.empty((len(positions), dim), dtype=np.float32)
+    for batch in all_batches(source):
+        first, last = np.searchsorted(positions, [batch.positions.start, batch.positions.stop])
+        if last > first:
+            chosen = checked(batch)[positions[first:last] - batch.positions.start]
+            out[first:last] = prepare(chosen, transform, metric)
+    return out
+
+
+def prepared_chunks(
+    source: VectorParts, start: int, borders: Sequence[int], transform: Transform | None, metric: Metric
+) -> Iterator[Float32Array]:
+    """Yield all vectors from a position on as an index takes them, cut at the borders, however the source cuts them.
+
+    Args:
+        source: The vectors; parts that end before `start` are not read.
+        start: The first position.
+        borders: The positions to cut at, ascending, the last one the number of vectors.
+        transform: The fitted transform.
+        metric: How vectors are compared.
+
+    Yields:
+        float32 (n, dim), valid until the next one is asked for.
+    """
+    widest = max(b - a for a, b in zip([start, *borders], borders, strict=False))
+    chunk = np.empty((widest, source.dim if transform is None else transform.out_dim), dtype=np.float32)
+    at, first, cuts = start, start, iter(borders)
+    stop = next(cuts)
+    for part, positions in enumerate(source.parts):
+        if positions.stop <= start:
+            continue
+        for batch in source.batches(part):
+            while at < batch.positions.stop:
+                until = min(stop, batch.positions.stop)
+                rows = slice(at - batch.positions.start, until - batch.positions.start)
+                some = VectorBatch(range(at, until), batch.vectors[rows])
+                chunk[at - first : until - first] = prepare(checked(some), transform, metric)
+                at = until
+                if at == stop:
+                    yield chunk[: at - first]
+                    first, stop = at, next(cuts, at)
+
+
+@contextlib.contextmanager
+def _seeded_rotations(index: Any, seed: int) -> Iterator[None]:
+    """Do for the code books that an OPQ learns its rotation by what `_seed` does for those of the index."""
+    rotations = [found for found in transforms(index) if isinstance(found, faiss.OPQMatrix)]
+    # Those that faiss makes by itself; it does not keep them alive.
+    books = [faiss.ProductQuantizer(found.d_out, found.M, 8) for found in rotations]
+    for rotation, book in zip(rotations, books, strict=True):
+        _set_lots(book.cp, seed)
+        rotation.pq = book
+    try:
+        yield
+    finally:
+        for rotation in rotations:
+            rotation.pq = None
+
+
+def _seed(part: Any, seed: int) -> None:
+    """Set what training draws lots by, and keep it from complaining of small samples on stderr."""
+    if isinstance(part, faiss.IndexHNSW):
+        part = faiss.downcast_index(part.storage)
+    settings = [part.cp] if isinstance(part, faiss.IndexIVF) else []
+    if hasattr(part, "pq"):
+        settings.append(part.pq.cp)
+    for clustering in settings:
+        _set_lots(clustering, seed)
+
+
+def _set_lots(clustering: Any, seed: int) -> None:
+    clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
+    clustering.min_points_per_centroid = 1

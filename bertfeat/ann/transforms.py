@@ -1,0 +1,259 @@
+"""What is done to vectors before they are compared: centring, whitening, principal axes; unit length for cosine.
+
+Raw BERT vectors share a large common part, so that any two of them have a cosine near 0.6; what tells them apart is
+what is left once the mean is taken away and the few dominant directions are scaled down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.vectorparts import VectorParts, all_batches, checked
+from bertfeat.errors import UserError
+
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+
+# A direction whose variance is below this part of the largest holds rounding (LayerNorm makes one direction empty, and
+# float16 fills it with noise): it is scaled as if its variance were this part, which keeps it small.
+EIGENVALUE_FLOOR = 1e-7
+
+_STEP_ROWS = 2048
+
+
+class TransformKind(StrEnum):
+    """The kinds of transform."""
+
+    NONE = "none"
+    CENTER = "center"
+    WHITEN = "whiten"
+    PCA = "pca"
+
+
+@dataclass(frozen=True, slots=True)
+class TransformSpec:
+    """A transform as it is asked for; `dim` is how many dimensions it leaves, None for all."""
+
+    kind: TransformKind
+    dim: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.kind) if self.dim is None else f"{self.kind}:{self.dim}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `none`, `center`, `whiten`, `whiten:DIM` or `pca:DIM`.
+
+        Raises:
+            UserError: It is none of these, or DIM is not a whole number from 1 on.
+        """
+        name, colon, number = text.partition(":")
+        takes_dim = name in (TransformKind.WHITEN, TransformKind.PCA)
+        if name not in list(TransformKind) or (colon and not takes_dim) or (name == TransformKind.PCA and not colon):
+            raise UserError(f"transform {text!r}: choose one of none, center, whiten, whiten:DIM, pca:DIM")
+        if not colon:
+            return cls(TransformKind(name))
+        if not (number.isascii() and number.isdigit() and int(number) >= 1):
+            raise UserError(f"transform {text!r}: DIM is {number!r}; give a whole number from 1 on, as in {name}:128")
+        return cls(TransformKind(name), int(number))
+
+    def out_dim(self, dim: int) -> int:
+        """Return how many dimensions the transform leaves of `dim`."""
+        return dim if self.dim is None else self.dim
+
+    def check(self, dim: int, n_vectors: int) -> None:
+        """Refuse vectors that the transform cannot be fitted to.
+
+        Raises:
+            UserError: It leaves more dimensions than there are, or there are too few vectors.
+        """
+        if self.kind is TransformKind.NONE:
+            return
+        if self.dim is not None and self.dim > dim:
+            raise UserError(f"transform '{self}': the vectors have {dim} dimensions; give 1 to {dim}")
+        if n_vectors == 0:
+            raise UserError(f"transform '{self}': there are no vectors to fit it to; use none")
+        wanted = self.out_dim(dim)
+        if self.kind is not TransformKind.CENTER and n_vectors <= wanted:
+            fewer = f"{self.kind}:DIM with DIM below {n_vectors}, or center" if n_vectors > 1 else "center"
+            raise UserError(
+                f"transform '{self}': it takes {wanted + 1} vectors or more, and there are {n_vectors}; use {fewer}, "
+                "or index more vectors"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transform:
+    """A fitted transform: subtract the mean, then turn and scale.
+
+    `mean` is float64 (dim,), for a mean far from zero must not cost the precision of what is left; `matrix` is float32
+    (dim, out_dim), or None where only the mean is subtracted.
+    """
+
+    mean: Float64Array
+    matrix: Float32Array | None = None
+
+    @property
+    def dim(self) -> int:
+        """The dimensions of the vectors that it takes."""
+        return len(self.mean)
+
+    @property
+    def out_dim(self) -> int:
+        """The dimensions of the vectors that it gives."""
+        return self.dim if self.matrix is None else int(self.matrix.shape[1])
+
+    def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
+        """Transform vectors.
+
+        Args:
+            vectors: float (n, dim).
+
+        Returns:
+            float32 (n, out_dim), computed in float64 and rounded once. How a product is summed depends on the BLAS and
+            on the other rows, so the last bit of a number may too; it stays within 1e-6 of the vector's length.
+        """
+        out = np.empty((len(vectors), self.out_dim), dtype=np.float32)
+        matrix = None if self.matrix is None else self.matrix.astype(np.float64)
+        for rows in _steps(len(vectors), _STEP_ROWS):
+            centred = vectors[rows] - self.mean
+            out[rows] = centred if matrix is None else centred @ matrix
+        return out
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays to save."""
+        return {"mean": self.mean} if self.matrix is None else {"mean": self.mean, "matrix": self.matrix}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Make the transform of saved arrays.
+
+        Raises:
+            UserError: They are not the arrays of a transform; the message says which is wrong and how.
+        """
+        if not {"mean"} <= set(arrays) <= {"mean", "matrix"}:
+            names = ", ".join(sorted(arrays)) or "none"
+            raise UserError(f"transform: its arrays are {names}, not mean and matrix; build the index again")
+        mean = _valid_array("mean", arrays["mean"], np.float64, 1)
+        if "matrix" not in arrays:
+            return cls(mean)
+        matrix = _valid_array("matrix", arrays["matrix"], np.float32, 2)
+        if matrix.shape[0] != len(mean) or matrix.shape[1] > len(mean):
+            raise UserError(
+                f"transform: its matrix has shape {matrix.shape} and its mean {mean.shape}; build the index again"
+            )
+        return cls(mean, matrix)
+
+
+def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
+    """Fit a transform to all vectors of a source, read once; None for `none`.
+
+    The mean and the covariance (divisor n - 1) are added up in float64. `pca:DIM` turns to the DIM axes of largest
+    variance. `whiten` turns to all axes, or to the DIM largest, and divides by the deviation, so that the fitted
+    vectors have the identity as covariance; a variance below 1e-7 of the largest counts as that much, so an empty
+    direction stays empty and no dimension is dropped. An axis points where its component of largest size is positive.
+
+    Raises:
+        UserError: The vectors do not suit the transform, are all the same, or one holds NaN or infinity.
+    """
+    spec.check(source.dim, source.n_vectors)
+    if spec.kind is TransformKind.NONE:
+        return None
+    moments = _Moments(source.dim, with_scatter=spec.kind is not TransformKind.CENTER)
+    for batch in all_batches(source):
+        moments.add(checked(batch))
+    if moments.scatter is None:
+        return Transform(moments.mean)
+    variances, axes = _principal_axes(moments.scatter / (moments.n_vectors - 1), spec.out_dim(source.dim))
+    if variances[0] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
+        raise UserError(f"transform '{spec}': all {moments.n_vectors} vectors are the same; use none")
+    if spec.kind is TransformKind.WHITEN:
+        axes = axes / np.sqrt(np.maximum(variances, EIGENVALUE_FLOOR * variances[0]))
+    return Transform(moments.mean, np.ascontiguousarray(axes, dtype=np.float32))
+
+
+def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metric) -> Float32Array:
+    """Return vectors as an index holds and compares them.
+
+    Args:
+        vectors: float (n, dim).
+        transform: What to do to them first.
+        metric: Cosine gives them unit length; a zero vector stays zero, so its cosine with any other is 0.
+
+    Returns:
+        float32 (n, out_dim), contiguous; the input itself where nothing is to be done. With a matrix, a vector is the
+        same within 1e-6 whichever others it comes with; without one, to the bit.
+    """
+    out = np.ascontiguousarray(vectors, dtype=np.float32) if transform is None else transform.apply(vectors)
+    return unit_length(out) if metric is Metric.COSINE else out
+
+
+def unit_length(vectors: Float32Array) -> Float32Array:
+    """Return float32 (n, dim) vectors divided by their length; zero vectors stay zero."""
+    out = np.empty_like(vectors)
+    for rows in _steps(len(vectors), _STEP_ROWS):
+        lengths = lengths_of(vectors[rows])
+        lengths[lengths == 0] = 1
+        out[rows] = vectors[rows] / lengths[:, None]
+    return out
+
+
+def lengths_of(vectors: Float32Array) -> Float64Array:
+    """Return the Euclidean lengths of float32 (n, dim) vectors, float64 (n,)."""
+    lengths: Float64Array = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
+    return lengths
+
+
+class _Moments:
+    """The mean of vectors, and the sum of products of deviations from it, added up block by block.
+
+    Each block is centred by its own mean before it is multiplied, and blocks are merged by the pairwise update (Chan,
+    Golub & LeVeque 1983): a large common mean costs no precision.
+    """
+
+    def __init__(self, dim: int, *, with_scatter: bool) -> None:
+        self.n_vectors = 0
+        self.mean: Float64Array = np.zeros(dim)
+        self.scatter: Float64Array | None = np.zeros((dim, dim)) if with_scatter else None
+
+    def add(self, vectors: Float32Array) -> None:
+        """Add vectors, float32 (n, dim)."""
+        for rows in _steps(len(vectors), _STEP_ROWS):
+            block = vectors[rows].astype(np.float64)
+            n_before, n_block = self.n_vectors, len(block)
+            block_mean = block.mean(axis=0)
+            delta = block_mean - self.mean
+            self.n_vectors += n_block
+            if self.scatter is not None:
+                block -= block_mean
+                self.scatter += block.T @ block
+                self.scatter += np.outer(delta, delta * (n_before * n_block / self.n_vectors))
+            self.mean = self.mean + delta * (n_block / self.n_vectors)
+
+
+def _principal_axes(covariance: Float64Array, n_axes: int) -> tuple[Float64Array, Float64Array]:
+    """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes), with their signs fixed."""
+    variances, axes = np.linalg.eigh(covariance)
+    variances, axes = variances[::-1][:n_axes], axes[:, ::-1][:, :n_axes]
+    largest = axes[np.abs(axes).argmax(axis=0), np.arange(n_axes)]
+    return variances, axes * np.where(largest < 0, -1.0, 1.0)
+
+
+def _steps(n_rows: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
+
+
+def _valid_array(name: str, array: npt.NDArray[Any], dtype: type, n_axes: int) -> npt.NDArray[Any]:
+    if array.dtype != dtype or array.ndim != n_axes or not array.size:
+        found, wanted = f"{array.dtype} of shape {array.shape}", f"{np.dtype(dtype)} of {n_axes} axes"
+        raise UserError(f"transform: its {name} is {found}, not {wanted}; build the index again")
+    if not np.isfinite(array).all():
+        raise UserError(f"transform: its {name} holds NaN or infinity; build the index again")
+    return np.ascontiguousarray(array)

@@ -1,0 +1,189 @@
+"""What columns a corpus brings along, found while it is scanned."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from bertfeat.config import ExtractConfig
+from bertfeat.corpus.content import Content, Reader
+from bertfeat.errors import InputError
+from bertfeat.records import Column
+
+# Beyond this, a float64 does not hold every integer.
+_EXACT_IN_DOUBLE = 2**53
+_WIDE = "int64 beyond 2**53"
+# What values of one column may meet, and the Arrow type that holds them.
+_UNIONS: tuple[tuple[frozenset[str], Any], ...] = (
+    (frozenset({"string"}), pa.string()),
+    (frozenset({"bool"}), pa.bool_()),
+    (frozenset({"int64", _WIDE}), pa.int64()),
+    (frozenset({"int64", "double"}), pa.float64()),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSchema:
+    """The columns that a corpus brings along.
+
+    Attributes:
+        id_type: The type of `doc_id`: `int64` or `string`.
+        kept: The kept columns, for the sentence level; an Arrow type's name each.
+        annotations: The word columns, for the word level.
+        has_pairs: Documents may have a second text.
+        has_words: Documents are given as words.
+        kept_arrow: The kept columns as an Arrow schema (IPC bytes in base64) where a type's name alone does not lead
+            back to the type (time zones, decimals, lists); None where it does.
+    """
+
+    id_type: str
+    kept: tuple[Column, ...]
+    annotations: tuple[Column, ...]
+    has_pairs: bool
+    has_words: bool
+    kept_arrow: str | None = None
+
+
+class SchemaSurvey:
+    """Gathers a corpus's schema from its files and rows, and refuses files and rows that do not agree."""
+
+    def __init__(self, config: ExtractConfig) -> None:
+        self._config = config
+        self._id_type: str | None = None
+        self._words_from: dict[bool, str] = {}
+        self._annotations: tuple[tuple[str, ...], str] | None = None
+        self._declared: dict[str, tuple[Any, str]] = {}
+        self._met: dict[str, set[str]] = {name: set() for name in config.keep_columns}
+        self._seen: set[str] = set()
+        self._undeclared: str | None = None
+
+    def open_file(self, reader: Reader) -> None:
+        """Take in what a file declares.
+
+        Raises:
+            InputError: It gives words where others give texts, or other word columns, or other types of kept columns.
+        """
+        path = reader.file.path
+        self._words_from.setdefault(reader.gives_words, path)
+        if len(self._words_from) > 1:
+            raise InputError(
+                f"{self._words_from[True]} gives words, {self._words_from[False]} gives texts; extract them "
+                "into stores of their own"
+            )
+        if reader.annotations is not None:
+            names, first = self._annotations or (reader.annotations, path)
+            if names != reader.annotations:
+                raise InputError(
+                    f"word columns are {', '.join(reader.annotations) or 'none'}, in {first} they are "
+                    f"{', '.join(names) or 'none'}; extract these files into stores of their own",
+                    path=path,
+                )
+            self._annotations = (names, first)
+        for name, kind in (reader.kept_types or {}).items():
+            declared, first = self._declared.setdefault(name, (kind, path))
+            if declared != kind:
+                raise InputError(
+                    f"kept column {name!r} is {kind}, in {first} it is {declared}; give it one type", path=path
+                )
+
+    def add(self, reader: Reader, content: Content, row: int) -> None:
+        """Take in what a row shows.
+
+        Raises:
+            InputError: The type of its id or of a kept value does not go with the rows before.
+        """
+        path = reader.file.path
+        if content.doc_id is not None:
+            id_type = "int64" if isinstance(content.doc_id, int) else "string"
+            if id_type != (self._id_type or id_type):
+                raise InputError(
+                    f"id {content.doc_id!r} is {id_type}, ids before are {self._id_type}; write all ids as strings",
+                    path=path,
+                    row=row,
+                )
+            self._id_type = id_type
+        if reader.kept_types is None:
+            for name, value in content.kept.items():
+                self._meet(name, value, path, row)
+
+    def _meet(self, name: str, value: object, path: str, row: int) -> None:
+        kind = _kind_of(value)
+        met = self._met[name]
+        if kind is None or kind in met:
+            return
+        if _union_of(met | {kind}) is None:
+            raise InputError(
+                f"kept column {name!r} holds {value!r} ({kind}), values before are {' or '.join(sorted(met))}; "
+                "write one type of value",
+                path=path,
+                row=row,
+            )
+        met.add(kind)
+
+    def close_file(self, reader: Reader, n_rows: int) -> None:
+        """Take in what all rows of a file showed."""
+        if reader.kept_types is None and n_rows:
+            self._seen |= reader.kept_seen
+            self._undeclared = reader.file.path
+
+    def result(self) -> CorpusSchema:
+        """Return the schema of what was surveyed.
+
+        Raises:
+            InputError: No row has a kept column, or files that declare its type differ from rows that show another.
+        """
+        fields = [pa.field(name, self._kept_type(name)) for name in self._config.keep_columns]
+        names, _ = self._annotations or ((), "")
+        if self._config.is_split_into_words and self._config.label_column and not names:
+            names = ("label",)
+        return CorpusSchema(
+            id_type=self._id_type or ("string" if self._config.id_column else "int64"),
+            kept=tuple(Column(field.name, str(field.type)) for field in fields),
+            annotations=tuple(Column(name, "string") for name in names),
+            has_pairs=self._config.text_pairs or self._config.text_pair_column is not None,
+            has_words=True in self._words_from,
+            kept_arrow=_ipc_base64(fields) if any(not _is_named(field.type) for field in fields) else None,
+        )
+
+    def _kept_type(self, name: str) -> Any:
+        declared, first = self._declared.get(name, (None, ""))
+        if self._undeclared is None:
+            return declared or pa.string()
+        if name not in self._seen and declared is None:
+            raise InputError(f"no row has a column {name!r}; check --keep-columns", path=self._undeclared)
+        # A column without any value takes whatever type the others declare.
+        found = _union_of(self._met[name]) if self._met[name] else declared or pa.string()
+        if declared is not None and found != declared:
+            raise InputError(
+                f"kept column {name!r} is {found}, in {first} it is {declared}; give it one type", path=self._undeclared
+            )
+        return found
+
+
+def _kind_of(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int64" if abs(value) <= _EXACT_IN_DOUBLE else _WIDE
+    return "double" if isinstance(value, float) else "string"
+
+
+def _union_of(kinds: set[str]) -> Any:
+    return next((kind for members, kind in _UNIONS if kinds <= members), None)
+
+
+def _is_named(kind: Any) -> bool:
+    """Tell whether a type's name leads back to it."""
+    try:
+        return bool(pa.type_for_alias(str(kind)) == kind)
+    except ValueError:
+        return False
+
+
+def _ipc_base64(fields: list[Any]) -> str:
+    return base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode("ascii")

@@ -1,0 +1,1 @@
+"""Corpora in, stores out: the flow, its plan, its jobs, and what else runs the same flow."""

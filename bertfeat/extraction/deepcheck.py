@@ -1,0 +1,154 @@
+"""The deep check: documents of the original inputs, encoded again and compared with what a store holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.config import ExtractConfig, Level
+from bertfeat.corpus import Corpus
+from bertfeat.corpus.inputs import STDIN
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.extraction.job import Job, open_inputs, takes_words
+from bertfeat.extraction.plan import hash_fields, plan_fields, resolve
+from bertfeat.extraction.run import ShardTask
+from bertfeat.progress import Silent
+from bertfeat.records import BadRow, DocId, Document, InputFile, LevelTable, Plan, ShardSpec
+from bertfeat.store.reader import Store, open_store
+from bertfeat.store.verification import Problem, VerifyReport
+from bertfeat.text.tokenizer import Tokenizer
+
+# Relative to the length of a document's vectors. Packed with other neighbours, a text's states differ in the last bits
+# (1e-5 of a vector in float32, 1e-2 in the types with eight and eleven bits); storing in float16 adds 5e-4.
+_TOLERANCES = {("float32", "float32"): 1e-4, ("float32", "float16"): 2e-3}
+_HALF_TOLERANCE = 3e-2
+
+
+def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_documents: int = 16) -> VerifyReport:
+    """Encode documents from the whole length of a store again and compare their vectors with the stored ones.
+
+    Which documents is decided by the plan alone. Their texts are read from the inputs, and the model is the one that
+    the plan names; both must be what they were.
+
+    Args:
+        path: A finished store.
+        inputs: Where its inputs lie now; where they lay by default.
+        n_documents: How many, or a few more; with document context, how many documents in the sense of the corpus.
+
+    Returns:
+        Problems by document, level and feature, and what was compared.
+
+    Raises:
+        InputError: An input is missing.
+        PlanMismatch: An input or the model has changed since.
+    """
+    store = open_store(path)
+    plan = store.plan
+    config = _config_of(plan)
+    problems: list[Problem] = []
+    n_parts = n_rows = n_bytes = 0
+    with open_inputs(inputs or _paths(store, plan), path, config) as files:
+        task = _task(store, config, files)
+        shards = _spread(plan.shards, n_documents)
+        for number, shard in enumerate(shards):
+            share = n_documents // len(shards) + (number < n_documents % len(shards))
+            sample = _Sample(task.worker.corpus, share)
+            task.worker = dataclasses.replace(task.worker, corpus=sample)
+            result = task.encode(task.prepare(shard), Silent())
+            result.wait()
+            part = store.shard(shard.index)
+            for level, table in result.tables.items():
+                problems += _compare(part, shard.index, level, table, _tolerance(plan))
+                n_parts += 1
+                n_rows += table.n_rows
+                n_bytes += sum(array.nbytes for array in table.vectors.values())
+    return VerifyReport(tuple(problems), n_parts, n_rows, n_bytes)
+
+
+def _config_of(plan: Plan) -> ExtractConfig:
+    names = {field.name for field in dataclasses.fields(ExtractConfig)}
+    settings = {name: value for name, value in plan.fields.items() if name in names}
+    return ExtractConfig.from_dict({**settings, "device": plan.fields["device_kind"]})
+
+
+def _paths(store: Store, plan: Plan) -> list[str]:
+    paths = [file.path for file in plan.inputs]
+    if STDIN in paths:
+        raise InputError(f"{store.path}: made from standard input, which is gone; name its text with --input FILE")
+    return paths
+
+
+def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> ShardTask:
+    plan = store.plan
+    checkpoint = open_checkpoint(config.model, config.revision)
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
+    resolved = resolve(config, checkpoint.info(), tokenizer)
+    now = plan_fields(config, resolved, files)
+    if hash_fields(now) != plan.plan_hash:
+        names = [name for name in sorted({*plan.fields, *now}) if plan.fields.get(name) != now.get(name)]
+        differing = {name: (plan.fields.get(name), now.get(name)) for name in names}
+        named = "; ".join(f"{name} {old!r} != {new!r}" for name, (old, new) in differing.items())
+        raise PlanMismatch(
+            f"{store.path}: cannot be encoded again, for it was made from something else: {named}", differing
+        )
+    return ShardTask(Job(store.path, plan, config, files, resolved.limits, resolved.max_batch_tokens, 1))
+
+
+def _tolerance(plan: Plan) -> float:
+    kinds = (plan.fields["compute_dtype"], plan.fields["store_dtype"])
+    return _TOLERANCES.get(kinds, _HALF_TOLERANCE)
+
+
+def _spread(items: Sequence[Any], n_wanted: int) -> list[Any]:
+    """Return items at equal distances, the first among them."""
+    n_taken = min(n_wanted, len(items))
+    return [items[number * len(items) // n_taken] for number in range(n_taken)]
+
+
+class _Sample(Corpus):
+    """A corpus that gives few of a shard's documents, whole groups where they see each other."""
+
+    def __init__(self, corpus: Corpus, n_wanted: int) -> None:
+        super().__init__(corpus.files, corpus.config)
+        self._n_wanted = n_wanted
+
+    def read(self, shard: ShardSpec) -> Iterator[Document | BadRow]:
+        documents = [row for row in super().read(shard) if isinstance(row, Document)]
+        key: Callable[[Document], DocId | None] = lambda row: row.index  # noqa: E731
+        if self.config.document_context:
+            key = lambda row: row.group  # noqa: E731
+        chosen = set(_spread(list(dict.fromkeys(map(key, documents))), self._n_wanted))
+        return iter([row for row in documents if key(row) in chosen])
+
+
+def _compare(part: Store, shard: int, level: Level, table: LevelTable, tolerance: float) -> Iterator[Problem]:
+    name = part.parts(level)[0].path
+    wanted = list(table.columns["doc_id"])
+    stored_ids = np.array(part.arrow(level, ["doc_id"]).column(0).to_pylist(), dtype=object)
+    rows = np.flatnonzero(np.isin(stored_ids, list(set(wanted)))) if wanted else np.zeros(0, np.int64)
+    if stored_ids[rows].tolist() != wanted:
+        yield Problem(shard, name, f"{len(rows)} rows of the documents encoded again, not {len(wanted)}")
+        return
+    valid = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
+    for feature, vectors in table.vectors.items():
+        if not np.array_equal(part.valid(level, feature)[rows], valid):
+            yield Problem(shard, name, f"{feature} is missing in other rows than it should be")
+            continue
+        error = _worst(part.numpy(level, feature)[rows][valid], vectors[valid])
+        if error > tolerance:
+            yield Problem(shard, name, f"{feature} differs by {error:.2g} of its length, more than {tolerance:.2g}")
+
+
+def _worst(stored: npt.NDArray[Any], again: npt.NDArray[Any]) -> float:
+    """Return the largest distance of two vectors, relative to the length of the second."""
+    if not len(again):
+        return 0.0
+    distance = np.linalg.norm(stored.astype(np.float64) - again.astype(np.float64), axis=1)
+    length = np.linalg.norm(again.astype(np.float64), axis=1)
+    return float((distance / np.maximum(length, np.finfo(np.float32).tiny)).max())

@@ -1,0 +1,162 @@
+"""Embeddings of a few texts in memory, by the same flow that fills a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.config import ExtractConfig, Level, Pooling, StoreDtype
+from bertfeat.corpus.content import clean
+from bertfeat.devices import resolve_compute_dtype, resolve_device
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.encoder import memory_errors
+from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.encoder.transfers import Fetches
+from bertfeat.errors import ConfigError
+from bertfeat.extraction.leveltables import align, level_table, make_buffers
+from bertfeat.extraction.plan import resolve
+from bertfeat.records import Column, Document, FeatureColumn, LevelSchema, LevelTable
+from bertfeat.text.packing import pack_windows
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.windows import cut_windows
+
+
+def embed(
+    texts: Iterable[str],
+    model: str = "minilm",
+    *,
+    pooling: str = "mean",
+    layers: str | int | Iterable[int] = -1,
+    combine: str = "concat",
+    normalize: bool = False,
+    device: str = "auto",
+) -> npt.NDArray[np.float32]:
+    """Return one vector a text, in memory; for more than a few thousand texts, `extract` to a store.
+
+    Args:
+        texts: The texts; long ones are windowed, nothing is cut off.
+        model: Installed model package, local folder, or hub id.
+        pooling: `mean`, `max`, `cls` or `pooler`.
+        layers: The layer, or several: `-1`, `"last4"`, `[9, 12]`.
+        combine: How several layers become one vector: `concat`, `sum` or `mean`.
+        normalize: Divide each vector by its Euclidean length.
+        device: `auto`, `cpu`, `cuda`, ...
+
+    Returns:
+        float32 (n_texts, dim). The row of a text without tokens is NaN, for it has no mean and no maximum.
+
+    Raises:
+        UserError: The model or a setting cannot be used, or `texts` does not hold strings alone.
+
+    Example:
+        >>> embed(["a river bank", "a savings bank"]).shape
+        (2, 384)
+    """
+    documents = documents_of(texts)
+    config = ExtractConfig(
+        model=model,
+        levels=(Level.SENTENCE,),
+        layers=layers,  # type: ignore[arg-type]  # the config turns numbers into text
+        combine=combine,  # type: ignore[arg-type]
+        pooling=pooling,  # type: ignore[arg-type]
+        store_dtype=StoreDtype.FLOAT32,
+        device=device,
+    )
+    encoder = TextEncoder(config)
+    columns = encoder.features(Level.SENTENCE)
+    if len(columns) > 1:
+        raise ConfigError(f"combine {list(config.combine)} gives {len(columns)} columns; choose concat, sum or mean")
+    table = encoder.encode(documents)[Level.SENTENCE]
+    vectors: npt.NDArray[np.float32] = table.vectors[columns[0].name].astype(np.float32, copy=False)
+    if table.valid is not None:
+        vectors[~table.valid] = np.nan
+    if normalize:
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return vectors
+
+
+class TextEncoder:
+    """A model and its settings, loaded once, that turns texts into the rows that a store of them would have.
+
+    Args:
+        config: The settings; those of the corpus are not used.
+        given_words: Whether documents come as words.
+
+    Attributes:
+        info: The model, with the digests of its weights and tokenizer.
+
+    Raises:
+        UserError: The model or a setting cannot be used.
+    """
+
+    def __init__(self, config: ExtractConfig, *, given_words: bool = False) -> None:
+        checkpoint = open_checkpoint(config.model, config.revision)
+        self.info = checkpoint.info()
+        self._config = config
+        self._tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
+        self._resolved = resolve(config, self.info, self._tokenizer)
+        device = resolve_device(config.device)[0]
+        self._encoder = load_encoder(
+            checkpoint,
+            sorted({layer for columns in self._resolved.columns.values() for c in columns for layer in c.layers}),
+            device=device,
+            compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
+            with_pooler=config.pooling is Pooling.POOLER and Level.SENTENCE in config.levels,
+        )
+
+    def features(self, level: Level) -> tuple[FeatureColumn, ...]:
+        """Return the vector columns of a level."""
+        return self._resolved.columns[level]
+
+    def encode(self, documents: Sequence[Document]) -> dict[Level, LevelTable]:
+        """Return the rows of each level: the columns that tell what a row is, and the vectors of the stored type.
+
+        Rows stand in the order of the documents; a row without a vector is marked in `valid`.
+        """
+        limits = self._resolved.limits
+        tokens = self._tokenizer.encode(documents, max_tokens=limits.max_tokens(self._config.levels))
+        windows = cut_windows(tokens, self._tokenizer, limits, documents)
+        text = align(documents, tokens, windows, self._tokenizer, self._config)
+        schemas = {
+            level: LevelSchema(level, tuple(Column(name, "") for name in _COLUMNS[level]), columns)
+            for level, columns in self._resolved.columns.items()
+        }
+        buffers = make_buffers(text, schemas, self._config, self._encoder.device)
+        budget = pack_budget(int(windows.lengths.sum()), self._resolved.max_batch_tokens, self._encoder.device)
+        fetches = Fetches(self._encoder.device)
+        for pack, states in encode_packs(self._encoder, pack_windows(windows, budget)):
+            with memory_errors(self._encoder.device):
+                for buffer in buffers.values():
+                    buffer.add(pack, states)
+            del states
+        tables = {
+            level: level_table(level, text, buffer, schemas[level], self._tokenizer, fetches)
+            for level, buffer in buffers.items()
+        }
+        fetches.wait()
+        return tables
+
+
+_COLUMNS = {
+    Level.TOKEN: ("doc_id", "token_index", "token", "word_index", "char_start", "char_end", "is_special"),
+    Level.WORD: ("doc_id", "word_index", "word", "char_start", "char_end", "n_tokens"),
+    Level.SENTENCE: ("doc_id", "text", "n_tokens", "n_windows", "truncated"),
+}
+
+
+def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]:
+    """Make documents of texts, numbered from 0; surrogates and the like are replaced as readers of files do.
+
+    Raises:
+        ConfigError: It is one string, or holds something else than strings.
+    """
+    if isinstance(texts, str):
+        raise ConfigError(f"{what} is one string, where it takes a list of texts; put the text into a list")
+    texts = list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ConfigError(f"{what}[{number}] is {text!r:.60}, which is no text")
+    return [Document(index=i, doc_id=i, text=clean(text)) for i, text in enumerate(texts)]

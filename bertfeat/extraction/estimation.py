@@ -1,0 +1,122 @@
+"""What a run would take: rows, tokens, bytes on disk and time, without writing anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertfeat.config import ExtractConfig, Level
+from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.extraction.job import Job, open_inputs, open_job
+from bertfeat.extraction.plan import row_bytes
+from bertfeat.extraction.run import ShardTask
+from bertfeat.progress import Silent
+from bertfeat.records import ShardSpec
+from bertfeat.text.packing import count_distinct_tokens, pack_windows
+from bertfeat.text.windows import Windows
+
+# Up to so many shards are tokenized; of a larger corpus as many, evenly spread, stand for the rest.
+_MAX_SHARDS_READ = 16
+_CALIBRATION_PACKS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run would take. Counts are exact where every shard was read (`is_exact`); bytes and time are estimates.
+
+    `n_encoded_tokens` counts special tokens and the overlap of windows as well. `seconds` is wall-clock time at
+    `tokens_per_s`, measured on a few packs of the corpus itself.
+    """
+
+    n_documents: int
+    n_bad_rows: int
+    n_tokens: int
+    n_encoded_tokens: int
+    n_rows: dict[Level, int]
+    n_bytes: int
+    n_shards: int
+    tokens_per_s: float
+    seconds: float
+    is_exact: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**dataclasses.asdict(self), "n_rows": {str(level): n for level, n in self.n_rows.items()}}
+
+
+def estimate(inputs: str | Path | Sequence[str | Path], config: ExtractConfig) -> Estimate:
+    """Read and tokenize a corpus, or a spread of it, and run a few packs.
+
+    Raises:
+        UserError: The inputs or the settings cannot be used.
+    """
+    # Standard input is copied beside the output; where there is none, it belongs with the other temporary files.
+    nowhere = Path(tempfile.gettempdir()) / "dry-run"
+    with open_inputs(inputs, nowhere, config) as files:
+        job = open_job(config, files, nowhere, Silent(), overwrite=True)
+        shards = job.plan.shards
+        chosen = _spread(shards)
+        return _measure(job, chosen, scale=job.plan.n_rows / max(sum(s.n_rows for s in chosen), 1))
+
+
+def _spread(shards: Sequence[ShardSpec]) -> list[ShardSpec]:
+    if len(shards) <= _MAX_SHARDS_READ:
+        return list(shards)
+    return [shards[i * len(shards) // _MAX_SHARDS_READ] for i in range(_MAX_SHARDS_READ)]
+
+
+def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate:
+    task = ShardTask(job)
+    n_bad = n_documents = n_tokens = n_encoded = n_bytes = 0
+    rows = dict.fromkeys(job.config.levels, 0)
+    tokens_per_s = 0.0
+    for shard in shards:
+        prepared = task.prepare(shard)
+        counts = prepared.text.counts()
+        n_documents += len(prepared.text.documents)
+        n_bad += len(prepared.bad_rows)
+        n_tokens += counts["n_tokens"]
+        n_encoded += count_distinct_tokens(prepared.text.windows)
+        for level, units in prepared.text.units.items():
+            rows[level] += units.n_rows
+        if Level.SENTENCE in rows:
+            n_bytes += sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in prepared.text.documents)
+        if not tokens_per_s:
+            tokens_per_s = _calibrate(task, prepared.text.windows, job.max_batch_tokens)
+    for level, n_rows in rows.items():
+        n_bytes += n_rows * row_bytes(level, job.plan.schemas[level].features, job.config.store_dtype)
+    return Estimate(
+        n_documents=round(n_documents * scale),
+        n_bad_rows=round(n_bad * scale),
+        n_tokens=round(n_tokens * scale),
+        n_encoded_tokens=round(n_encoded * scale),
+        n_rows={level: round(n_rows * scale) for level, n_rows in rows.items()},
+        n_bytes=round(n_bytes * scale),
+        n_shards=len(job.plan.shards),
+        tokens_per_s=tokens_per_s,
+        seconds=n_encoded * scale / tokens_per_s if tokens_per_s else 0.0,
+        is_exact=len(shards) == len(job.plan.shards),
+    )
+
+
+def _calibrate(task: ShardTask, windows: Windows, max_batch_tokens: int) -> float:
+    """Return the tokens a second of the encoder, on packs spread over the lengths of a shard; the first warms up."""
+    encoder = task.worker.encoder
+    packs = list(pack_windows(windows, pack_budget(int(windows.lengths.sum()), max_batch_tokens, encoder.device)))
+    if not packs:
+        return 0.0
+    step = max(1, len(packs) // _CALIBRATION_PACKS)
+    encoder.encode(packs[-1])
+    start = time.perf_counter()
+    n_tokens = 0
+    for pack, states in encode_packs(encoder, packs[::step]):
+        # Reading a value waits for the device.
+        float(states.layer(encoder.layers[-1])[0, 0])
+        del states
+        n_tokens += pack.n_tokens
+    return n_tokens / (time.perf_counter() - start)

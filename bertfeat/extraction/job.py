@@ -1,0 +1,263 @@
+"""A job: a plan with what every worker needs to run its shards, and what a worker loads once."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertfeat.config import CorpusFormat, ExtractConfig, Level, Pooling, Runner
+from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
+from bertfeat.corpus.inputs import STDIN
+from bertfeat.devices import resolve_compute_dtype, resolve_device, share_threads
+from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
+from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.errors import InputError, PlanMismatch, RunError
+from bertfeat.extraction.plan import MODEL_NAMES, Resolved, hash_fields, make_plan, plan_fields, resolve, versions
+from bertfeat.progress import Progress
+from bertfeat.records import InputFile, Plan
+from bertfeat.runners import OnRay, check_ray
+from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
+from bertfeat.store.folder import Lease
+from bertfeat.store.layout import MANIFEST, TMP
+from bertfeat.store.planfile import PlanDamaged, read_plan
+from bertfeat.text.spans import WindowLimits
+from bertfeat.text.tokenizer import Tokenizer
+
+_WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker must know to run any shard; small, and it pickles.
+
+    `workers` is how many processes of this machine there are to be, or where on Ray; `lease` that of the open store.
+    """
+
+    root: AnyPath
+    plan: Plan
+    config: ExtractConfig
+    files: tuple[InputFile, ...]
+    limits: WindowLimits
+    max_batch_tokens: int
+    workers: int | OnRay
+    lease: Lease | None = None
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether workers run on other machines, too."""
+        return isinstance(self.workers, OnRay)
+
+    def for_workers(self, lease: Lease | None) -> Job:
+        """Return what workers need of this job, and of the store that is open for it.
+
+        Other machines do not know this process's folder, and are told which kind of device the plan is made for.
+        """
+        if not self.on_cluster:
+            return dataclasses.replace(self, lease=lease)
+        config = dataclasses.replace(
+            self.config,
+            device=self.plan.fields["device_kind"],
+            model=name_elsewhere(self.config.model),
+        )
+        files = tuple(
+            file if is_url(file.path) else dataclasses.replace(file, path=str(Path(file.path).absolute()))
+            for file in self.files
+        )
+        plan = dataclasses.replace(self.plan, shards=())
+        return dataclasses.replace(self, root=_absolute(self.root), plan=plan, config=config, files=files, lease=lease)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker loads once and uses for all its shards."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    encoder: Encoder
+
+
+@contextmanager
+def open_inputs(
+    inputs: str | Path | Sequence[str | Path], output: str | AnyPath, config: ExtractConfig
+) -> Iterator[tuple[InputFile, ...]]:
+    """Resolve the inputs to files; standard input is copied beside the output for as long as the run lasts.
+
+    Raises:
+        InputError: A file is missing or of no known format.
+    """
+    arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in _listed(inputs)]
+    if not arguments:
+        raise InputError("no input; name files, a glob, or - for standard input")
+    if STDIN not in arguments:
+        yield _with_bytes(resolve_inputs(arguments, config.format))
+        return
+    beside = _beside(output)
+    if config.runner is Runner.RAY and beside is None:
+        place = as_path(output)
+        if isinstance(place, ObjectPath):
+            raise InputError("- cannot be read by the machines of a cluster; upload it first, and name the object")
+        raise InputError(
+            f"- is copied beside the output, where every machine can read it; create {place.absolute().parent} first"
+        )
+    with tempfile.TemporaryDirectory(prefix=".bertfeat-stdin-", dir=beside, ignore_cleanup_errors=True) as folder:
+        spooled = spool_stdin(sys.stdin.buffer, Path(folder))
+        try:
+            yield _with_bytes(resolve_inputs(arguments, config.format, spooled=spooled))
+        except InputError as error:
+            if error.path != str(spooled):
+                raise
+            raise InputError(error.reason, path="<stdin>", row=error.row) from None
+
+
+def _listed(inputs: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [inputs] if isinstance(inputs, str | Path) else inputs
+
+
+def _beside(output: str | AnyPath) -> Path | None:
+    """Return the folder that an output lies in; None where it is no local one, or not there."""
+    place = as_path(output)
+    if isinstance(place, ObjectPath):
+        return None
+    beside = place.absolute().parent
+    return beside if beside.is_dir() else None
+
+
+def _absolute(place: AnyPath) -> AnyPath:
+    return place if isinstance(place, ObjectPath) else place.absolute()
+
+
+def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
+    if not any(file.n_bytes for file in files):
+        raise InputError("is empty; check what was to write it", path=files[0].path)
+    return files
+
+
+def _check_context(config: ExtractConfig, files: Sequence[InputFile]) -> None:
+    if not config.document_context or config.document_column is not None:
+        return
+    for file in files:
+        if file.format not in _WORD_FORMATS:
+            raise InputError(
+                "does not say which rows are one document, as --document-context must know; pass --document-column",
+                path=file.path,
+            )
+
+
+def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
+    """Tell whether the corpus gives words, not running text.
+
+    Raises:
+        InputError: Some files give words and others text.
+    """
+    if config.is_split_into_words:
+        return True
+    with_words = [file for file in files if file.format in _WORD_FORMATS]
+    if with_words and len(with_words) < len(files):
+        other = next(file for file in files if file.format not in _WORD_FORMATS)
+        raise InputError(f"gives text, and {with_words[0].path} gives words; extract them apart", path=other.path)
+    return bool(with_words)
+
+
+def open_job(
+    config: ExtractConfig, files: tuple[InputFile, ...], output: AnyPath, progress: Progress, *, overwrite: bool
+) -> Job:
+    """Plan a run, or take up the plan of the store that stands at `output` if it is the same.
+
+    Raises:
+        UserError: The model, the settings or a row of the corpus cannot be used.
+        PlanMismatch: A broken-off store was begun by other versions of the libraries.
+    """
+    if config.runner is Runner.RAY:
+        check_ray(config.ray_address)
+    checkpoint = open_checkpoint(config.model, config.revision)
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
+    resolved = resolve(config, checkpoint.info(), tokenizer)
+    _check_context(config, files)
+    plan = None if overwrite else _stored_plan(output, config, resolved, files)
+    if plan is None:
+        progress.stage("reading the corpus")
+        plan = make_plan(config, resolved, files, Corpus(files, config), tokenizer)
+        named = tuple(
+            dataclasses.replace(f, path=STDIN) if f.path.rpartition("/")[2].startswith("stdin-") else f for f in files
+        )
+        plan = dataclasses.replace(plan, inputs=named)
+    if config.runner is Runner.RAY:
+        folder = _absolute(output) / TMP
+        workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda", folder)
+    else:
+        workers = config.workers or len(resolve_device(config.device))
+    # What a hub's branch stands for now; the plan taken up may know the model by another name.
+    config = dataclasses.replace(config, revision=checkpoint.revision)
+    return Job(output, plan, config, files, resolved.limits, resolved.max_batch_tokens, workers)
+
+
+def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
+    try:
+        stored = read_plan(output)
+    except PlanDamaged:
+        # Opening the store for writing mends it from the plan that is made anew.
+        return None
+    if stored is None:
+        return None
+    # The digests of weights and tokenizer say which model it is; a folder has many names.
+    names = {name: stored.fields.get(name) for name in MODEL_NAMES}
+    if stored.plan_hash != hash_fields(plan_fields(config, resolved, files) | names):
+        return None
+    made_by, here = stored.metadata["versions"], versions()
+    if made_by != here and not (output / MANIFEST).exists():
+        differing = {
+            f"versions.{name}": (made_by.get(name), here[name]) for name in here if made_by.get(name) != here[name]
+        }
+        named = "; ".join(f"{name} {old!r} != {new!r}" for name, (old, new) in differing.items())
+        raise PlanMismatch(
+            f"{output}: begun with other versions: {named}; install those, or pass --overwrite", differing
+        )
+    return stored
+
+
+def load_worker(job: Job, worker: int, n_workers: int) -> Worker:
+    """Load what a worker needs: the corpus to read from, the tokenizer and the encoder.
+
+    Args:
+        job: The job.
+        worker: The worker's number; workers take the devices in turn.
+        n_workers: Workers on this machine, which share its threads.
+    """
+    config = job.config
+    if n_workers > 1:
+        share_threads(n_workers)
+    checkpoint = open_checkpoint(config.model, config.revision)
+    if job.on_cluster:
+        _check_machine(job, checkpoint)
+    devices = resolve_device(config.device)
+    device = devices[worker % len(devices)]
+    layers = sorted({i for schema in job.plan.schemas.values() for column in schema.features for i in column.layers})
+    encoder = load_encoder(
+        checkpoint,
+        layers,
+        device=device,
+        compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
+        with_pooler=config.pooling is Pooling.POOLER and Level.SENTENCE in config.levels,
+    )
+    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(job.files, config), n_ids=checkpoint.n_ids)
+    return Worker(Corpus(job.files, config), tokenizer, encoder)
+
+
+def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
+    """Refuse to work on a machine that would not give the plan's bytes.
+
+    Raises:
+        RunError: Its libraries or its model are others.
+    """
+    expected: dict[str, str] = {**job.plan.metadata["versions"], "weights": job.plan.model.weights_sha256}
+    found = {**versions(), "weights": checkpoint.info().weights_sha256}
+    differing = [f"{name} {found[name]}, not {expected[name]}" for name in expected if found[name] != expected[name]]
+    if differing:
+        raise RunError(f"{socket.gethostname()}: has {'; '.join(differing)}; install the same on every machine")

@@ -1,0 +1,233 @@
+"""The tables of a shard: which rows each level has, and the columns that stand before its vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bertfeat.config import ExtractConfig, Level, Pooling
+from bertfeat.encoder.transfers import Fetches, gathering_device
+from bertfeat.extraction.pooling import LevelBuffer, PoolerBuffer
+from bertfeat.ragged import run_of, starts_of
+from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable
+from bertfeat.text.alignment import (
+    TokenRows,
+    Units,
+    WordRows,
+    documents_at,
+    kept_tokens,
+    sentence_units,
+    token_rows,
+    token_units,
+    word_rows,
+    word_units,
+)
+from bertfeat.text.tokenizer import Tokenizer, Tokens
+from bertfeat.text.windows import Windows
+
+Values = Sequence[Any] | npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardText:
+    """A shard's documents, their tokens and the windows over them, and where each level's rows come from."""
+
+    documents: Sequence[Document]
+    tokens: Tokens
+    windows: Windows
+    words: WordRows | None
+    units: Mapping[Level, Units]
+
+    def counts(self) -> dict[str, int]:
+        """Return what there is, for the receipt: tokens of the text, and windows."""
+        n_tokens = int(self.tokens.n_texts.sum())
+        return {
+            "n_tokens": n_tokens,
+            "n_truncated_tokens": n_tokens - int(kept_tokens(self.tokens, self.windows).sum()),
+            "n_windows": len(self.windows),
+        }
+
+
+def align(
+    documents: Sequence[Document], tokens: Tokens, windows: Windows, tokenizer: Tokenizer, config: ExtractConfig
+) -> ShardText:
+    """Find the rows of every level that is asked for, and the positions that each is pooled from."""
+    units: dict[Level, Units] = {}
+    words: WordRows | None = None
+    for level in config.levels:
+        if level is Level.TOKEN:
+            units[level] = token_units(windows)
+        elif level is Level.WORD:
+            given = bool(documents) and documents[0].words is not None
+            words = word_rows(tokens, windows, documents, given_words=given)
+            units[level] = word_units(words, tokens, windows, config.word_pooling)
+        else:
+            units[level] = _sentence_units(tokens, windows, tokenizer, config)
+    return ShardText(documents, tokens, windows, words, units)
+
+
+def _sentence_units(tokens: Tokens, windows: Windows, tokenizer: Tokenizer, config: ExtractConfig) -> Units:
+    # The model's own pooled output belongs to a document's first window, as its classification token does.
+    if config.pooling is Pooling.POOLER:
+        # A window without a token is in no pack, and gives nothing.
+        first = np.flatnonzero(windows.spans.is_start & (windows.lengths > 0))
+        n = np.ones(len(first), dtype=np.int64)
+        return Units.build(tokens.n_documents, windows.spans.document[first], first, n, np.zeros_like(n), windows)
+    return sentence_units(
+        tokens, windows, tokenizer, config.pooling, include_special_tokens=config.include_special_tokens
+    )
+
+
+def make_buffers(
+    text: ShardText, schemas: Mapping[Level, LevelSchema], config: ExtractConfig, device: torch.device
+) -> dict[Level, LevelBuffer | PoolerBuffer]:
+    """Allocate each level's vectors, on the encoder's device where it is a GPU with room for them."""
+    n_values = sum(units.n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
+    where = gathering_device(device, n_values * np.dtype(str(config.store_dtype)).itemsize)
+
+    def build(where: torch.device) -> dict[Level, LevelBuffer | PoolerBuffer]:
+        buffers: dict[Level, LevelBuffer | PoolerBuffer] = {}
+        for level, units in text.units.items():
+            pooler = level is Level.SENTENCE and config.pooling is Pooling.POOLER
+            kind = PoolerBuffer if pooler else LevelBuffer
+            buffers[level] = kind(units, schemas[level].features, config.store_dtype, where)
+        return buffers
+
+    try:
+        return build(where)
+    except torch.OutOfMemoryError:
+        # What is free may be in pieces.
+        return build(torch.device("cpu"))
+
+
+def level_table(
+    level: Level,
+    text: ShardText,
+    buffer: LevelBuffer | PoolerBuffer,
+    schema: LevelSchema,
+    tokenizer: Tokenizer,
+    fetches: Fetches,
+) -> LevelTable:
+    """Put the columns of a level before its vectors, in the order of its schema.
+
+    The vectors hold their values after `fetches.wait`.
+    """
+    if level is Level.TOKEN:
+        columns = _token_columns(text, tokenizer)
+    elif level is Level.WORD:
+        columns = _word_columns(text)
+    else:
+        columns = _sentence_columns(text)
+    valid = buffer.valid
+    return LevelTable(
+        level=level,
+        n_rows=len(valid),
+        columns={
+            c.name: columns[c.name] if c.name in columns else _own_column(c.name, level, text) for c in schema.columns
+        },
+        vectors={name: fetches.fetch(vectors) for name, vectors in buffer.vectors.items()},
+        valid=None if bool(valid.all()) else valid,
+    )
+
+
+def _own_column(name: str, level: Level, text: ShardText) -> list[Any]:
+    """Return a column that the corpus brought along: an annotation of the words, or a kept column."""
+    if level is Level.WORD:
+        return [value for document in text.documents for value in document.annotations[name]]
+    return [document.kept.get(name) for document in text.documents]
+
+
+def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:
+    tokens, rows = text.tokens, token_rows(text.tokens, text.windows)
+    special = rows.source < 0
+
+    def of_source(values: npt.NDArray[Any]) -> Values:
+        # What a special token takes is the last entry here, and masked.
+        return np.ma.MaskedArray(np.append(values, 0).astype(np.int32)[rows.source], mask=special)
+
+    return {
+        "doc_id": _doc_ids(text, rows.document),
+        "token_index": _index_in_document(rows).astype(np.int32),
+        "token": tokenizer.vocabulary[rows.token_id],
+        "token_id": rows.token_id.astype(np.int32),
+        "word_index": of_source(tokens.word),
+        "char_start": of_source(tokens.char_start),
+        "char_end": of_source(tokens.char_end),
+        "is_special": special,
+        "segment": of_source(_in_second(tokens, np.arange(len(tokens.ids)))),
+    }
+
+
+def _index_in_document(rows: TokenRows) -> IntArray:
+    first = np.searchsorted(rows.document, rows.document, side="left")
+    return np.arange(len(rows.document), dtype=np.int64) - first
+
+
+def _word_columns(text: ShardText) -> dict[str, Values]:
+    words = text.words
+    assert words is not None
+    given = bool(text.documents) and text.documents[0].words is not None
+    in_second = _in_second(text.tokens, words.first_token) if not given else np.zeros(len(words.word), dtype=np.bool_)
+    return {
+        "doc_id": _doc_ids(text, words.document),
+        "word_index": words.word.astype(np.int32),
+        "word": _word_texts(text, words, in_second),
+        "char_start": words.char_start,
+        "char_end": words.char_end,
+        "n_tokens": words.n_tokens.astype(np.int32),
+        "segment": in_second.astype(np.int8),
+    }
+
+
+def _word_texts(text: ShardText, words: WordRows, in_second: BoolArray) -> list[str]:
+    if text.documents and text.documents[0].words is not None:
+        return [word for document in text.documents for word in document.words or ()]
+    texts = [text for d in text.documents for text in (d.text, d.text_pair or "")]
+    number = (2 * words.document + in_second).tolist()
+    bounds = zip(number, words.char_start.tolist(), words.char_end.tolist(), strict=True)
+    return [texts[i][start:end] for i, start, end in bounds]
+
+
+def _sentence_columns(text: ShardText) -> dict[str, Values]:
+    tokens, windows, documents = text.tokens, text.windows, text.documents
+    kept = starts_of(kept_tokens(tokens, windows).astype(np.int64))
+    n_kept = kept[tokens.starts[1:]] - kept[tokens.starts[:-1]]
+    pairs = [document.text_pair for document in documents]
+    return {
+        "doc_id": _doc_ids(text, np.arange(len(documents))),
+        "text": [document.text for document in documents],
+        # Where there are no pairs, the name is free for a kept column.
+        **({"text_pair": pairs} if any(pair is not None for pair in pairs) else {}),
+        "n_tokens": n_kept.astype(np.int32),
+        "n_windows": _n_windows(tokens, windows).astype(np.int32),
+        "truncated": n_kept < tokens.n_texts.sum(axis=1),
+    }
+
+
+def _n_windows(tokens: Tokens, windows: Windows) -> IntArray:
+    """Return how many windows each document's rows come from, those of its special tokens too."""
+    flat = np.flatnonzero(windows.kept)
+    document, window = documents_at(flat, tokens, windows), run_of(windows.lengths)[flat]
+    is_new = np.ones(len(flat), dtype=np.bool_)
+    is_new[1:] = (np.diff(document) != 0) | (np.diff(window) != 0)
+    return np.bincount(document[is_new], minlength=tokens.n_documents)
+
+
+def _in_second(tokens: Tokens, token: IntArray) -> BoolArray:
+    """Return which tokens stand in their document's second text: bool, one a number in `token`."""
+    if not len(tokens.ids):
+        return np.zeros(len(token), dtype=np.bool_)
+    is_second: BoolArray = token >= tokens.pair_starts[tokens.document[token]]
+    return is_second
+
+
+def _doc_ids(text: ShardText, document: IntArray) -> Values:
+    ids = [d.doc_id for d in text.documents]
+    # Where there are none, an array of objects fits either type.
+    is_int = bool(ids) and all(isinstance(doc_id, int) for doc_id in ids)
+    return np.array(ids, dtype=np.int64 if is_int else object)[document]

@@ -1,0 +1,281 @@
+"""The plan: what a store is made from and how the corpus is cut into shards, decided before any weight is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from bertfeat._version import __version__
+from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
+from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
+from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
+from bertfeat.encoder.families import family_of
+from bertfeat.encoder.layers import feature_columns, parse_layers
+from bertfeat.errors import ConfigError
+from bertfeat.extraction.pooling import POOLER_COLUMN
+from bertfeat.records import Column, Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
+from bertfeat.store.codec import canonical_json
+from bertfeat.store.layout import FORMAT_VERSION
+from bertfeat.text.pieces import MAX_UNCUT_CHARS
+from bertfeat.text.spans import WindowLimits, check_lengths
+from bertfeat.text.tokenizer import Tokenizer
+
+# What a shard's bookkeeping takes in memory for each token, whatever is stored: ids, offsets, windows, strings.
+_WORKING_BYTES_PER_TOKEN = 256
+# Columns before the vectors, as they lie in Parquet.
+_ROW_BYTES = {Level.TOKEN: 40, Level.WORD: 40, Level.SENTENCE: 24}
+_WORDS_PER_TOKEN = 0.8
+_SAMPLE_ROWS = 512
+_SAMPLE_CHARS = 2_000
+# Fields of a plan that name the model. They decide no vector: the model's digests do.
+MODEL_NAMES = ("model", "revision")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings with every default that depends on the model or the device filled in."""
+
+    model: ModelInfo
+    layers: tuple[int, ...]
+    columns: Mapping[Level, tuple[FeatureColumn, ...]]
+    limits: WindowLimits
+    compute_dtype: str
+    device_kind: str
+    max_batch_tokens: int
+    attention: str
+
+
+def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Resolved:
+    """Fill in what the model and the device decide, and check the settings against them.
+
+    Raises:
+        ConfigError: A layer is out of range, `max_length` is more than the model takes or leaves no room, `stride`
+            leaves no step, the pooling needs a token that the tokenizer has not, or a device is not there.
+    """
+    device = planned_device(config.device, elsewhere=config.runner is Runner.RAY)
+    family = family_of(info.family)
+    return Resolved(
+        model=info,
+        layers=parse_layers(config.layers, info.n_layers, model=config.model),
+        columns={level: _columns(level, config, info, tokenizer) for level in config.levels},
+        limits=_limits(config, info, tokenizer),
+        compute_dtype=str(resolve_compute_dtype(config.compute_dtype, device)).removeprefix("torch."),
+        device_kind=device.type,
+        max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device.type, info.hidden_size),
+        attention=family.path if family else "",
+    )
+
+
+def _columns(level: Level, config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> tuple[FeatureColumn, ...]:
+    layers = parse_layers(config.layers, info.n_layers, model=config.model)
+    if level is Level.SENTENCE and config.pooling is Pooling.POOLER:
+        return (FeatureColumn(POOLER_COLUMN, (info.n_layers,), str(Combine.NONE), info.hidden_size),)
+    if level is Level.SENTENCE and config.pooling is Pooling.CLS:
+        specials = [*tokenizer.single.prefix.ids, *tokenizer.single.suffix.ids]
+        if tokenizer.cls_id is None or tokenizer.cls_id not in specials:
+            raise ConfigError(f"--pooling cls: {config.model} has no classification token; use mean or max")
+    return feature_columns(layers, config.combine, hidden_size=info.hidden_size, n_layers=info.n_layers)
+
+
+def _limits(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> WindowLimits:
+    max_length = config.max_length or info.max_length
+    if max_length > info.max_length:
+        raise ConfigError(f"--max-length {max_length} is more than {config.model} takes, which is {info.max_length}")
+    pairs = config.text_pairs or config.text_pair_column is not None
+    capacity = max_length - tokenizer.template(pair=pairs).n_specials
+    # Two texts are windowed over the second, which gets at least half of the room.
+    least = 2 if pairs else 1
+    if capacity < least:
+        raise ConfigError(
+            f"--max-length {max_length} leaves {capacity} tokens beside the special ones; at least {least} are needed"
+        )
+    stride = min(max_length // 4, capacity - 1) if config.stride is None else config.stride
+    if stride >= capacity:
+        raise ConfigError(f"--stride {stride} leaves no step: a window holds {capacity} tokens of text; pass less")
+    return WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
+
+
+def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> dict[str, Any]:
+    """Return everything that decides the bytes of the parts, as flat JSON values.
+
+    Paths of the corpus stand for nothing here, its bytes do; workers, the device's number and the runner are left out.
+    """
+    fields = config.planned()
+    fields |= {
+        "format_version": FORMAT_VERSION,
+        "layers": list(resolved.layers),
+        "max_length": resolved.limits.max_length,
+        "stride": resolved.limits.stride,
+        "compute_dtype": resolved.compute_dtype,
+        "device_kind": resolved.device_kind,
+        "max_batch_tokens": resolved.max_batch_tokens,
+        "model": resolved.model.name,
+        "revision": resolved.model.revision,
+        "model.weights_sha256": resolved.model.weights_sha256,
+        "model.tokenizer_sha256": resolved.model.tokenizer_sha256,
+        "n_inputs": len(files),
+    }
+    for number, file in enumerate(files):
+        fields[f"input.{number}.format"] = file.format
+        fields[f"input.{number}.digest"] = file.digest
+    return fields
+
+
+def hash_fields(fields: Mapping[str, Any]) -> str:
+    """Return the sha256 of the fields' canonical JSON, hex."""
+    return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a store names as its makers."""
+    return {"bertfeat": __version__, "torch": version("torch"), "transformers": version("transformers")}
+
+
+def make_plan(
+    config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile], corpus: Corpus, tokenizer: Tokenizer
+) -> Plan:
+    """Read the corpus once, check every row, and cut it into shards.
+
+    The plan is a pure function of the inputs and the settings. A shard's size follows from the bytes that its rows
+    will take: tokens are estimated from a row's bytes by what the first rows of the corpus have.
+
+    Raises:
+        InputError: A row cannot be read (unless bad rows are set aside), an id stands twice, or a document is too long
+            for the tokenizer, or for a window where `on_overlong` is `error`.
+    """
+    fields = plan_fields(config, resolved, files)
+    tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
+
+    long_rows: set[int] = set()
+
+    def cost(row: ScannedRow) -> int:
+        if row.n_bytes > MAX_UNCUT_CHARS:
+            long_rows.add(row.index)
+        return _row_cost(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2, resolved, config.store_dtype)
+
+    shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context)
+    schemas = {level: _schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
+    if config.on_overlong is OnOverlong.ERROR:
+        # Found later, it would leave the shards before it behind; tokenizing the corpus twice is the smaller price.
+        for shard in shards:
+            check_lengths([row for row in corpus.read(shard) if isinstance(row, Document)], tokenizer, resolved.limits)
+    else:
+        _check_long_rows(long_rows, shards, corpus, tokenizer, resolved.limits.max_tokens(config.levels))
+    plan_hash = hash_fields(fields)
+    return Plan(
+        plan_hash=plan_hash,
+        fields=fields,
+        inputs=tuple(files),
+        model=resolved.model,
+        schemas=schemas,
+        shards=shards,
+        metadata=_metadata(config, resolved, plan_hash),
+        kept_schema=corpus.schema().kept_arrow,
+    )
+
+
+def _check_long_rows(
+    rows: Collection[int], shards: Sequence[ShardSpec], corpus: Corpus, tokenizer: Tokenizer, max_tokens: int | None
+) -> None:
+    """Refuse documents that are too long for the tokenizer before anything is written; `rows` may be."""
+    for shard in shards:
+        if any(index in rows for index in range(shard.first_row, shard.first_row + shard.n_rows)):
+            for row in corpus.read(shard):
+                if row.index in rows and isinstance(row, Document):
+                    tokenizer.check_long(row, max_tokens=max_tokens)
+
+
+def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:
+    """Return the tokens that a byte of text makes, measured on the first rows of the corpus."""
+    head = cut_shards(
+        itertools.islice(corpus.scan(), _SAMPLE_ROWS), lambda row: row.n_bytes, 1 << 20, keep_groups=False
+    )
+    documents = [row for shard in head[:1] for row in corpus.read(shard) if isinstance(row, Document)]
+    n_bytes = sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in documents)
+    # Ids that the model does not have are found here, before anything is written.
+    tokenizer.encode([d for d in documents if len(d.text) < _SAMPLE_CHARS])
+    return max(int(tokenizer.count(documents).sum()), 1) / max(n_bytes, 1)
+
+
+def _row_cost(n_bytes: int, n_tokens: int, resolved: Resolved, dtype: StoreDtype) -> int:
+    n_rows = {Level.TOKEN: n_tokens, Level.WORD: int(n_tokens * _WORDS_PER_TOKEN) + 1, Level.SENTENCE: 1}
+    stored = sum(n_rows[level] * row_bytes(level, columns, dtype) for level, columns in resolved.columns.items())
+    if Level.SENTENCE in resolved.columns:
+        stored += n_bytes
+    return max(stored, n_tokens * _WORKING_BYTES_PER_TOKEN)
+
+
+def row_bytes(level: Level, columns: Sequence[FeatureColumn], dtype: StoreDtype) -> int:
+    """Return about how many bytes a row takes on disk; the text of a sentence row comes on top."""
+    width = 2 if dtype is StoreDtype.FLOAT16 else 4
+    return _ROW_BYTES[level] + width * sum(column.dim for column in columns)
+
+
+def _schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColumn, ...]) -> LevelSchema:
+    doc_id = Column("doc_id", corpus.id_type, nullable=False)
+    segment = (Column("segment", "int8"),) if corpus.has_pairs else ()
+    span = (Column("char_start", "int32"), Column("char_end", "int32"))
+    columns: tuple[Column, ...]
+    if level is Level.TOKEN:
+        columns = (
+            doc_id,
+            Column("token_index", "int32", nullable=False),
+            Column("token", "string", nullable=False),
+            Column("token_id", "int32", nullable=False),
+            Column("word_index", "int32"),
+            *span,
+            Column("is_special", "bool", nullable=False),
+            *segment,
+        )
+    elif level is Level.WORD:
+        word = (Column("word_index", "int32", nullable=False), Column("word", "string", nullable=False))
+        columns = (doc_id, *word, *span, Column("n_tokens", "int32", nullable=False), *segment, *corpus.annotations)
+    else:
+        pair = (Column("text_pair", "string"),) if corpus.has_pairs else ()
+        counts = (Column("n_tokens", "int32", nullable=False), Column("n_windows", "int32", nullable=False))
+        truncated = Column("truncated", "bool", nullable=False)
+        columns = (doc_id, Column("text", "string", nullable=False), *pair, *counts, truncated, *corpus.kept)
+    _check_names(columns, features)
+    return LevelSchema(level, columns, features)
+
+
+def _check_names(columns: Sequence[Column], features: Sequence[FeatureColumn]) -> None:
+    names = [column.name for column in columns] + [feature.name for feature in features]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"column {name!r} of the input has the name of a column that bertfeat writes; rename it")
+
+
+def _metadata(config: ExtractConfig, resolved: Resolved, plan_hash: str) -> dict[str, Any]:
+    model = resolved.model
+    return {
+        "format_version": FORMAT_VERSION,
+        "plan_hash": plan_hash,
+        "model": model.name,
+        "revision": model.revision,
+        "family": model.family,
+        "weights_sha256": model.weights_sha256,
+        "tokenizer_sha256": model.tokenizer_sha256,
+        "n_layers": model.n_layers,
+        "hidden_size": model.hidden_size,
+        "layers": list(resolved.layers),
+        "combine": [str(how) for how in config.combine],
+        "word_pooling": str(config.word_pooling),
+        "pooling": str(config.pooling),
+        "include_special_tokens": config.include_special_tokens,
+        "store_dtype": str(config.store_dtype),
+        "vector_encoding": str(config.vector_encoding),
+        "compute_dtype": resolved.compute_dtype,
+        "device_kind": resolved.device_kind,
+        "attention": resolved.attention,
+        "max_length": resolved.limits.max_length,
+        "stride": resolved.limits.stride,
+        "on_overlong": str(config.on_overlong),
+        "document_context": config.document_context,
+        "is_split_into_words": config.is_split_into_words,
+        "versions": versions(),
+    }

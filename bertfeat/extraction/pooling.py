@@ -1,0 +1,251 @@
+"""Pure tensor functions: positions to rows, layers to features, and what several windows give to one row merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.nn.functional import embedding_bag
+
+from bertfeat.config import Combine, StoreDtype
+from bertfeat.encoder.transfers import to_device
+from bertfeat.ragged import ragged_arange, starts_of
+from bertfeat.records import BoolArray, FeatureColumn, IntArray, Pack
+from bertfeat.text.alignment import Reduce, Units
+
+TORCH_DTYPES = {StoreDtype.FLOAT16: torch.float16, StoreDtype.FLOAT32: torch.float32}
+POOLER_COLUMN = "pooler"
+# What puts vectors into some rows of a target.
+Place = Callable[[torch.Tensor, torch.Tensor], None]
+_CPU = torch.device("cpu")
+
+
+class States(Protocol):
+    """The hidden states of a pack, on the encoder's device."""
+
+    def layer(self, index: int) -> torch.Tensor:
+        """Return the states of an absolute layer: (n_tokens, hidden)."""
+
+    def pooler(self) -> torch.Tensor:
+        """Return the model's own pooled output: (n_windows, hidden)."""
+
+
+def reduce_segments(
+    states: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor, reduce: Reduce
+) -> torch.Tensor:
+    """Reduce segments of positions to one vector each.
+
+    Args:
+        states: float (n_tokens, hidden).
+        positions: int64 (n_positions,), rows of `states`.
+        starts: int64 (n_segments,), where each segment starts in `positions`; none is empty.
+        reduce: `mean` gives the sum, so that the parts of a row can be added up before they are divided.
+
+    Returns:
+        (n_segments, hidden), of the type of `states` for `take` and `max`, float32 for `mean`.
+    """
+    if reduce is Reduce.TAKE:
+        return states.index_select(0, positions)
+    # `embedding_bag` is the one fused gather-and-reduce that is deterministic on every device.
+    mode = "sum" if reduce is Reduce.MEAN else "max"
+    return embedding_bag(positions, states.float(), starts, mode=mode)
+
+
+def combine_layers(layers: Sequence[torch.Tensor], combine: Combine) -> torch.Tensor:
+    """Combine layers, ascending, each (n, hidden): `concat` gives (n, k * hidden), the others (n, hidden)."""
+    if combine is Combine.CONCAT:
+        return torch.cat(list(layers), dim=1)
+    total = layers[0].float()
+    for layer in layers[1:]:
+        total = total + layer
+    return total / len(layers) if combine is Combine.MEAN else total
+
+
+class LevelBuffer:
+    """The vectors of one level of one shard: rows arrive pack by pack, in any order, and stand in corpus order.
+
+    All pooling, combining and casting is done on the encoder's device, and so is the gathering where there is room; the
+    host receives what is stored and no more. Only rows that several windows share wait as float32 parts until the last
+    of them has come.
+
+    Attributes:
+        vectors: The stored vectors by column, (n_rows, dim), on the device where they are gathered.
+    """
+
+    def __init__(
+        self,
+        units: Units,
+        columns: Sequence[FeatureColumn],
+        dtype: StoreDtype,
+        device: torch.device = _CPU,
+    ) -> None:
+        """Allocate the arrays.
+
+        Args:
+            units: The rows, and where they come from.
+            columns: The vector columns.
+            dtype: The stored type.
+            device: Where the vectors are gathered: the encoder's device, or the CPU.
+        """
+        self._units = units
+        self._columns = columns
+        self._dtype = TORCH_DTYPES[dtype]
+        self._device = device
+        self._layers = sorted({layer for column in columns for layer in column.layers})
+        self._adds_layers = any(column.combine not in (Combine.NONE, Combine.CONCAT) for column in columns)
+        self._n_segments = units.n_segments
+        self._n_positions = np.bincount(units.row, weights=np.diff(units.starts), minlength=units.n_rows)
+        self._parts: dict[int, dict[int, torch.Tensor]] = {}
+        self._n_seen: dict[int, int] = {}
+        self.vectors = _allocate(units, columns, dtype, device)
+
+    @property
+    def valid(self) -> BoolArray:
+        """Which rows have a vector: bool (n_rows,)."""
+        return self._n_segments > 0
+
+    def add(self, pack: Pack, states: States) -> None:
+        """Pool what `pack` gives to this level and put it into place."""
+        units, device = self._units, states.layer(self._layers[0]).device
+        windows, slots = pack.served
+        first, last = units.window_starts[windows], units.window_starts[windows + 1]
+        segments = ragged_arange(first, last - first)
+        if not len(segments):
+            return
+        shift = np.repeat(starts_of(pack.lengths)[slots], last - first)
+        n = units.starts[segments + 1] - units.starts[segments]
+        positions = units.positions[ragged_arange(units.starts[segments], n)] + np.repeat(shift, n)
+        rows = units.row[segments]
+        alone = self._n_segments[rows] == 1
+        at, starts = to_device(positions, device), to_device(starts_of(n)[:-1], device)
+        if alone.all():
+            # Layers that are stored as they are need not be held together, in float32 and cast, beside the states.
+            batches = [self._layers] if self._adds_layers else [[layer] for layer in self._layers]
+            place, counts = _placer(rows, self._device), self._counts(rows, device)
+            for layers in batches:
+                self._store(place, self._pool(states, layers, at, starts), counts)
+            return
+        pooled = self._pool(states, self._layers, at, starts)
+        self._store_rows(rows[alone], _select(pooled, alone))
+        self._collect(rows[~alone], _select(pooled, ~alone))
+
+    def _pool(
+        self, states: States, layers: Sequence[int], positions: torch.Tensor, starts: torch.Tensor
+    ) -> dict[int, torch.Tensor]:
+        return {i: reduce_segments(states.layer(i), positions, starts, self._units.reduce) for i in layers}
+
+    def _counts(self, rows: IntArray, device: torch.device) -> torch.Tensor | None:
+        """Return what sums are divided by, float32 (n_rows, 1); None where vectors are no sums."""
+        if self._units.reduce is not Reduce.MEAN:
+            return None
+        return to_device(self._n_positions[rows].astype(np.float32), device)[:, None]
+
+    def _store_rows(self, rows: IntArray, pooled: Mapping[int, torch.Tensor]) -> None:
+        if len(rows):
+            counts = self._counts(rows, pooled[self._layers[0]].device)
+            self._store(_placer(rows, self._device), pooled, counts)
+
+    def _store(self, place: Place, pooled: Mapping[int, torch.Tensor], counts: torch.Tensor | None) -> None:
+        """Put layers into their columns; those that are added up with others come together with them."""
+        if counts is not None:
+            pooled = {i: total / counts for i, total in pooled.items()}
+        cast = {i: vectors.to(self._dtype) for i, vectors in pooled.items()}
+        for column in self._columns:
+            target = self.vectors[column.name]
+            if column.combine in (Combine.NONE, Combine.CONCAT):
+                width = column.dim // len(column.layers)
+                for k, layer in enumerate(column.layers):
+                    if layer in cast:
+                        place(target[:, k * width : (k + 1) * width], cast[layer])
+            else:
+                combined = combine_layers([pooled[i] for i in column.layers], Combine(column.combine))
+                place(target, combined.to(self._dtype))
+
+    def _collect(self, rows: IntArray, pooled: Mapping[int, torch.Tensor]) -> None:
+        """Add what a window gives to rows that others share; store those that have all of it now."""
+        merge = torch.maximum if self._units.reduce is Reduce.MAX else torch.add
+        complete = []
+        for i, row in enumerate(rows.tolist()):
+            part = {layer: vectors[i] for layer, vectors in pooled.items()}
+            seen = self._parts.get(row)
+            self._parts[row] = part if seen is None else {k: merge(seen[k], part[k]) for k in part}
+            self._n_seen[row] = self._n_seen.get(row, 0) + 1
+            if self._n_seen[row] == self._n_segments[row]:
+                complete.append(row)
+        if complete:
+            parts = [self._parts.pop(row) for row in complete]
+            whole = {layer: torch.stack([part[layer] for part in parts]) for layer in self._layers}
+            done = np.array(complete, dtype=np.int64)
+            self._store_rows(done, whole)
+
+
+class PoolerBuffer:
+    """The model's own pooled output, one vector a document: that of its first window."""
+
+    def __init__(
+        self,
+        units: Units,
+        columns: Sequence[FeatureColumn],
+        dtype: StoreDtype,
+        device: torch.device = _CPU,
+    ) -> None:
+        """Allocate the array; `units` name each document's first window."""
+        self._units = units
+        self._dtype = TORCH_DTYPES[dtype]
+        self._device = device
+        self.vectors = _allocate(units, columns, dtype, device)
+
+    @property
+    def valid(self) -> BoolArray:
+        """Which rows have a vector: bool (n_rows,)."""
+        return self._units.n_segments > 0
+
+    def add(self, pack: Pack, states: States) -> None:
+        """Put the pooled output of the first windows in `pack` into place."""
+        windows, slots = pack.served
+        has_row = self._units.window_starts[windows + 1] > self._units.window_starts[windows]
+        rows = self._units.row[self._units.window_starts[windows[has_row]]]
+        if len(rows):
+            pooled = states.pooler()
+            chosen = pooled[to_device(slots[has_row], pooled.device)]
+            _placer(rows, self._device)(self.vectors[POOLER_COLUMN], chosen.to(self._dtype))
+
+
+def _allocate(
+    units: Units, columns: Sequence[FeatureColumn], dtype: StoreDtype, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return an array a column, of zeros where no vector will come."""
+    shapes = {column.name: (units.n_rows, column.dim) for column in columns}
+    if device.type != "cpu":
+        return {name: torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device) for name, shape in shapes.items()}
+    # NumPy asks the system for large pages, of which a shard needs some hundred and not some ten thousand.
+    arrays = {name: np.empty(shape, str(dtype)) for name, shape in shapes.items()}
+    empty = units.n_segments == 0
+    if empty.any():
+        for array in arrays.values():
+            array[empty] = 0
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _select(pooled: Mapping[int, torch.Tensor], mask: BoolArray) -> dict[int, torch.Tensor]:
+    chosen = np.flatnonzero(mask)
+    return {i: vectors.index_select(0, to_device(chosen, vectors.device)) for i, vectors in pooled.items()}
+
+
+def _placer(rows: IntArray, device: torch.device) -> Place:
+    """Return what puts vectors into the given rows of a target, which lies on `device`."""
+
+    def place_on_host(target: torch.Tensor, vectors: torch.Tensor) -> None:
+        # NumPy is five times as fast as `index_copy_` there.
+        target.numpy()[rows] = vectors.cpu().numpy()
+
+    if device.type == "cpu":
+        return place_on_host
+    at = to_device(rows, device)
+
+    def place(target: torch.Tensor, vectors: torch.Tensor) -> None:
+        target.index_copy_(0, at, vectors)
+
+    return place

@@ -1,0 +1,1 @@
+"""Cheap classifiers on frozen features: scikit-learn estimators over arrays and streams, and their scores."""

@@ -1,0 +1,238 @@
+"""Minibatches for neural heads, from vectors in memory or from a stream, in random order or in order.
+
+Rows stand in sequences: the words of a sentence, or one row alone for heads that classify rows. A stream is read chunk
+by chunk, in a new order each epoch; some chunks are held at a time and batches are drawn from all of them at once.
+Vectors in memory are one chunk. One thread reads ahead while the caller computes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bertfeat.errors import UserError
+from bertfeat.heads.matrices import FloatArray, Sequences, VectorStream
+from bertfeat.ragged import ragged_arange
+from bertfeat.records import BoolArray, IntArray
+
+# Chunks of a stream that training batches are drawn from at once.
+_POOL_CHUNKS = 3
+# Chunks that are read ahead of the one in use.
+_CHUNKS_AHEAD = 2
+# Sequences are sorted by length among this many batches; fewer would leave batches ragged, more would put the same
+# sequences together in every epoch.
+_SORTED_BATCHES = 50
+# Limits of a batch when nothing is learned: rows, and values (32 MB of float32).
+_MAX_EVAL_ROWS = 4096
+_MAX_EVAL_VALUES = 8 << 20
+# Values of vectors that are held out of training at most, as they stand in memory: 32 MB of float32.
+_MAX_HELD_OUT_VALUES = 8 << 20
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """Limits of a batch; a sequence that is longer than `max_rows` is a batch alone."""
+
+    max_sequences: int
+    max_rows: int
+
+    @classmethod
+    def for_evaluation(cls, dim: int) -> BatchSize:
+        """Return the size of batches that are only predicted on."""
+        n_rows = max(1, min(_MAX_EVAL_ROWS, _MAX_EVAL_VALUES // max(1, dim)))
+        return cls(n_rows, n_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some sequences, end to end.
+
+    Attributes:
+        vectors: float32 (n_rows, dim).
+        rows: int64 (n_rows,), the rows' numbers in the data, ascending.
+        lengths: int64 (n_sequences,), none of them 0.
+    """
+
+    vectors: torch.Tensor
+    rows: IntArray
+    lengths: IntArray
+
+
+def shuffled_batches(
+    data: Sequences, size: BatchSize, rng: np.random.Generator, taking_part: BoolArray | None = None
+) -> Iterator[Batch]:
+    """Yield every sequence once, in random batches; sequences of a batch are of similar length.
+
+    Args:
+        data: The sequences.
+        size: Limits of a batch.
+        rng: Draws the order of chunks, of sequences and of batches.
+        taking_part: Which sequences are yielded, (n_sequences,); all of them by default.
+
+    Raises:
+        UserError: A vector holds NaN or infinity; the message names the row.
+    """
+    for pool in _pools(data, rng.permutation(_n_chunks(data)), _POOL_CHUNKS):
+        chosen = pool.sequences if taking_part is None else pool.sequences[taking_part[pool.sequences]]
+        batches = _cut(rng.permutation(chosen), data.lengths, size)
+        for i in rng.permutation(len(batches)).tolist():
+            yield pool.batch(data, batches[i])
+        del pool  # before the next one is read
+
+
+def ordered_batches(data: Sequences, size: BatchSize) -> Iterator[Batch]:
+    """Yield every sequence once, chunk by chunk; sequences of a batch are of similar length.
+
+    Raises:
+        UserError: A vector holds NaN or infinity; the message names the row.
+    """
+    for pool in _pools(data, np.arange(_n_chunks(data)), 1):
+        for batch in _cut(pool.sequences, data.lengths, size):
+            yield pool.batch(data, batch)
+        del pool  # before the next one is read
+
+
+def hold_out(
+    data: Sequences, share: float, rng: np.random.Generator, classes: IntArray | None
+) -> tuple[Sequences, IntArray, BoolArray]:
+    """Draw sequences to be held out of training, and read them into memory in one pass.
+
+    Args:
+        data: The sequences.
+        share: The share that is held out, up to 32 MB of float32; one sequence at least.
+        rng: Draws them.
+        classes: Where sequences have one row each, their classes, (n_sequences,), which are then drawn in proportion.
+
+    Returns:
+        The sequences held out; the numbers of their rows, ascending; and which sequences are left, (n_sequences,).
+
+    Raises:
+        UserError: There are fewer than two sequences with rows.
+    """
+    candidates = np.flatnonzero(data.lengths > 0)
+    n = len(candidates)
+    if n < 2:
+        raise UserError("early stopping holds out part of X, which has one sequence alone; pass dev=(X_dev, y_dev)")
+    order = rng.permutation(candidates)
+    if classes is not None:
+        order = order[np.argsort(classes[order], kind="stable")]
+    n_values = max(1, data.vectors.shape[0] * data.dim)
+    n_held = max(1, min(n - 1, int(min(share, _MAX_HELD_OUT_VALUES / n_values) * n)))
+    # Evenly spaced in the order, so that each class gives its part.
+    held = np.sort(order[((np.arange(n_held) + rng.random()) * n / n_held).astype(np.int64)])
+    is_left = np.ones(len(data), dtype=np.bool_)
+    is_left[held] = False
+    parts = [
+        pool.gather(_rows_of(data, pool.sequences[~is_left[pool.sequences]]))
+        for pool in _pools(data, np.arange(_n_chunks(data)), 1)
+    ]
+    return Sequences(np.concatenate(parts), data.lengths[held]), _rows_of(data, held), is_left
+
+
+class _Pool:
+    """Chunks that are held in memory: `arrays` by their first row, and the sequences in them that have rows."""
+
+    def __init__(self, data: Sequences, chunks: Sequence[tuple[int, FloatArray]]) -> None:
+        chunks = sorted(chunks, key=lambda chunk: chunk[0])
+        self._firsts = np.array([first for first, _ in chunks], dtype=np.int64)
+        self._arrays = [array for _, array in chunks]
+        numbers = [_sequences_of(data, first, first + len(array)) for first, array in chunks]
+        self.sequences: IntArray = np.concatenate(numbers)
+
+    def batch(self, data: Sequences, sequences: IntArray) -> Batch:
+        """Return a batch of sequences, whose numbers are ascending."""
+        rows = _rows_of(data, sequences)
+        vectors = torch.from_numpy(self.gather(rows)).float()
+        _check_finite(vectors, rows)
+        return Batch(vectors, rows, data.lengths[sequences])
+
+    def gather(self, rows: IntArray) -> FloatArray:
+        """Return a copy of some rows, ascending, in the type that they are stored in."""
+        cuts = [*np.searchsorted(rows, self._firsts).tolist(), len(rows)]
+        parts = [
+            np.take(array, rows[start:stop] - first, axis=0)
+            for array, first, start, stop in zip(self._arrays, self._firsts, cuts, cuts[1:], strict=False)
+            if stop > start or len(self._arrays) == 1
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _n_chunks(data: Sequences) -> int:
+    return len(data.vectors.chunks) if isinstance(data.vectors, VectorStream) else 1
+
+
+def _pools(data: Sequences, order: IntArray, n_chunks: int) -> Iterator[_Pool]:
+    """Yield pools of chunks of a stream, in an order; vectors in memory are one pool."""
+    if not isinstance(data.vectors, VectorStream):
+        yield _Pool(data, [(0, data.vectors)])
+        return
+    held: list[tuple[int, FloatArray]] = []
+    for chunk, array in _read_ahead(data.vectors, order.tolist()):
+        held.append((data.vectors.chunks[chunk].start, array))
+        del array
+        if len(held) == n_chunks:
+            yield _Pool(data, held)
+            held = []
+    if held:
+        yield _Pool(data, held)
+
+
+def _read_ahead(stream: VectorStream, order: Sequence[int]) -> Iterator[tuple[int, FloatArray]]:
+    waiting: deque[tuple[int, Future[FloatArray]]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="bertfeat-chunks") as thread:
+        try:
+            for chunk in order:
+                waiting.append((chunk, thread.submit(stream.read, chunk)))
+                if len(waiting) > _CHUNKS_AHEAD:
+                    yield waiting[0][0], waiting.popleft()[1].result()
+            while waiting:
+                yield waiting[0][0], waiting.popleft()[1].result()
+        finally:
+            for _, reading in waiting:
+                reading.cancel()
+
+
+def _sequences_of(data: Sequences, start: int, stop: int) -> IntArray:
+    """Return the numbers of the sequences, of one row or more, in a range of rows."""
+    first, last = np.searchsorted(data.starts[:-1], [start, stop]).tolist()
+    if data.starts[last] != stop or data.starts[first] != start:
+        raise UserError(f"the chunk of rows {start} to {stop} ends inside a sequence; its borders must not")
+    numbers = np.arange(first, last, dtype=np.int64)
+    return numbers[data.lengths[first:last] > 0]
+
+
+def _rows_of(data: Sequences, sequences: IntArray) -> IntArray:
+    return ragged_arange(data.starts[sequences], data.lengths[sequences])
+
+
+def _cut(sequences: IntArray, lengths: IntArray, size: BatchSize) -> list[IntArray]:
+    """Return batches of sequences of similar length: the sequences' numbers, ascending in each batch."""
+    batches = []
+    window = _SORTED_BATCHES * size.max_sequences
+    for start in range(0, len(sequences), window):
+        part = sequences[start : start + window]
+        part = part[np.argsort(-lengths[part], kind="stable")]
+        # Batches of one size: a last one with a row or two would count as much as a whole one.
+        most = -(-len(part) // -(-len(part) // size.max_sequences))
+        at = 0
+        while at < len(part):
+            n = max(1, min(most, size.max_rows // int(lengths[part[at]])))
+            batches.append(np.sort(part[at : at + n]))
+            at += n
+    return batches
+
+
+def _check_finite(vectors: torch.Tensor, rows: IntArray) -> None:
+    # A sum is finite only if every value is (or it overflows, in which case the values are looked at one by one).
+    if not torch.isfinite(vectors.sum()):
+        bad = torch.nonzero(~torch.isfinite(vectors).all(dim=1))
+        if len(bad):
+            raise UserError(
+                f"row {int(rows[int(bad[0])])}: its vector holds NaN or infinity; leave such rows out "
+                "(store.valid tells which rows have a vector)"
+            )

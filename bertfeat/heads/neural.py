@@ -1,0 +1,279 @@
+"""What all neural heads share: fitting with a dev split or a part held out, scores, and a state of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.utils.validation import check_is_fitted
+
+from bertfeat.errors import UserError
+from bertfeat.heads.base import Labels, Probe, class_weights
+from bertfeat.heads.batching import BatchSize, hold_out
+from bertfeat.heads.hyperparameters import choice, flag, is_list, positive, positive_integer
+from bertfeat.heads.judging import DevSplit, predict_scores
+from bertfeat.heads.matrices import Sequences, flatten_labels
+from bertfeat.heads.networks import Body, Network
+from bertfeat.heads.rowprobe import TrainingRows, check_dev, check_training, check_width, take_arrays, take_scaling
+from bertfeat.heads.scaling import Scaling, fit_scaling
+from bertfeat.heads.trainingloop import (
+    Examples,
+    Progress,
+    Settings,
+    Training,
+    device_to_load_on,
+    memory_errors_explained,
+    own_randomness,
+    pick_device,
+    train,
+)
+
+
+class NeuralProbe(Probe):
+    """Base of the heads that torch trains; see `MLPProbe` for the parameters that they share.
+
+    A subclass stores its parameters, checks its own, and builds the body of its network.
+
+    Attributes:
+        classes_: The classes, sorted.
+        network_: The trained network.
+    """
+
+    is_random = True
+    #: What early stopping can go by.
+    metrics: ClassVar[tuple[str, ...]] = ("auto", "accuracy", "macro_f1", "loss")
+
+    lr: float
+    weight_decay: float | Sequence[float]
+    max_epochs: int
+    patience: int
+    mix: int | None
+    standardize: bool
+    class_weight: str | None
+    metric: str
+    validation_fraction: float
+    early_stopping: bool
+    seed: int
+    device: str
+    network_: Network
+
+    @property
+    def n_features_in_(self) -> int:
+        """Width of the vectors that it was fitted on."""
+        if not hasattr(self, "network_"):
+            raise AttributeError(f"{type(self).__name__} is not fitted, so it has no n_features_in_")
+        return len(self.network_.mean)
+
+    def fit(
+        self,
+        X: object,  # noqa: N803
+        y: object,
+        *,
+        dev: tuple[Any, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Train on vectors and labels.
+
+        Without dev and with `early_stopping`, a part of X is held out to stop by. Where `weight_decay` is a list, each
+        value is tried and the best on dev is kept; the larger one of equals.
+
+        Args:
+            X: Vectors (n_rows, dim), in memory or as a stream; for taggers sequences of them.
+            y: Labels (n_rows,): strings, integers or booleans; for taggers also one list a sequence.
+            dev: Vectors and labels to stop by, and to choose the weight decay on.
+            progress: Called after each epoch with its numbers, a dict of JSON values.
+
+        Raises:
+            UserError: A parameter, the data or dev cannot be used; the message says why.
+            RunError: The loss is not finite (the message names the epoch), or memory does not suffice.
+        """
+        decays = self._weight_decays(dev is not None)
+        settings = self._settings(pick_device(self.device))
+        data = self._sequences(X)
+        rows = check_training(data.vectors, self._flat_labels(y, data))
+        metric = self._metric(rows.classes)
+        split, examples = self._split(data, rows, metric, dev, settings)
+        scaling = fit_scaling(data.vectors) if self.standardize else Scaling.identity(data.dim)
+        best: tuple[Training, Network] | None = None
+        tried = []
+        for decay in decays:
+            with memory_errors_explained(settings.device), own_randomness(settings.seed, settings.device):
+                network = self._build(scaling, len(rows.classes))
+                network.start_at(_shares(examples))
+                training = train(network, examples, split, settings, weight_decay=decay, progress=progress)
+            tried.append(training.report())
+            if best is None or (training.best is not None and training.best.is_better_than(best[0].best)):
+                best = training, network
+        assert best is not None
+        self.classes_, self.network_ = rows.classes, best[1]
+        self._report = best[0].report() | {"device": str(settings.device)}
+        if is_list(self.weight_decay):
+            self._report["tried"] = tried
+        return self
+
+    def fit_report(self) -> dict[str, Any]:
+        """Return the epochs and the score on dev, the weight decay that was kept, and the learned weights of a mix."""
+        check_is_fitted(self, "network_")
+        mix = self.network_.mix
+        return dict(self._report) if mix is None else {**self._report, "mix": mix.report()}
+
+    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Return the fitted state: the network's arrays by name, and JSON values by name."""
+        check_is_fitted(self, "network_")
+        arrays = {name: tensor.cpu().numpy().copy() for name, tensor in self.network_.state_dict().items()}
+        return arrays, {"report": self._report}
+
+    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
+        """Take over a fitted state as `get_state` returns it; `classes_` must stand.
+
+        The network goes to the device that it was trained on, or to the CPU where this machine has not that.
+
+        Raises:
+            UserError: Something is missing, has the wrong shape, or holds NaN or infinity.
+        """
+        device = self._settings(device_to_load_on(self.device)).device
+        dim = len(arrays["mean"]) if "mean" in arrays and arrays["mean"].ndim == 1 else 0
+        if dim == 0:
+            raise UserError("the saved probe has no array mean, (dim,), by which its width is known")
+        report = values.get("report")
+        if not isinstance(report, dict):
+            raise UserError(f"the saved probe has the report {report!r}, which is no object")
+        self._check_sizes(arrays)
+        # Without memory of its own: the saved arrays, once they are checked, become its weights.
+        with torch.device("meta"):
+            network = self._build(Scaling.identity(dim), len(self.classes_))
+        shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        checked = take_arrays(arrays, shapes)
+        take_scaling(checked)
+        network.load_state_dict({name: torch.tensor(array).float() for name, array in checked.items()}, assign=True)
+        self.network_ = network.to(device)
+        self._report = report
+        return self
+
+    def _check_sizes(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Refuse sizes of a network that the saved arrays cannot have, before it is built."""
+        widest = max(max(array.shape, default=0) for array in arrays.values())
+        for name, most in (("n_layers", len(arrays)), ("hidden_size", widest)):
+            value = getattr(self, name, 0)
+            if isinstance(value, int) and value > most:
+                raise UserError(f"{name} {value} is more than the saved arrays have")
+
+    def _body(self, dim: int, n_classes: int) -> Body:
+        """Return the body of the network, for vectors `dim` wide.
+
+        Raises:
+            UserError: A parameter has a value that cannot be used.
+        """
+        raise NotImplementedError
+
+    def _batch_size(self) -> BatchSize:
+        raise NotImplementedError
+
+    def _sequences(self, X: object) -> Sequences:  # noqa: N803
+        """Return what was passed as X as sequences."""
+        raise NotImplementedError
+
+    def _flat_labels(self, y: object, data: Sequences) -> Labels:
+        """Return what was passed as y as one label a row."""
+        return flatten_labels(y, data.lengths)
+
+    def _metric(self, classes: Labels) -> str:  # noqa: ARG002
+        return "accuracy" if self.metric == "auto" else self.metric
+
+    def _scores(self, data: Sequences) -> npt.NDArray[np.float32]:
+        """Return the scores of the classes before the softmax, float32 (n_rows, n_classes)."""
+        check_is_fitted(self, "network_")
+        check_width(data.vectors, self.n_features_in_, "X")
+        scores = predict_scores(self.network_, data, len(self.classes_), self.network_.mean.device)
+        return np.asarray(scores.numpy())
+
+    def _probabilities(self, data: Sequences) -> npt.NDArray[np.float32]:
+        return np.asarray(torch.softmax(torch.from_numpy(self._scores(data)), dim=1).numpy())
+
+    def _build(self, scaling: Scaling, n_classes: int) -> Network:
+        n_layers = None if self.mix is None else positive_integer("mix", self.mix)
+        dim = len(scaling.mean)
+        if n_layers is None:
+            return Network(scaling, None, self._body(dim, n_classes))
+        if dim % n_layers:
+            raise UserError(f"mix {n_layers} does not divide vectors {dim} wide into layers of one width")
+        return Network(scaling, n_layers, self._body(dim // n_layers, n_classes))
+
+    def _split(
+        self, data: Sequences, rows: TrainingRows, metric: str, dev: object, settings: Settings
+    ) -> tuple[DevSplit | None, Examples]:
+        """Return what to judge on, and what to learn from."""
+        weights = class_weights(rows.codes, len(rows.classes), self.class_weight)
+        if dev is not None:
+            dev_data, labels = self._dev(dev, data.dim, rows.classes)
+            return DevSplit(dev_data, labels, rows.classes, weights, metric), Examples(data, rows.codes, weights)
+        if settings.patience is None:
+            return None, Examples(data, rows.codes, weights)
+        rng = np.random.default_rng(settings.seed)
+        strata = None if self.is_tagger else rows.codes
+        held, held_rows, taking_part = hold_out(data, self.validation_fraction, rng, strata)
+        split = DevSplit(held, rows.classes[rows.codes[held_rows]], rows.classes, weights, metric)
+        return split, Examples(data, rows.codes, weights, taking_part)
+
+    def _dev(self, dev: object, dim: int, classes: Labels) -> tuple[Sequences, Labels]:
+        if not isinstance(dev, tuple | list) or len(dev) != 2:
+            raise UserError(f"dev is a {type(dev).__name__}; pass a pair of vectors and labels, dev=(X_dev, y_dev)")
+        if isinstance(dev[0], Sequence) and not len(dev[0]):
+            raise UserError("dev has no rows; give a dev split with labelled rows or none")
+        data = self._sequences(dev[0])
+        _, labels = check_dev((data.vectors, self._flat_labels(dev[1], data)), dim, classes)
+        return data, labels
+
+    def _settings(self, device: torch.device) -> Settings:
+        """Return how to train, with the shared parameters checked."""
+        choice("metric", self.metric, self.metrics)
+        flag("standardize", self.standardize)
+        if positive("validation_fraction", self.validation_fraction) >= 1:
+            raise UserError(f"validation_fraction {self.validation_fraction!r} is not between 0 and 1")
+        patience = positive_integer("patience", self.patience)
+        return Settings(
+            lr=positive("lr", self.lr),
+            max_epochs=positive_integer("max_epochs", self.max_epochs),
+            patience=patience if flag("early_stopping", self.early_stopping) else None,
+            size=self._batch_size(),
+            seed=_whole("seed", self.seed),
+            device=device,
+        )
+
+    def _weight_decays(self, has_dev: bool) -> list[float]:
+        """Return the values of the weight decay to try, largest first."""
+        given = self.weight_decay
+        values: list[object] = list(given) if is_list(given) else [given]  # type: ignore[arg-type]
+        if is_list(given) and not has_dev:
+            raise UserError("weight_decay is a list and there is no dev split to choose it on; pass dev or one value")
+        if not values:
+            raise UserError("weight_decay is an empty list; give one number or more")
+        return sorted({share("weight_decay", value, most=np.inf) for value in values}, reverse=True)
+
+
+def share(name: str, value: object, *, most: float = 1.0) -> float:
+    """Return a number of 0 or more, below `most`.
+
+    Raises:
+        UserError: It is something else.
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real) or not 0 <= float(value) < most:
+        limit = "" if most == np.inf else f" and below {most:g}"
+        raise UserError(f"{name} {value!r} is no number of 0 or more{limit}")
+    return float(value)
+
+
+def _shares(examples: Examples) -> npt.NDArray[np.float64]:
+    """Return the share of each class, (n_classes,), each row counted by the weight of its class."""
+    totals = np.bincount(examples.codes, minlength=len(examples.class_weights)) * examples.class_weights
+    return np.asarray(totals / totals.sum(), dtype=np.float64)
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or not 0 <= int(value) < 1 << 63:
+        raise UserError(f"{name} {value!r} is no whole number of 0 or more, and below 2**63")
+    return int(value)

@@ -1,0 +1,209 @@
+"""What linear probes minimise, as sums over chunks of rows, and the search for the minimum.
+
+Objectives are scikit-learn's, divided by C and the sum of the rows' weights, so that the same tolerance means the same:
+strength / 2 * |w|^2 + mean loss, with strength = 1 / (C * sum of weights).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp
+
+from bertfeat.heads.matrices import Matrix, VectorStream, chunk_ranges
+from bertfeat.records import IntArray
+
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+
+# Rows that are turned to float64 and multiplied at a time: small enough for the cache, large enough for BLAS.
+_BLOCK_ROWS = 1024
+
+
+class Loss(Protocol):
+    """The loss of rows, given their scores."""
+
+    n_outputs: int
+    total_weight: float
+
+    def of(self, rows: slice, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the summed loss of rows and its gradient by their scores, (n_rows, n_outputs) as the scores are."""
+        ...
+
+
+class LogisticLoss:
+    """Cross-entropy of the softmax, or of the logistic function where there are two classes: then one output.
+
+    Args:
+        codes: Each row's class, (n_rows,).
+        weights: The weight of each class, (n_classes,).
+    """
+
+    def __init__(self, codes: IntArray, weights: Float64Array) -> None:
+        self.n_outputs = 1 if len(weights) == 2 else len(weights)
+        self.total_weight = float(weights[codes].sum())
+        self._codes = codes
+        self._weights = weights
+
+    def of(self, rows: slice, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the summed loss of rows and its gradient by their scores."""
+        codes = self._codes[rows]
+        weights = self._weights[codes]
+        if self.n_outputs == 1:
+            margins = scores[:, 0]
+            losses = np.logaddexp(0, margins) - codes * margins
+            slopes = (expit(margins) - codes)[:, None]
+        else:
+            own = (np.arange(len(codes)), codes)
+            normaliser = logsumexp(scores, axis=1, keepdims=True)
+            losses = normaliser[:, 0] - scores[own]
+            slopes = np.exp(scores - normaliser)
+            slopes[own] -= 1
+        slopes *= weights[:, None]
+        return float(weights @ losses), slopes
+
+
+class SquaredHingeLoss:
+    """Squared hinge of one class against the rest, summed over classes; one output where there are two classes.
+
+    As in liblinear, the weight of a class is that of its rows where they are the positive ones; where they stand among
+    the rest they weigh 1, unless there are two classes alone.
+
+    Args:
+        codes: Each row's class, (n_rows,).
+        weights: The weight of each class, (n_classes,).
+    """
+
+    def __init__(self, codes: IntArray, weights: Float64Array) -> None:
+        self.n_outputs = 1 if len(weights) == 2 else len(weights)
+        self.total_weight = float(len(codes))
+        self._codes = codes
+        self._weights = weights
+
+    def of(self, rows: slice, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the summed loss of rows and its gradient by their scores."""
+        codes = self._codes[rows]
+        own_weights = self._weights[codes]
+        if self.n_outputs == 1:
+            signs = (2.0 * codes - 1)[:, None]
+            weights = own_weights[:, None]
+        else:
+            own = (np.arange(len(codes)), codes)
+            signs = np.full(scores.shape, -1.0)
+            signs[own] = 1
+            weights = np.ones(scores.shape)
+            weights[own] = own_weights
+        gaps = np.maximum(0, 1 - signs * scores)
+        pulls = weights * gaps
+        return float((pulls * gaps).sum()), -2 * signs * pulls
+
+
+class LinearObjective:
+    """A penalised mean loss of linear scores and its gradient, one walk over the vectors for each evaluation.
+
+    A point is the flat form of (n_outputs, dim + 1): weights, and the intercept as the last column.
+
+    Args:
+        X: Standardised vectors (n_rows, dim), in memory as float32 or as a stream.
+        loss: The loss of their scores.
+        strength: The factor of half the squared weights.
+        penalises_intercept: Whether the intercept counts among the weights there.
+    """
+
+    def __init__(self, X: Matrix, loss: Loss, *, strength: float, penalises_intercept: bool) -> None:  # noqa: N803
+        self.shape = (loss.n_outputs, X.shape[1] + 1)
+        self._X = X
+        self._loss = loss
+        self._strength = strength
+        self._n_penalised = self.shape[1] - (not penalises_intercept)
+
+    def __call__(self, point: Float64Array) -> tuple[float, Float64Array]:
+        """Return the value and the gradient at a point, flat as the point is."""
+        table = point.reshape(self.shape)
+        total = 0.0
+        gradient = np.zeros(self.shape)
+        for rows, vectors in _chunks(self._X):
+            for start in range(0, len(vectors), _BLOCK_ROWS):
+                block = vectors[start : start + _BLOCK_ROWS].astype(np.float64)
+                first = rows.start + start
+                loss, slopes = self._loss.of(slice(first, first + len(block)), block @ table[:, :-1].T + table[:, -1])
+                total += loss
+                gradient[:, :-1] += slopes.T @ block
+                gradient[:, -1] += slopes.sum(axis=0)
+        penalised = table[:, : self._n_penalised]
+        gradient /= self._loss.total_weight
+        gradient[:, : self._n_penalised] += self._strength * penalised
+        value = total / self._loss.total_weight + self._strength / 2 * float((penalised**2).sum())
+        return value, gradient.ravel()
+
+
+def _chunks(X: Matrix) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:  # noqa: N803
+    """Yield chunks like `chunks_of`, but without a look for NaN: that was done when the vectors were standardised."""
+    for chunk, rows in enumerate(chunk_ranges(X)):
+        yield rows, X.read(chunk) if isinstance(X, VectorStream) else X[rows.start : rows.stop]
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Where a search ended: `point` (n_outputs, dim + 1), whether it converged, and after how many iterations."""
+
+    point: Float64Array
+    converged: bool
+    n_iter: int
+
+
+def minimise_path(
+    X: Matrix,  # noqa: N803
+    loss: Loss,
+    costs: Sequence[float],
+    *,
+    penalises_intercept: bool,
+    max_iter: int,
+    tol: float,
+) -> Iterator[Minimum]:
+    """Yield the minimum for each value of C, every search beginning where the one before it ended.
+
+    Args:
+        X: Standardised vectors (n_rows, dim), in memory as float32 or as a stream.
+        loss: The loss of their scores.
+        costs: The values of C.
+        penalises_intercept: Whether the intercept counts among the weights.
+        max_iter: The most iterations of one search.
+        tol: The largest entry of the gradient that counts as none.
+    """
+    point = None
+    for cost in costs:
+        strength = 1 / (cost * loss.total_weight)
+        objective = LinearObjective(X, loss, strength=strength, penalises_intercept=penalises_intercept)
+        minimum = minimise(objective, point, max_iter=max_iter, tol=tol)
+        point = minimum.point
+        yield minimum
+
+
+def minimise(objective: LinearObjective, start: Float64Array | None, *, max_iter: int, tol: float) -> Minimum:
+    """Return the minimum of a convex objective by L-BFGS, with the settings of scikit-learn's LogisticRegression.
+
+    Args:
+        objective: What to minimise.
+        start: Where to begin, (n_outputs, dim + 1), or None for zeros.
+        max_iter: The most iterations.
+        tol: The largest entry of the gradient that counts as none.
+    """
+    found = minimize(
+        objective,
+        np.zeros(objective.shape).ravel() if start is None else start.ravel(),
+        method="L-BFGS-B",
+        jac=True,
+        options={
+            "maxiter": max_iter,
+            "maxfun": 50 * max_iter,
+            "maxls": 50,
+            "gtol": tol,
+            "ftol": 64 * np.finfo(float).eps,
+        },
+    )
+    return Minimum(found.x.reshape(objective.shape), bool(found.success), int(found.nit))

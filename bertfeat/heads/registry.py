@@ -1,0 +1,61 @@
+"""The heads by name. Their modules load when a head is asked for, so that torch loads for neural heads alone."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from bertfeat.errors import UserError
+from bertfeat.heads.base import Probe
+
+#: head -> the module and the class that make it; those of rows first, taggers last
+HEADS: dict[str, tuple[str, str]] = {
+    "logreg": ("bertfeat.heads.linear", "LogisticRegressionProbe"),
+    "svm": ("bertfeat.heads.linear", "LinearSVMProbe"),
+    "ridge": ("bertfeat.heads.linear", "RidgeProbe"),
+    "centroid": ("bertfeat.heads.neighbours", "CentroidProbe"),
+    "knn": ("bertfeat.heads.neighbours", "KNNProbe"),
+    "mlp": ("bertfeat.heads.mlp", "MLPProbe"),
+    "linear": ("bertfeat.heads.taggers", "LinearTagger"),
+    "bilstm": ("bertfeat.heads.taggers", "BiLSTMTagger"),
+}
+
+
+def head_class(name: str) -> type[Probe]:
+    """Return the class of a head.
+
+    Raises:
+        UserError: There is no such head.
+
+    Example:
+        >>> head_class("ridge").__name__
+        'RidgeProbe'
+    """
+    if name not in HEADS:
+        raise UserError(f"no head {name!r}; heads are {', '.join(HEADS)}")
+    module, class_name = HEADS[name]
+    found: type[Probe] = getattr(importlib.import_module(module), class_name)
+    return found
+
+
+def make_head(name: str, **params: Any) -> Probe:
+    """Return an unfitted probe.
+
+    Args:
+        name: Its head.
+        params: Its parameters; their values are checked when it is fitted.
+
+    Raises:
+        UserError: There is no such head, or it has no such parameter.
+
+    Example:
+        >>> make_head("logreg", C=0.1)
+        LogisticRegressionProbe(C=0.1)
+    """
+    cls = head_class(name)
+    known = inspect.signature(cls).parameters
+    for param in params:
+        if param not in known:
+            raise UserError(f"head {name} has no parameter {param!r}; it has {', '.join(known)}")
+    return cls(**params)

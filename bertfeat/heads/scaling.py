@@ -1,0 +1,114 @@
+"""Standardisation: the mean and deviation of each dimension, found in one pass over vectors of any number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.heads.matrices import Matrix, VectorStream, chunks_of, read_chunk
+
+# Rows that are turned to float64 at a time.
+_BLOCK_ROWS = 2048
+
+# A deviation below this share of the mean is what rounding leaves of a constant.
+_ROUNDING = 10 * np.finfo(np.float64).eps
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What vectors are standardised with: `mean` and `scale`, float32 (dim,) each."""
+
+    mean: npt.NDArray[np.float32]
+    scale: npt.NDArray[np.float32]
+
+    def apply(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return (vectors - mean) / scale as a new array, float32 (n_rows, dim)."""
+        scaled: npt.NDArray[np.float32] = np.subtract(vectors, self.mean, dtype=np.float32)
+        scaled /= self.scale
+        return scaled
+
+    @classmethod
+    def identity(cls, dim: int) -> Scaling:
+        """Return the scaling that leaves vectors of a width as they are."""
+        return cls(np.zeros(dim, np.float32), np.ones(dim, np.float32))
+
+
+def fit_scaling(X: Matrix) -> Scaling:  # noqa: N803
+    """Return the mean and the (population) deviation of each dimension, in one pass and in float64.
+
+    Blocks are merged as in Chan, Golub and LeVeque (1979), which stays exact where the mean is large and the deviation
+    small. A dimension that is constant gets scale 1.
+
+    Args:
+        X: Vectors (n_rows, dim).
+
+    Raises:
+        UserError: A vector holds NaN or infinity; the message names the row.
+    """
+    dim = X.shape[1]
+    n_rows = 0
+    mean = np.zeros(dim)
+    squares = np.zeros(dim)  # summed squared distances from the mean
+    for _, vectors in chunks_of(X):
+        for start in range(0, len(vectors), _BLOCK_ROWS):
+            block = vectors[start : start + _BLOCK_ROWS].astype(np.float64)
+            block_mean = block.mean(axis=0)
+            block -= block_mean
+            gap = block_mean - mean
+            n_both = n_rows + len(block)
+            squares += np.einsum("ij,ij->j", block, block) + gap**2 * (n_rows * len(block) / n_both)
+            mean += gap * (len(block) / n_both)
+            n_rows = n_both
+    deviation = np.sqrt(squares / max(1, n_rows))
+    constant = deviation <= _ROUNDING * np.abs(mean)
+    scale = np.where(constant, 1.0, deviation).astype(np.float32)
+    # A deviation below what float32 can hold would divide by nothing.
+    scale[scale == 0] = 1
+    return Scaling(mean.astype(np.float32), scale)
+
+
+class ScaledStream:
+    """A stream whose vectors are standardised as they are read, and checked the first time.
+
+    A fit reads every chunk hundreds of times; looking for NaN each time would cost as much as the arithmetic.
+    """
+
+    def __init__(self, source: VectorStream, scaling: Scaling) -> None:
+        self.shape = source.shape
+        self.chunks = source.chunks
+        self._source = source
+        self._scaling = scaling
+        self._checked: set[int] = set()
+
+    def read(self, chunk: int) -> npt.NDArray[np.float32]:
+        """Return the standardised vectors of a chunk, float32 (rows of the chunk, dim).
+
+        Raises:
+            UserError: A vector holds NaN or infinity; the message names the row.
+        """
+        if chunk in self._checked:
+            return self._scaling.apply(self._source.read(chunk))
+        vectors = read_chunk(self._source, chunk)
+        self._checked.add(chunk)
+        return self._scaling.apply(vectors)
+
+
+def standardised(X: Matrix, scaling: Scaling) -> Matrix:  # noqa: N803
+    """Return vectors standardised, for a fit that walks over them often: a float32 copy in memory, or a stream.
+
+    Args:
+        X: Vectors (n_rows, dim).
+        scaling: What to standardise with.
+
+    Raises:
+        UserError: A vector in memory holds NaN or infinity; the message names the row.
+    """
+    if isinstance(X, VectorStream):
+        return ScaledStream(X, scaling)
+    scaled = np.empty(X.shape, np.float32)
+    for rows, vectors in chunks_of(X):
+        scaled[rows.start : rows.stop] = scaling.apply(vectors)
+    return scaled

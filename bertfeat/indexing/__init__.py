@@ -1,1 +1,0 @@
-"""From stores to indexes and back: building, updating, searching by texts, words in context or vectors."""

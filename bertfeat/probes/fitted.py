@@ -1,0 +1,296 @@
+"""A fitted probe together with where its features came from: it scores, predicts and saves."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from bertfeat.config import Level
+from bertfeat.errors import UserError
+from bertfeat.heads.base import Probe
+from bertfeat.heads.probefolder import check_target
+from bertfeat.heads.probefolder import load_probe as load_head
+from bertfeat.heads.probefolder import save_probe as save_head
+from bertfeat.probes.labels import LabelTable, label_source
+from bertfeat.probes.learningrows import select_rows
+from bertfeat.probes.outputs import check_parents
+from bertfeat.probes.predictions import Written, check_output, predict_table, predicted_frames, schema_of, write_frames
+from bertfeat.probes.scoring import ProbeScore, score_labelled
+from bertfeat.probes.vectorstream import StoreStream
+from bertfeat.progress import Progress
+from bertfeat.storage import local_path
+from bertfeat.store.decoding import decode
+from bertfeat.store.provenance import FeatureSpec
+from bertfeat.store.reader import Store, open_store
+
+if TYPE_CHECKING:
+    from bertfeat.extraction.embedding import TextEncoder
+
+
+@dataclass(eq=False)
+class FittedProbe:
+    """A fitted probe, the feature that it reads, and how it was trained; made by `fit_probe` or `load_probe`.
+
+    Attributes:
+        probe: The classifier, a scikit-learn estimator.
+        spec: The feature, with the settings that it was extracted with.
+        label: The column that it learned.
+        first_tokens: At token level, whether it learned the labels of words from their first tokens.
+        training: Where and how it was trained, as JSON values: rows, classes, seeds, scores on dev, versions, ...
+        name: What messages call it.
+    """
+
+    probe: Probe
+    spec: FeatureSpec
+    label: str
+    first_tokens: bool
+    training: dict[str, Any]
+    name: str
+    _encoders: dict[str, TextEncoder] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def level(self) -> Level:
+        """The level whose rows it labels."""
+        return self.spec.level
+
+    def score(
+        self,
+        store: str | Path | Store,
+        *,
+        label: str | None = None,
+        labels: LabelTable | None = None,
+        bootstrap: bool = True,
+    ) -> ProbeScore:
+        """Score it on a labelled store, in memory that stays flat.
+
+        Args:
+            store: The store, extracted with the settings of the one that it was fitted on.
+            label: The column with the labels; None for the one that it was fitted on.
+            labels: A file or frame with the labels; see `fit_probe`.
+            bootstrap: Whether to give confidence intervals.
+
+        Raises:
+            UserError: The store has other features or no labels.
+            StoreError: A part is missing or damaged.
+        """
+        opened = as_store(store)
+        self.spec.find_in(opened, mine=self._mine)
+        found = select_rows(opened, self.level, self.spec.feature, label or self.label, labels=labels)
+        if not len(found.rows):
+            raise UserError(f"{opened.path}: no row at level {self.level} has a label; there is nothing to score")
+        theirs, mine = found.labels, self.probe.classes_
+        if theirs is not None and (theirs.dtype.kind == "U") != (mine.dtype.kind == "U"):
+            source = label_source(opened, label or self.label, labels)
+            examples = f"{theirs.tolist()[0]!r}, those of {self._mine} such as {mine.tolist()[0]!r}"
+            raise UserError(f"{source} holds labels such as {examples}; use one kind")
+        chosen = found.has_vector
+        documents = None if self.level is Level.SENTENCE else found.documents[chosen]
+        stream = StoreStream(opened, self.level, self.spec.feature, rows=found.rows[chosen], documents=documents)
+        return score_labelled(self.probe, stream, found, self.level, bootstrap=bootstrap)
+
+    def predict(self, store: str | Path | Store) -> pl.DataFrame:
+        """Label the rows of a store.
+
+        Returns:
+            A row for each row of the level, in order: `doc_id`; `word_index` and `word`, or `token_index` and `token`;
+            `prediction`; and `probability`, which is null for heads that have none. Both are null in rows that have
+            no vector.
+
+        Raises:
+            UserError: The store has other features.
+            StoreError: A part is missing or damaged.
+        """
+        opened = self._checked(store)
+        return pl.concat(self._frames(opened))
+
+    def predict_to(self, store: str | Path | Store, path: str | Path, *, overwrite: bool = False) -> Written:
+        """Label the rows of a store and write them as Parquet, shard by shard; see `predict` for the columns.
+
+        Args:
+            store: The store.
+            path: The file; it is there whole or not at all.
+            overwrite: Replace a file that stands there.
+
+        Raises:
+            UserError: The store has other features, or the file is there.
+            StoreError: A part is missing or damaged.
+            RunError: The system refused a write.
+        """
+        out = check_output(path, overwrite=overwrite)
+        opened = self._checked(store)
+        return write_frames(self._frames(opened), schema_of(self.probe, opened, self.level), out)
+
+    def predict_texts(self, texts: Iterable[str], *, device: str = "auto") -> pl.DataFrame:
+        """Label texts in memory, encoded as the probe's features were; each text is a document of its own.
+
+        The encoder is loaded once. For more than a few thousand texts use `predict_input`.
+
+        Returns:
+            The columns of `predict`; `doc_id` is the text's number.
+
+        Raises:
+            UserError: The model is not there, or not the same any more, or `texts` does not hold strings alone.
+        """
+        # What encodes is imported where it is used: scoring and fitting linear heads need no torch.
+        from bertfeat.extraction.embedding import TextEncoder, documents_of
+
+        documents = documents_of(texts)
+        if not documents:
+            raise UserError("texts is empty; pass one text or more")
+        if device not in self._encoders:
+            self._check_model()
+            self._encoders[device] = TextEncoder(self.spec.extract_config(device=device))
+        table = self._encoders[device].encode(documents)[self.level]
+        return predict_table(self.probe, table, self.spec, first_tokens=self.first_tokens)
+
+    def predict_input(
+        self,
+        inputs: str | Path | Sequence[str | Path],
+        path: str | Path,
+        *,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> Written:
+        """Label a corpus: extract it with the probe's own settings, predict, and write Parquet; see `predict_to`.
+
+        The features stand in a folder beside the output for as long as this runs.
+
+        Args:
+            inputs: Files, globs, or `-` for standard input.
+            path: The file to write.
+            overwrite: Replace a file that stands there.
+            progress: Told of the extraction.
+            **settings: How to read the corpus (`text_column`, `format`, `id_column`, ...) and where to compute
+                (`device`, `workers`).
+
+        Raises:
+            UserError: The inputs or settings cannot be used, the model is not the same any more, or the file is there.
+            RunError: The run failed; nothing is left.
+        """
+        from bertfeat.extraction.run import extract
+
+        out = check_output(path, overwrite=overwrite)
+        config = self.spec.extract_config(**settings)
+        self._check_model()
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
+            store = extract(inputs, Path(folder) / "features", config, progress=progress)
+            written = self.predict_to(store, out, overwrite=overwrite)
+            return written._replace(n_set_aside=store.manifest["totals"]["n_bad_rows"])
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Save as safetensors and JSON.
+
+        Args:
+            folder: A folder that is not there yet.
+            overwrite: Replace a probe that stands there.
+
+        Raises:
+            UserError: Something stands there.
+            RunError: The system refused a write.
+        """
+        extra = {
+            "spec": self.spec.to_dict(),
+            "label": self.label,
+            "first_tokens": self.first_tokens,
+            "training": self.training,
+        }
+        target = local_path(folder, "a probe")
+        save_head(self.probe, target, extra, overwrite=overwrite)
+        self.name = target.absolute().name
+
+    def summary(self) -> dict[str, Any]:
+        """Return what it is and how it was trained, as JSON values."""
+        return {
+            "head": self.probe.head,
+            "params": self.probe.get_params(),
+            "level": str(self.level),
+            "feature": self.spec.feature,
+            "label": self.label,
+            "first_tokens": self.first_tokens,
+            "model": self.spec.model,
+            "layers": list(self.spec.layers),
+            "pooling": self.spec.pooling,
+            "classes": self.probe.classes_.tolist(),
+            **self.training,
+        }
+
+    @property
+    def _mine(self) -> str:
+        return f"probe {self.name}"
+
+    def _checked(self, store: str | Path | Store) -> Store:
+        opened = as_store(store)
+        self.spec.find_in(opened, mine=self._mine)
+        return opened
+
+    def _frames(self, store: Store) -> Iterator[pl.DataFrame]:
+        return predicted_frames(self.probe, store, self.level, self.spec.feature, first_tokens=self.first_tokens)
+
+    def _check_model(self) -> None:
+        """Refuse a model whose weights or tokenizer are not those of the features."""
+        from bertfeat.encoder.checkpoint import open_checkpoint
+
+        info = open_checkpoint(self.spec.model, self.spec.revision).info()
+        self.spec.require_model(info, mine=self._mine)
+
+
+def load_probe(folder: str | Path) -> FittedProbe:
+    """Load a probe that was saved.
+
+    Raises:
+        UserError: There is none, or it is damaged.
+
+    Example:
+        >>> from bertfeat import extract, fit_probe
+        >>> store = extract("examples/data/wnut17_dev.conll", tmp / "features", levels="word", layers="-1")
+        >>> fit_probe(store, "label", level="word", head="centroid").save(tmp / "probe")
+        >>> load_probe(tmp / "probe").score(store).metric
+        'entity_f1'
+    """
+    probe, extra = load_head(local_path(folder, "a probe"))
+    try:
+        kept = decode(_Kept, extra)
+        if kept.first_tokens and kept.spec.level is not Level.TOKEN:
+            raise ValueError(f"first_tokens: true at level {kept.spec.level}")
+    except ValueError as error:
+        raise UserError(f"{folder}: what the probe says of its features is damaged ({error}); fit it again") from None
+    return FittedProbe(
+        probe, kept.spec, kept.label, kept.first_tokens, dict(kept.training), Path(folder).absolute().name
+    )
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a saved probe keeps beside its head; see `FittedProbe`."""
+
+    spec: FeatureSpec
+    label: str
+    first_tokens: bool
+    training: Mapping[str, Any]
+
+
+def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:
+    """Check, before a fit, that a probe can be saved to a folder afterwards.
+
+    Raises:
+        UserError: Something stands there, or no folder can be made there.
+    """
+    target = local_path(folder, "a probe")
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise UserError(f"{target}: not a folder; choose another --output")
+    check_parents(target)
+    # What else stands there must be a probe and nothing but it; saving would refuse anything else.
+    check_target(target, overwrite=True)
+    if not overwrite and target.is_dir() and any(target.iterdir()):
+        raise UserError(f"{target}: a probe stands there; choose another --output, or pass --overwrite")
+
+
+def as_store(store: str | Path | Store) -> Store:
+    """Open a store that is named by its folder."""
+    return store if isinstance(store, Store) else open_store(store)

@@ -1,0 +1,133 @@
+"""The result of a sweep: a row for each feature, as a table, JSON and a plot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertfeat.errors import UserError
+from bertfeat.probes.outputs import check_parents
+from bertfeat.replacement import recover, written_aside
+from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
+from bertfeat.reports.reportfiles import write_whole
+from bertfeat.reports.tables import text_table, write_csv
+from bertfeat.storage import local_path
+from bertfeat.store.files import write_errors
+
+_FILES = {"table.csv", "result.json", "plot.png", "plot.svg"}
+_HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """The scores of one feature.
+
+    Attributes:
+        feature: The feature, or a mix of layers.
+        layers: Its layers.
+        dim: Its width.
+        metric: The score.
+        score: The mean over seeds.
+        deviation: The deviation over seeds; None of one alone.
+        low: The lower end of the bootstrap interval of the first seed's score; None where the score has none.
+        high: Its upper end.
+        seconds: What reading and fitting took.
+        values: The score of each seed.
+        mixes: What a mix has learned with each seed: the layers' weights, and gamma.
+    """
+
+    feature: str
+    layers: tuple[int, ...]
+    dim: int
+    metric: str
+    score: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+    seconds: float
+    values: tuple[float, ...]
+    mixes: tuple[dict[str, Any], ...] = ()
+
+    def cells(self) -> list[object]:
+        """Return the cells of its line in a table."""
+        layers = " ".join(map(str, self.layers))
+        numbers = [self.score, self.deviation, self.low, self.high, self.seconds]
+        return [self.feature, layers, self.dim, self.metric, *numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The scores of a head on each feature, layers first, and how they came about, as JSON values."""
+
+    rows: tuple[SweepRow, ...]
+    settings: dict[str, Any]
+
+    @property
+    def best(self) -> SweepRow:
+        """The row with the best score; the first of equals."""
+        return max(self.rows, key=lambda row: row.score)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        rows = [{**asdict(row), "layers": list(row.layers)} for row in self.rows]
+        return {**self.settings, "best": self.best.feature, "rows": json.loads(json.dumps(rows))}
+
+    def table(self) -> str:
+        """Return the scores as a table of plain text."""
+        return text_table(_HEADERS, [row.cells() for row in self.rows])
+
+    def write(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written.
+
+        Raises:
+            UserError: The folder holds something else, or matplotlib is not installed.
+            RunError: The system refused a write; what stood there still does.
+        """
+        out = check_folder(folder, overwrite=overwrite)
+        with write_errors(out.parent, out.name), written_aside(out) as new:
+            write_csv(new / "table.csv", _HEADERS, [row.cells() for row in self.rows])
+            plot_layer_scores(self._series(), new / "plot")
+            write_whole(new / "result.json", (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        return out
+
+    def _series(self) -> LayerScores:
+        by_seeds = any(row.deviation is not None for row in self.rows)
+        n_seeds = len(self.rows[0].values)
+        single = {row.layers[0]: row for row in self.rows if row.feature.startswith("layer_")}
+        others = {row.feature: row for row in self.rows if not row.feature.startswith("layer_")}
+        return LayerScores(
+            metric=self.rows[0].metric,
+            layers={layer: _bar(row) for layer, row in single.items()},
+            combinations={name: _bar(row) for name, row in others.items()},
+            bars=f"standard deviation over {n_seeds} seeds" if by_seeds else "95 % bootstrap interval",
+            title=f"{self.settings['head']} on {self.settings['label']}, {self.settings['level']} level",
+        )
+
+
+def _bar(row: SweepRow) -> ScoreBar:
+    if row.deviation is not None:
+        return ScoreBar.of(row.score, row.deviation)
+    return ScoreBar(row.score, row.low, row.high)
+
+
+def check_folder(folder: str | Path, *, overwrite: bool) -> Path:
+    """Return a folder for a sweep's files, which need not be there yet.
+
+    Raises:
+        UserError: Something stands there that is no sweep, or a sweep and it is not to be replaced, or no folder can be
+            made there.
+    """
+    out = local_path(folder, "a sweep")
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UserError(f"{out}: not a folder; choose another --output")
+    check_parents(out)
+    with write_errors(out.parent, out.name):
+        recover(out)
+    entries = {entry.name for entry in out.iterdir()} if out.is_dir() else set()
+    if foreign := sorted(entries - _FILES):
+        raise UserError(f"{out}: not empty and no sweep (it has {foreign[0]}); choose another --output")
+    if entries and not overwrite:
+        raise UserError(f"{out}: a sweep stands there; choose another --output, or pass --overwrite")
+    return out

@@ -1,0 +1,108 @@
+"""Rows of a store that were found: their columns, their documents' columns, and what stands around them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from bertfeat.config import Level
+from bertfeat.errors import UserError
+from bertfeat.records import IntArray
+from bertfeat.search.filters import SURFACES, filter_columns
+from bertfeat.search.kwic import Context, context_of
+from bertfeat.store.reader import Store
+
+DEFAULT_COLUMNS = {
+    Level.SENTENCE: ("doc_id", "text"),
+    Level.WORD: ("doc_id", "word_index", "word", "char_start", "char_end"),
+    Level.TOKEN: ("doc_id", "token_index", "token", "char_start", "char_end"),
+}
+
+
+class HitRows:
+    """Looks up rows of a store's level, with columns of their documents where the sentence level is stored too."""
+
+    def __init__(self, store: Store, level: Level) -> None:
+        self.store = store
+        self.level = level
+        self._own, self._others = filter_columns(store, level)
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Refuse columns that cannot be handed out.
+
+        Raises:
+            UserError: There is no such column, or it holds vectors.
+        """
+        for name in names:
+            if name not in self._own and name not in self._others:
+                there = ", ".join([*self._own, *self._others])
+                raise UserError(f"{self.store.path}: no column {name!r} at level {self.level}; columns are {there}")
+
+    def columns(self, rows: IntArray, names: Sequence[str]) -> pl.DataFrame:
+        """Return columns of some rows of the level, in the order asked for.
+
+        Raises:
+            UserError: There is no such column.
+            StoreError: A part is missing or damaged.
+        """
+        self.check_columns(names)
+        own = [name for name in names if name in self._own]
+        others = [name for name in names if name not in self._own]
+        if not others:
+            return self.store.rows(self.level, rows, own)
+        frame = self.store.rows(self.level, rows, list(dict.fromkeys(["doc_id", *own])))
+        return frame.hstack(self._of_documents(frame["doc_id"], others)).select(names)
+
+    def contexts(self, rows: IntArray, width: int = 40) -> list[Context]:
+        """Return each row, a word or a token, with `width` columns of its text on either side.
+
+        The text is the document's where the sentence level is stored too, else the words around joined by blanks.
+
+        Raises:
+            StoreError: A part is missing or damaged.
+        """
+        if Level.SENTENCE in self.store.levels:
+            return self._from_texts(rows, width)
+        return self._from_neighbours(rows, width)
+
+    @functools.cached_property
+    def _documents(self) -> pl.DataFrame:
+        """The row of each document at sentence level."""
+        return self.store.polars(Level.SENTENCE, ["doc_id"]).with_row_index("_row")
+
+    def _of_documents(self, doc_ids: pl.Series, names: Sequence[str]) -> pl.DataFrame:
+        asked = pl.DataFrame({"doc_id": doc_ids}).join(self._documents, on="doc_id", how="left", maintain_order="left")
+        numbers, place = np.unique(asked["_row"].to_numpy(), return_inverse=True)
+        return self.store.rows(Level.SENTENCE, numbers.astype(np.int64), names)[place]
+
+    def _from_texts(self, rows: IntArray, width: int) -> list[Context]:
+        names = [name for name in ("text", "text_pair") if name in (*self._own, *self._others)]
+        spans = [name for name in ("char_start", "char_end", "segment") if name in self._own]
+        contexts = []
+        for row in self.columns(rows, [*names, *spans]).iter_rows(named=True):
+            text = row["text_pair"] if row.get("segment") else row["text"]
+            contexts.append(context_of(text, row["char_start"], row["char_end"], width))
+        return contexts
+
+    def _from_neighbours(self, rows: IntArray, width: int) -> list[Context]:
+        # A word takes a column and a blank another.
+        reach = width // 2 + 1
+        wanted = np.unique(np.add.outer(rows, np.arange(-reach, reach + 1)))
+        wanted = wanted[(wanted >= 0) & (wanted < self.store.n_rows(self.level))]
+        surface = SURFACES[self.level]
+        names = ["doc_id", surface, *(["is_special"] if self.level is Level.TOKEN else [])]
+        frame = self.store.rows(self.level, wanted, names)
+        doc_ids, words = frame["doc_id"].to_list(), frame[surface].to_list()
+        hidden = frame["is_special"].to_list() if "is_special" in names else [False] * len(words)
+        contexts = []
+        for at in np.searchsorted(wanted, rows).tolist():
+            first, last = np.searchsorted(wanted, [wanted[at] - reach, wanted[at] + reach + 1]).tolist()
+            near = [n for n in range(first, last) if doc_ids[n] == doc_ids[at] and not hidden[n]]
+            left = "".join(words[n] + " " for n in near if n < at)
+            right = "".join(" " + words[n] for n in near if n > at)
+            text = left + words[at] + right
+            contexts.append(context_of(text, len(left), len(left) + len(words[at]), width))
+        return contexts

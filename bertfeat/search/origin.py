@@ -1,0 +1,132 @@
+"""Where an index comes from: the store and the feature that `index.json` names, and the way back to that store."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from bertfeat.errors import UserError
+from bertfeat.extraction.plan import MODEL_NAMES, hash_fields
+from bertfeat.search.queryvectors import gives_words
+from bertfeat.storage import as_path, is_url
+from bertfeat.store.decoding import decode
+from bertfeat.store.provenance import FeatureSpec
+from bertfeat.store.reader import Store, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The store that an index was built from.
+
+    Attributes:
+        spec: The feature.
+        store: The store's absolute path, or its URL, when the index was built.
+        relative: The path as seen from the index's folder, so that both can be moved together; empty for a URL.
+        plan_hash: The store's plan.
+        n_rows: The rows of the level, those without a vector included.
+        rows_digest: The digest of the rows that the index holds.
+        given_words: Whether the corpus came as words.
+    """
+
+    spec: FeatureSpec
+    store: str
+    relative: str
+    plan_hash: str
+    n_rows: int
+    rows_digest: str
+    given_words: bool
+
+    @classmethod
+    def of(cls, store: Store, spec: FeatureSpec, index: Path, rows_digest: str) -> Self:
+        """Describe a store as the origin of an index at `index`.
+
+        Raises:
+            StoreError: The store was copied without its plan.
+        """
+        path = store.path.resolve() if isinstance(store.path, Path) else store.path
+        return cls(
+            spec=spec,
+            store=str(path),
+            relative=os.path.relpath(path, index.resolve()) if isinstance(path, Path) else "",
+            plan_hash=store.manifest["plan_hash"],
+            n_rows=store.n_rows(spec.level),
+            rows_digest=rows_digest,
+            given_words=gives_words(store),
+        )
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], index: Path) -> Self:
+        """Read what `to_json` wrote.
+
+        Args:
+            values: The values.
+            index: The index's folder, for messages.
+
+        Raises:
+            UserError: A field is missing, unknown, or of another type.
+        """
+        try:
+            return decode(cls, dict(values))
+        except ValueError as error:
+            raise UserError(f"{index}: index.json: source: {error}; build the index again") from None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return dataclasses.asdict(self) | {"spec": self.spec.to_dict()}
+
+    def find_store(self, index: Path, override: str | Path | Store | None = None) -> Store:
+        """Open the store that an index was built from.
+
+        Args:
+            index: The index's folder.
+            override: Where the store lies now; by default where it was, seen from the index or from the root.
+
+        Raises:
+            UserError: It is not there, or is another one.
+        """
+        if override is not None:
+            return self.check_store(override if isinstance(override, Store) else open_store(override), index)
+        places = [as_path(self.store)]
+        if not is_url(self.store):
+            places = list(dict.fromkeys([Path(os.path.normpath(index.resolve() / self.relative)), *places]))
+        errors: list[UserError] = []
+        for place in places:
+            try:
+                if place.exists():
+                    return self.check_store(open_store(place), index)
+            except UserError as error:
+                errors.append(error)
+            except (OSError, ValueError):
+                # A path that the system cannot look up, such as one with a name of 300 letters.
+                continue
+        if errors:
+            raise errors[0]
+        raise UserError(
+            f"{index}: its store is not at {self.store} any more; pass --store with the place where it lies now"
+        )
+
+    def check_store(self, store: Store, index: Path) -> Store:
+        """Refuse a store that is not the one that an index was built from.
+
+        Raises:
+            UserError: It holds another feature, or other rows.
+        """
+        here = self.plan_hash_of(store)
+        spec = self.spec.find_in(store, mine=f"index {index}").under_name_of(self.spec)
+        if (here, spec, store.n_rows(spec.level)) != (self.plan_hash, self.spec, self.n_rows):
+            raise UserError(
+                f"{store.path}: is not the store that {index} was built from, or has changed since (plan {here[:12]}…, "
+                f"not {self.plan_hash[:12]}…); run bertfeat index update if rows were added, else build the index again"
+            )
+        return store
+
+    def plan_hash_of(self, store: Store) -> str:
+        """Return the hash of a store's plan, had its model been given by the name that this origin knows."""
+        here: str = store.manifest["plan_hash"]
+        if here == self.plan_hash:
+            return here
+        return hash_fields({**store.plan.fields, **{name: getattr(self.spec, name) for name in MODEL_NAMES}})

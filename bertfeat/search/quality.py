@@ -1,0 +1,143 @@
+"""How good an index is: recall against exact search, speed, and the measures of a retrieval set."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.ann.evaluation import recall_at, retrieval_metrics
+from bertfeat.ann.exact import exact_scores, exact_search
+from bertfeat.ann.vectorparts import sample_positions
+from bertfeat.errors import UserError
+from bertfeat.records import IntArray
+from bertfeat.search.index import Index
+from bertfeat.search.qrels import Qrels, read_qrels
+from bertfeat.search.queryfiles import QueryFile
+from bertfeat.search.storevectors import StoreParts
+
+RECALL_KS = (1, 10, 100)
+_RETRIEVED = 100
+_TIMED_K = 10
+
+
+def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dict[str, Any]:
+    """Measure the recall of an index against exact search, and how many queries it answers in a second.
+
+    The queries are vectors of the index itself, drawn at random; each is left out of its own hits. A hit as close as
+    the last true one counts, whatever its position.
+
+    Returns:
+        `n_queries`, `recall@K` for K of 1, 10 and 100 (None where the index holds no more than K vectors),
+        `queries_per_s` for 10 hits each, and `ms_per_query` of queries that come one at a time.
+
+    Raises:
+        UserError: The index holds one vector alone or none, or its store is not there.
+    """
+    if index.n_vectors < 2:
+        raise UserError(f"{index.path}: holds {index.n_vectors} vectors; recall needs 2 or more")
+    if n_queries < 1:
+        raise UserError(f"--n-queries {n_queries} is below 1")
+    source = StoreParts(index.store, index.level, index.spec.feature)
+    own = sample_positions(source.n_vectors, n_queries, seed)
+    queries = index.vectors(own)
+    ks = [k for k in RECALL_KS if k < index.n_vectors]
+    true_scores, truth = exact_search(source, queries, max(ks), index.metric, index.transform, exclude=own)
+    recalls: dict[str, float | None] = dict.fromkeys(f"recall@{k}" for k in RECALL_KS)
+    for k in ks:
+        # An index looks farther for more, so each K is a search of its own; one more, for the query itself.
+        found = _without(index.nearest(queries, k + 1)[1], own)
+        scores = exact_scores(source, queries, found, index.metric, index.transform)
+        recalls[f"recall@{k}"] = recall_at(
+            found, truth, k, found_scores=scores, truth_scores=true_scores, metric=index.metric
+        )
+    k = min(_TIMED_K, index.n_vectors)
+    started = time.perf_counter()
+    index.nearest(queries, k)
+    seconds = max(time.perf_counter() - started, 1e-9)
+    return {
+        "n_queries": len(own),
+        **recalls,
+        "queries_per_s": len(own) / seconds,
+        "ms_per_query": _alone_ms(index, queries, k),
+    }
+
+
+def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> dict[str, Any]:
+    """Measure how an index serves a retrieval set: nDCG@10, MRR@10 and recall@100, as trec_eval and BEIR define them.
+
+    Queries without a judgement are not searched for; a judged query that the file does not have counts 0.
+
+    Returns:
+        `n_queries`, `n_missing` (judged queries that the file lacks), and the measures.
+
+    Raises:
+        UserError: A file cannot be read, no query of the file is judged, or the index has none of the documents.
+    """
+    judged = read_qrels(qrels)
+    _check_documents(index, judged, qrels)
+    ranked: dict[str, list[str]] = {}
+    for batch in QueryFile(queries).batches():
+        asked = [query for query in batch if str(query.query_id) in judged]
+        if asked:
+            found = _rankings(index, [query.text for query in asked], [query.name for query in asked])
+            ranked |= dict(zip([str(query.query_id) for query in asked], found, strict=True))
+    if not ranked:
+        raise UserError(f"{qrels}: judges none of the queries of {queries}; ids there are like {_some(judged)}")
+    measures = retrieval_metrics(ranked, judged, ks=(10, _RETRIEVED))
+    wanted = ("ndcg@10", "mrr@10", f"recall@{_RETRIEVED}")
+    return {"n_queries": len(ranked), "n_missing": len(judged.keys() - ranked.keys())} | {
+        name: measures[name] for name in wanted
+    }
+
+
+def _check_documents(index: Index, judged: Qrels, qrels: str | Path) -> None:
+    """Refuse judgements of other documents: all that was found would count as wrong.
+
+    Raises:
+        UserError: There is none of the judged documents in the store.
+    """
+    wanted = {document for grades in judged.values() for document in grades}
+    doc_ids = index.store.polars(index.level, ["doc_id"])["doc_id"].unique()
+    if wanted.isdisjoint(map(str, doc_ids.to_list())):
+        raise UserError(
+            f"{qrels}: judges none of the documents of {index.store.path}; ids there are like {_some(doc_ids.sort())}, "
+            f"here {_some(sorted(wanted))}; extract with the --id-column that has these"
+        )
+
+
+def _rankings(index: Index, texts: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+    """Return the ids of the documents found for each text, best first, as texts."""
+    k = min(_RETRIEVED, index.n_vectors)
+    frame = index.search(index.encode(texts, names), k, columns=["doc_id"])
+    ranked: list[list[str]] = [[] for _ in texts]
+    for query, doc_id in zip(frame["query"].to_list(), frame["doc_id"].to_list(), strict=True):
+        ranked[query].append(str(doc_id))
+    return ranked
+
+
+def _without(positions: IntArray, own: IntArray) -> IntArray:
+    """Take each query's own position out of its hits (n, k), and its last hit where that is not among them."""
+    is_own = positions == own[:, None]
+    is_own[~is_own.any(axis=1), -1] = True
+    others: IntArray = positions[~is_own].reshape(len(positions), -1)
+    return others
+
+
+def _alone_ms(index: Index, queries: npt.NDArray[Any], k: int) -> float:
+    """Return the milliseconds that a query alone takes, the median of some."""
+    times = []
+    for query in queries[:50]:
+        started = time.perf_counter()
+        index.nearest(query[None], k)
+        times.append(time.perf_counter() - started)
+    return float(np.median(times) * 1000)
+
+
+def _some(ids: Iterable[object]) -> str:
+    return ", ".join(map(repr, itertools.islice(ids, 3)))

@@ -1,0 +1,98 @@
+"""Queries from a file: one a line, or a table with texts and ids."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from bertfeat.config import BadRows, CorpusFormat, ExtractConfig
+from bertfeat.corpus import Corpus, ScannedRow, cut_shards, resolve_inputs
+from bertfeat.corpus.linestreams import open_stream, read_lines
+from bertfeat.errors import InputError
+from bertfeat.records import DocId, Document, InputFile
+
+_ID_COLUMNS = ("id", "_id", "query_id")
+_TABLES = {CorpusFormat.JSONL, CorpusFormat.CSV, CorpusFormat.TSV, CorpusFormat.PARQUET}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query: its id (the row's number where the file has none), its text, and where it stands, for messages."""
+
+    query_id: DocId
+    text: str
+    name: str
+
+
+class QueryFile:
+    """The queries of a file (.txt, .jsonl, .csv, .tsv, .parquet; also .gz and .zst), checked before the first is used.
+
+    Args:
+        path: The file.
+        text_column: The column with the text.
+        id_column: The column with the id; by default `id`, `_id` or `query_id`, whichever is there, else row numbers.
+        batch_size: How many queries are handed out at once.
+
+    Raises:
+        InputError: The file cannot be read, has no queries, or a row is bad: the message names it.
+    """
+
+    def __init__(
+        self, path: str | Path, *, text_column: str = "text", id_column: str | None = None, batch_size: int = 1024
+    ) -> None:
+        files = resolve_inputs([str(path)])
+        kind = CorpusFormat(files[0].format)
+        if kind not in _TABLES and kind is not CorpusFormat.TXT:
+            raise InputError(f"{kind} holds no queries; give .txt, .jsonl, .csv, .tsv or .parquet", path=str(path))
+        if kind in _TABLES and id_column is None:
+            id_column = next((name for name in _ID_COLUMNS if name in _columns(files[0], kind)), None)
+        # Bad rows are ours to report: what the corpus advises is for extraction.
+        config = ExtractConfig(text_column=text_column, id_column=id_column, bad_rows=BadRows.QUARANTINE)
+        self._corpus = Corpus(files, config)
+        self._batches = cut_shards(_good_rows(self._corpus), lambda _: 1, batch_size, keep_groups=False)
+        self.n_queries = sum(batch.n_rows for batch in self._batches)
+        if not self.n_queries:
+            raise InputError("holds no queries", path=str(path))
+
+    def batches(self) -> Iterator[list[Query]]:
+        """Yield the queries in order, some at a time."""
+        with closing(self._corpus):
+            for batch in self._batches:
+                rows = [row for row in self._corpus.read(batch) if isinstance(row, Document)]
+                yield [Query(row.doc_id, row.text, f"{row.path}:{row.row}: query") for row in rows]
+
+
+def _good_rows(corpus: Corpus) -> Iterator[ScannedRow]:
+    """Yield the rows of a corpus; the first bad one is an error, and so is an id that stands twice."""
+    try:
+        for row in corpus.scan():
+            if row.bad is not None:
+                raise InputError(row.bad.reason, path=row.path, row=row.row)
+            yield row
+    except InputError as error:
+        if "stands twice" not in error.reason:
+            raise
+        reason = error.reason.partition(";")[0]
+        raise InputError(f"{reason}; make ids unique", path=error.path, row=error.row) from None
+
+
+def _columns(file: InputFile, kind: CorpusFormat) -> list[str]:
+    """Return the columns that a table starts with; none where its first row cannot be read, as scanning will find."""
+    if kind is CorpusFormat.PARQUET:
+        with suppress(pl.exceptions.PolarsError):
+            return list(pl.read_parquet_schema(file.path))
+        return []
+    with closing(open_stream(file)) as stream:
+        first = next((line for _, _, line in read_lines(stream, 0, 1)), b"")
+    try:
+        if kind is CorpusFormat.JSONL:
+            return list(json.loads(first))
+        return next(csv.reader([first.decode()], delimiter="\t" if kind is CorpusFormat.TSV else ","), [])
+    except (ValueError, TypeError, csv.Error):
+        return []

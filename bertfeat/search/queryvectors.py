@@ -1,0 +1,165 @@
+"""Queries as vectors: texts, words in context and tokens, encoded exactly as the rows of a store were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.config import Combine, CorpusFormat, Level
+from bertfeat.errors import UserError
+from bertfeat.records import Document, LevelTable
+from bertfeat.search.filters import SURFACES
+from bertfeat.search.wordqueries import covered_row, parse_marked
+from bertfeat.store.provenance import FeatureSpec
+from bertfeat.store.reader import Store
+
+if TYPE_CHECKING:
+    from bertfeat.extraction.embedding import TextEncoder
+
+# The rows of so many texts are in memory at once.
+_ENCODED_AT_ONCE = 1024
+_WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedQueries:
+    """Queries as vectors, float (n_queries, dim) of the stored type, and the word or token that each asks for."""
+
+    vectors: npt.NDArray[Any]
+    surfaces: tuple[str | None, ...]
+
+
+def gives_words(store: Store) -> bool:
+    """Tell whether a store's corpus came as words and not as running text.
+
+    Raises:
+        StoreError: The store was copied without its plan, which knows.
+    """
+    return bool(store.metadata["is_split_into_words"]) or any(
+        file.format in _WORD_FORMATS for file in store.plan.inputs
+    )
+
+
+class QueryEncoder:
+    """Encodes queries as the rows of a feature; the model is loaded on first use.
+
+    At sentence level a query is a text. At word and token level it is a text in which brackets mark a word, as in
+    `He sat on the [bank] of the river`; the vector is that of the first word or token that they cover.
+
+    Args:
+        spec: The feature.
+        given_words: Whether the store's corpus came as words: texts are then split at blanks.
+        name: What the feature belongs to, for messages.
+    """
+
+    def __init__(self, spec: FeatureSpec, *, given_words: bool, name: str) -> None:
+        self.spec = spec
+        self._given_words = given_words
+        self._name = name
+        self._encoder: TextEncoder | None = None
+
+    def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> EncodedQueries:
+        """Encode queries.
+
+        Args:
+            texts: The queries.
+            names: What each is called in messages; `query 0`, `query 1`, ... by default, or `query`.
+
+        Raises:
+            UserError: A query is no text or has no tokens, marks no word or several; or the model is not the one that
+                the store was made with.
+        """
+        if names is None:
+            names = [f"query {number}" for number in range(len(texts))] if len(texts) > 1 else ["query"]
+        if not len(texts):
+            return EncodedQueries(np.zeros((0, self.spec.dim), self.spec.store_dtype), ())
+        encode = self._sentences if self.spec.level is Level.SENTENCE else self._marked
+        steps = [slice(start, start + _ENCODED_AT_ONCE) for start in range(0, len(texts), _ENCODED_AT_ONCE)]
+        parts = [encode(texts[step], names[step]) for step in steps]
+        return EncodedQueries(
+            np.concatenate([part.vectors for part in parts]), tuple(word for part in parts for word in part.surfaces)
+        )
+
+    def _loaded(self) -> TextEncoder:
+        # Imported where it is used: building and searching by vectors need no torch.
+        from bertfeat.extraction.embedding import TextEncoder
+
+        if self._encoder is None:
+            encoder = TextEncoder(self.spec.extract_config(), given_words=self._given_words)
+            self.spec.require_model(encoder.info, mine=self._name)
+            self._encoder = encoder
+        return self._encoder
+
+    def _sentences(self, texts: Sequence[str], names: Sequence[str]) -> EncodedQueries:
+        rows = self._rows(texts)
+        for number in np.flatnonzero(~rows.valid).tolist():
+            raise UserError(f"{names[number]} {texts[number]!r:.60}: has no tokens to search by; write some text")
+        return EncodedQueries(rows.vectors, (None,) * len(texts))
+
+    def _marked(self, texts: Sequence[str], names: Sequence[str]) -> EncodedQueries:
+        marked = [parse_marked(text, name) for text, name in zip(texts, names, strict=True)]
+        if self._given_words:
+            marked = [query.collapsed() for query in marked]
+        rows = self._rows([query.text for query in marked])
+        what = str(self.spec.level)
+        chosen = []
+        for number, query in enumerate(marked):
+            own = rows.of(number)
+            row = int(own[covered_row(query, rows.starts[own], rows.ends[own], name=names[number], what=what)])
+            if not rows.valid[row]:
+                raise UserError(
+                    f"{names[number]} {query.bracketed!r:.60}: {what} {rows.surfaces[row]!r} has no vector, for the "
+                    "model does not get to see it; shorten the text, or mark another one"
+                )
+            chosen.append(row)
+        return EncodedQueries(rows.vectors[chosen], tuple(rows.surfaces[row] for row in chosen))
+
+    def _rows(self, texts: Sequence[str]) -> _Rows:
+        from bertfeat.extraction.embedding import documents_of
+
+        documents = documents_of(texts, what="queries")
+        if self._given_words:
+            split = [tuple(document.text.split()) for document in documents]
+            documents = [
+                Document(document.index, document.doc_id, " ".join(words), words=words)
+                for document, words in zip(documents, split, strict=True)
+            ]
+        encoder = self._loaded()
+        level = self.spec.level
+        table = encoder.encode(documents)[level]
+        return _Rows(table, _feature_vectors(table, self.spec), SURFACES.get(level))
+
+
+class _Rows:
+    """The rows of encoded texts; special tokens, which stand for no character, are none."""
+
+    def __init__(self, table: LevelTable, vectors: npt.NDArray[Any], surface: str | None) -> None:
+        is_text = np.ones(table.n_rows, np.bool_)
+        if "is_special" in table.columns:
+            is_text = ~np.asarray(table.columns["is_special"], np.bool_)
+        self.vectors = vectors[is_text]
+        self.valid = is_text[is_text] if table.valid is None else table.valid[is_text]
+        self._document = np.asarray(table.columns["doc_id"], np.int64)[is_text]
+        if surface is not None:
+            self.surfaces: list[str] = np.asarray(table.columns[surface], object)[is_text].tolist()
+            self.starts, self.ends = (
+                np.ma.getdata(table.columns[name])[is_text] for name in ("char_start", "char_end")
+            )
+
+    def of(self, document: int) -> npt.NDArray[np.int64]:
+        """Return the numbers of a document's rows."""
+        return np.flatnonzero(self._document == document).astype(np.int64)
+
+
+def _feature_vectors(table: LevelTable, spec: FeatureSpec) -> npt.NDArray[Any]:
+    """Return a feature of encoded rows, (n_rows, dim) of the stored type, as a store of them would give it."""
+    columns = list(table.vectors.values())
+    if not spec.is_added_up:
+        return columns[0]
+    total = np.sum(columns, axis=0, dtype=np.float32)
+    added = total / len(columns) if spec.combine == Combine.MEAN else total
+    return added.astype(columns[0].dtype)

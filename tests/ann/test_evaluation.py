@@ -1,0 +1,162 @@
+"""Recall and the measures of retrieval sets, worked out by hand, and against slow and foreign implementations."""
+
+from __future__ import annotations
+
+from math import log2
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, ndcg_score
+
+from bertfeat.ann.evaluation import query_metrics, recall_at, recall_of_each, retrieval_metrics
+from bertfeat.ann.metrics import Metric
+from bertfeat.errors import UserError
+
+
+def test_recall_is_the_part_of_the_truth_that_was_found():
+    truth = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
+    found = np.array([[2, 9, 1, 3], [5, 6, 7, 9]])
+    assert recall_at(found, truth, 1) == 0.5
+    assert recall_at(found, truth, 2) == 0.75
+    assert recall_at(found, truth, 4) == 0.75
+    assert recall_at(truth[:, ::-1], truth, 4) == 1
+    # The same position in another query's truth is no hit.
+    assert recall_at(truth[::-1], truth, 4) == 0
+
+
+def test_a_tie_with_the_last_of_the_truth_counts():
+    truth, true_scores = np.array([[1, 2, 3]]), np.array([[0.9, 0.8, 0.5]], np.float32)
+    found, scores = np.array([[1, 7, 8]]), np.array([[0.9, 0.5, 0.4999]], np.float32)
+    assert recall_at(found, truth, 3) == pytest.approx(1 / 3)
+    cosine = {"found_scores": scores, "truth_scores": true_scores, "metric": Metric.COSINE}
+    assert recall_at(found, truth, 3, **cosine) == pytest.approx(2 / 3)
+    assert recall_at(found, truth, 2, **cosine) == 0.5
+    distances = {"found_scores": 1 - scores, "truth_scores": 1 - true_scores, "metric": Metric.L2}
+    assert recall_at(found, truth, 3, **distances) == pytest.approx(2 / 3)
+    # Many ties are not worth more than everything, and one position found twice is found once.
+    three = np.full((1, 3), 0.5, np.float32)
+    alike = {"found_scores": three, "truth_scores": three, "metric": Metric.IP}
+    assert recall_at(np.array([[7, 8, 9]]), truth, 3, **alike) == 1
+    assert recall_at(np.array([[7, 7, 9]]), truth, 3, **alike) == pytest.approx(2 / 3)
+    assert recall_at(np.array([[1, 1, 1]]), truth, 3) == pytest.approx(1 / 3)
+
+
+def test_queries_with_fewer_to_find_are_measured_by_those():
+    truth = np.array([[4, -1, -1], [1, 2, 3], [-1, -1, -1]])
+    found = np.array([[4, 9, -1], [3, -1, -1], [5, 6, 7]])
+    assert recall_at(found, truth, 3) == pytest.approx((1 + 1 / 3) / 2)
+    np.testing.assert_allclose(recall_of_each(found, truth, 3), [1, 1 / 3, np.nan])
+    scores = np.where(truth >= 0, 0.5, np.nan)
+    found_scores = np.array([[0.5, 0.5, np.nan], [0.5, np.nan, np.nan], [0.9, 0.9, 0.9]])
+    ties = {"found_scores": found_scores, "truth_scores": scores, "metric": Metric.COSINE}
+    assert recall_at(found, truth, 3, **ties) == pytest.approx((1 + 1 / 3) / 2)
+
+
+def test_recall_that_cannot_be_computed_is_refused():
+    truth = np.array([[1, 2]])
+    for found, k in [(truth[:, :1], 2), (truth, 3), (truth, 0), (np.repeat(truth, 2, axis=0), 2)]:
+        with pytest.raises(UserError, match=f"recall at {k}: found has shape"):
+            recall_at(found, truth, k)
+    with pytest.raises(UserError, match="recall at 2: no query has anything to find"):
+        recall_at(truth, np.full((1, 2), -1), 2)
+    with pytest.raises(ValueError, match="give the scores of both sides and their metric, or none"):
+        recall_at(truth, truth, 2, found_scores=np.ones((1, 2)))
+    with pytest.raises(ValueError, match="give the scores of both sides and their metric, or none"):
+        recall_at(truth, truth, 2, found_scores=np.ones((1, 2)), truth_scores=np.ones((1, 2)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.integers(1, 6), st.integers(1, 5))
+def test_recall_is_that_of_sets(data, k, n_queries):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    truth = np.stack([rng.permutation(10)[:6] for _ in range(n_queries)])
+    found = rng.integers(-1, 10, (n_queries, 6))
+    want = [len(set(f[:k].tolist()) & set(t[:k].tolist())) / k for f, t in zip(found, truth, strict=True)]
+    assert recall_at(found, truth, k) == pytest.approx(np.mean(want))
+    # Scores are small whole numbers by position: as close as the k-th is as good.
+    score = rng.integers(0, 4, 10)
+    order = np.argsort(-score, kind="stable")[:6]
+    ranked = np.repeat(order[None], n_queries, axis=0)
+    good = [min(k, sum(score[n] >= score[order[k - 1]] for n in set(f[:k].tolist()) - {-1})) / k for f in found]
+    ties = {"found_scores": np.where(found >= 0, score[found], np.nan), "truth_scores": score[ranked]}
+    assert recall_at(found, ranked, k, **ties, metric=Metric.IP) == pytest.approx(np.mean(good))
+    negated = {name: -values for name, values in ties.items()}
+    assert recall_at(found, ranked, k, **negated, metric=Metric.L2) == pytest.approx(np.mean(good))
+
+
+def test_graded_relevance_as_in_the_textbook_example():
+    # https://en.wikipedia.org/wiki/Discounted_cumulative_gain: 6.861 of 8.740.
+    grades = {"d1": 3, "d2": 2, "d3": 3, "d4": 0, "d5": 1, "d6": 2, "d7": 3, "d8": 2}
+    values = query_metrics(["d1", "d2", "d3", "d4", "d5", "d6"], grades, [6])
+    assert values["ndcg@6"] == pytest.approx(0.785, abs=5e-4)
+    assert values["recall@6"] == pytest.approx(5 / 7)
+    assert values["mrr@6"] == 1
+    assert values["map@6"] == pytest.approx((1 + 1 + 1 + 4 / 5 + 5 / 6) / 7)
+
+
+def test_binary_relevance_by_hand():
+    ranked = {"q1": ["a", "b", "c"], "q2": ["x", "y", "z"], "unjudged": ["a"]}
+    qrels = {"q1": {"b": 1, "c": 1}, "q2": {"n": 1}, "q3": {"a": 1}, "nothing": {"a": 0, "b": -1}}
+    got = retrieval_metrics(ranked, qrels, (1, 2, 10))
+    ideal = 1 + 1 / log2(3)
+    want = {
+        "ndcg@1": 0,
+        "ndcg@2": 1 / log2(3) / ideal,
+        "ndcg@10": (1 / log2(3) + 1 / log2(4)) / ideal,
+        "mrr@1": 0,
+        "mrr@2": 0.5,
+        "mrr@10": 0.5,
+        "recall@1": 0,
+        "recall@2": 0.5,
+        "recall@10": 1,
+        "map@1": 0,
+        "map@2": 0.25,
+        "map@10": (1 / 2 + 2 / 3) / 2,
+    }
+    assert got == pytest.approx({name: value / 3 for name, value in want.items()})
+
+
+def test_odd_grades_and_repeated_documents():
+    # A grade below zero is as good as none; a document that comes again takes up no rank.
+    assert query_metrics(["a", "b", "b", "c"], {"a": -2, "c": 1}, [3])["ndcg@3"] == pytest.approx(1 / log2(4))
+    assert query_metrics(["a", "a", "b"], {"a": 1, "b": 1}, [2])["recall@2"] == 1
+    assert query_metrics([], {"a": 1}) == {"ndcg@10": 0, "mrr@10": 0, "recall@10": 0, "map@10": 0}
+    assert retrieval_metrics({7: [3, 1]}, {7: {1: 2}})["mrr@10"] == 0.5
+    for qrels in ({}, {"q": {}}, {"q": {"a": 0}}):
+        with pytest.raises(UserError, match=f"none of {len(qrels)} queries has a relevant document"):
+            retrieval_metrics({"q": ["a"]}, qrels)
+
+
+def slow_metrics(ranking: list[int], grades: dict[int, int], k: int) -> dict[str, float]:
+    """Follow the definitions rank by rank."""
+    n_relevant = sum(grade >= 1 for grade in grades.values())
+    dcg = ideal = average = first = n_found = 0
+    best = sorted(grades.values())[::-1]
+    for i in range(k):
+        if i < len(best) and best[i] > 0:
+            ideal += best[i] / log2(i + 2)
+        if i < len(ranking) and grades.get(ranking[i], 0) > 0:
+            dcg += grades[ranking[i]] / log2(i + 2)
+            n_found += 1
+            average += n_found / (i + 1)
+            first = first or 1 / (i + 1)
+    values = (dcg / ideal, first, n_found / n_relevant, average / n_relevant)
+    return {f"{name}@{k}": value for name, value in zip(("ndcg", "mrr", "recall", "map"), values, strict=True)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.integers(1, 12))
+def test_the_measures_are_those_of_their_definitions_and_of_scikit_learn(data, k):
+    documents = list(range(9))
+    grades = data.draw(st.dictionaries(st.sampled_from(documents), st.integers(-1, 3), min_size=1))
+    grades[0] = data.draw(st.integers(1, 3))
+    ranking = data.draw(st.permutations(documents))
+    cut = ranking[: data.draw(st.integers(0, 9))]
+    assert query_metrics(cut, grades, [k]) == pytest.approx(slow_metrics(cut, grades, k))
+    gains = np.array([max(grades.get(document, 0), 0) for document in documents])
+    scores = np.array([-ranking.index(document) for document in documents])
+    got = query_metrics(ranking, grades, [k, 9])
+    assert got[f"ndcg@{k}"] == pytest.approx(ndcg_score([gains], [scores], k=k))
+    assert got["map@9"] == pytest.approx(average_precision_score(gains > 0, scores))

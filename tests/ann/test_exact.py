@@ -1,0 +1,305 @@
+"""Exact search is brute force: every score and every position, ties and left-out vectors included."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertfeat.ann import exact
+from bertfeat.ann.exact import exact_scores, exact_search
+from bertfeat.ann.metrics import Metric, parse_metric, true_scores
+from bertfeat.ann.transforms import TransformSpec, fit_transform
+from bertfeat.ann.vectorparts import ArrayParts, all_batches, sample_positions
+from bertfeat.errors import UserError
+
+pytestmark = pytest.mark.numeric
+
+COSINE, IP, L2 = Metric
+
+
+def all_scores(vectors: np.ndarray, queries: np.ndarray, metric: Metric) -> np.ndarray:
+    """Compare every pair in float64: float32 (n_queries, n_vectors)."""
+    x, q = vectors.astype(np.float64), queries.astype(np.float64)
+    if metric is L2:
+        return np.sqrt(((q[:, None] - x[None]) ** 2).sum(-1)).astype(np.float32)
+    scores = (q[:, None] * x[None]).sum(-1)
+    if metric is COSINE:
+        lengths = np.linalg.norm(q, axis=1)[:, None] * np.linalg.norm(x, axis=1)
+        scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
+    return scores.astype(np.float32)
+
+
+def brute_force(vectors, queries, k, metric, *, transform=None, allowed=None, exclude=None):
+    if transform is not None:
+        vectors, queries = transform.apply(vectors), transform.apply(queries)
+    found = np.full((len(queries), k), np.nan, np.float32), np.full((len(queries), k), -1)
+    for i, scores in enumerate(all_scores(vectors, queries, metric)):
+        places = [
+            n for n in range(len(vectors)) if (allowed is None or allowed[n]) and (exclude is None or n != exclude[i])
+        ]
+        places.sort(key=lambda n: (-scores[n] if metric.higher_is_better else scores[n], n))
+        n_hits = min(k, len(places))
+        found[0][i, :n_hits], found[1][i, :n_hits] = scores[places[:k]], places[:k]
+    return found
+
+
+def features(n: int, dim: int = 24, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return (0.5 + rng.normal(size=(n, dim)) @ rng.normal(size=(dim, dim)) / dim).astype(np.float32)
+
+
+def check_search(vectors, queries, k, metric, *, transform=None, source=None, max_bytes=2**28, **narrow):
+    source = ArrayParts(vectors) if source is None else source
+    scores, positions = exact_search(source, queries, k, metric, transform, max_bytes=max_bytes, **narrow)
+    want_scores, want_positions = brute_force(vectors, queries, k, metric, transform=transform, **narrow)
+    assert (scores.dtype, positions.dtype) == (np.float32, np.int64)
+    if transform is None or transform.matrix is None:
+        np.testing.assert_array_equal(positions, want_positions)
+        np.testing.assert_allclose(scores, want_scores, rtol=3e-7, atol=1e-7)
+        return
+    # A product may round otherwise in another block: vectors that are equally close, but for that, may change places.
+    turned, asked = transform.apply(vectors), transform.apply(queries)
+    bound = rounding(turned, asked, metric)
+    np.testing.assert_allclose(scores, want_scores, rtol=0, atol=bound)
+    np.testing.assert_array_equal(positions < 0, want_positions < 0)
+    own = np.take_along_axis(all_scores(turned, asked, metric), positions, axis=1)
+    np.testing.assert_allclose(np.where(positions < 0, np.nan, own), want_scores, rtol=0, atol=bound)
+    for row in positions:
+        assert len(set(row[row >= 0].tolist())) == (row >= 0).sum()
+
+
+def rounding(vectors: np.ndarray, queries: np.ndarray, metric: Metric) -> float:
+    """How far scores can be apart when each number of both sides moves by one unit in the last place, 2^-23 of it."""
+    longest, of_query = (np.linalg.norm(side.astype(np.float64), axis=1).max() for side in (vectors, queries))
+    # By the product rule and Cauchy-Schwarz; a cosine moves with both lengths too. The score itself is rounded once.
+    return 2**-23 * {COSINE: 4 + 1, IP: 3 * longest * of_query, L2: 2 * (longest + of_query)}[metric]
+
+
+@pytest.mark.parametrize(
+    ("metric", "vector", "query", "score"),
+    [
+        (L2, [0, 0], [3, 4], 5),
+        (L2, [100, 200, 300], [103, 204, 312], 13),
+        (L2, [0.1, 0.2, 0.7], [0.1, 0.2, 0.7], 0),
+        (L2, [60000.5, 0.25], [60000.5, 0.25], 0),
+        (IP, [3, 4], [3, 4], 25),
+        (IP, [3, 4], [-4, 3], 0),
+        (IP, [1, 2, 3], [4, -5, 6], 12),
+        (COSINE, [3, 4], [3, 4], 1),
+        (COSINE, [3, 4], [4, 3], 0.96),
+        (COSINE, [0.1, 0.7, 0.2], [-0.3, -2.1, -0.6], -1),
+        (COSINE, [0.1, 0.7, 0.2], [0.2, 1.4, 0.4], 1),
+        (COSINE, [5, 0], [0, 2], 0),
+        (COSINE, [1, 0], [1, 1], 0.5**0.5),
+        (COSINE, [0, 0], [1, 1], 0),
+        (COSINE, [1, 1], [0, 0], 0),
+    ],
+)
+def test_known_scores(metric, vector, query, score):
+    vectors, queries = np.array([vector], np.float32), np.array([query], np.float32)
+    scores, positions = exact_search(ArrayParts(vectors), queries, 1, metric)
+    assert scores[0, 0] == np.float32(score)
+    assert positions[0, 0] == 0
+    assert exact_scores(ArrayParts(vectors), queries, positions, metric)[0, 0] == np.float32(score)
+
+
+@pytest.mark.parametrize("transform", ["none", "center", "whiten", "whiten:10", "pca:10"])
+@pytest.mark.parametrize("metric", list(Metric))
+def test_hits_are_those_of_brute_force(metric, transform, monkeypatch):
+    monkeypatch.setattr(exact, "_MAX_ROWS", 50)
+    vectors, queries = features(400), features(12, seed=1)
+    vectors[300:320] = vectors[100:120]
+    source = ArrayParts(vectors, n_parts=3, batch_size=110)
+    fitted = fit_transform(source, TransformSpec.parse(transform))
+    check_search(vectors, queries, 15, metric, transform=fitted, source=source)
+    allowed = np.random.default_rng(2).random(400) < 0.3
+    exclude = np.arange(100, 112)
+    check_search(vectors, vectors[exclude], 15, metric, transform=fitted, allowed=allowed, exclude=exclude)
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_vectors_in_half_precision(metric):
+    vectors, queries = features(200).astype(np.float16), features(5, seed=1).astype(np.float16)
+    check_search(vectors, queries, 10, metric)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from(list(Metric)), st.integers(1, 40), st.integers(1, 4), st.integers(1, 12))
+def test_ties_and_left_out_vectors(data, metric, n_vectors, dim, k):
+    # Small whole numbers: many pairs score the same, and zero vectors occur.
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    vectors = rng.integers(-2, 3, (n_vectors, dim)).astype(np.float32)
+    queries = rng.integers(-2, 3, (5, dim)).astype(np.float32)
+    source = ArrayParts(vectors, n_parts=data.draw(st.integers(1, 4)), batch_size=data.draw(st.integers(1, 40)))
+    allowed = rng.random(n_vectors) < 0.6 if data.draw(st.booleans()) else None
+    exclude = rng.integers(-1, n_vectors, 5) if data.draw(st.booleans()) else None
+    max_bytes = data.draw(st.sampled_from([1, 700, 2**28]))
+    check_search(vectors, queries, k, metric, source=source, max_bytes=max_bytes, allowed=allowed, exclude=exclude)
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_vectors_closer_to_each_other_than_float32_products_can_tell(metric):
+    # Differences in the last bits of one number: products in float32 order these at random.
+    rng = np.random.default_rng(0)
+    vectors = np.repeat(rng.normal(size=(1, 300)).astype(np.float32), 500, axis=0)
+    vectors[:, 7] = np.float32(0.5) + rng.permutation(500).astype(np.float32) * np.float32(2**-22)
+    check_search(vectors, rng.normal(size=(4, 300)).astype(np.float32), 20, metric)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(1000.0, 0.01), (1e-20, 1e-21), (1e12, 1e11)])
+@pytest.mark.parametrize("metric", list(Metric))
+def test_a_common_mean_and_any_scale(metric, mean, deviation):
+    rng = np.random.default_rng(0)
+    vectors, queries = (rng.normal(mean, deviation, (n, 24)).astype(np.float32) for n in (300, 6))
+    scores, positions = exact_search(ArrayParts(vectors, batch_size=70), queries, 10, metric)
+    want_scores, want_positions = brute_force(vectors, queries, 10, metric)
+    np.testing.assert_array_equal(positions, want_positions)
+    np.testing.assert_allclose(scores, want_scores, rtol=3e-7)
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+@pytest.mark.parametrize("far", [10.0, 1000.0])
+def test_queries_far_from_all_vectors(metric, far):
+    # The distances agree in all but the last bits of float32, and many of them in these too.
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(0, 1e-3, (400, 24)).astype(np.float32)
+    queries = np.concatenate([rng.normal(at, 1, (5, 24)) for at in (-far, far)]).astype(np.float32)
+    for batch_size in (70, 400):
+        check_search(vectors, queries, 10, metric, source=ArrayParts(vectors, batch_size=batch_size))
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_vectors_that_come_closer_all_the_time(metric):
+    queries = np.ones((2, 4), np.float32)
+    steps = np.linspace(0.1, 0.9, 300, dtype=np.float32)[:, None]
+    vectors = np.concatenate([np.ones((300, 2), np.float32), np.repeat(steps, 2, axis=1)], axis=1)
+    for rising in (vectors, vectors[::-1].copy()):
+        check_search(rising, queries, 5, metric, source=ArrayParts(rising, batch_size=40))
+
+
+def test_equal_vectors_come_in_order_of_position():
+    vectors = np.ones((1000, 8), np.float32)
+    for metric in Metric:
+        scores, positions = exact_search(ArrayParts(vectors, batch_size=64), vectors[:3], 10, metric)
+        assert positions.tolist() == [list(range(10))] * 3
+        assert np.unique(scores).tolist() == [{COSINE: 1, IP: 8, L2: 0}[metric]]
+        _, others = exact_search(ArrayParts(vectors), vectors[:3], 4, metric, exclude=np.array([0, 1, 2]))
+        assert others.tolist() == [[1, 2, 3, 4], [0, 2, 3, 4], [0, 1, 3, 4]]
+
+
+def test_fewer_vectors_than_hits():
+    vectors, queries = features(3), features(2, seed=1)
+    scores, positions = exact_search(ArrayParts(vectors), queries, 5, L2)
+    assert (np.sort(positions, axis=1) == [-1, -1, 0, 1, 2]).all()
+    assert (np.isnan(scores) == (positions == -1)).all()
+    assert (positions[:, 3:] == -1).all()
+    for empty in (
+        exact_search(ArrayParts(vectors), queries, 2, IP, allowed=np.zeros(3, bool)),
+        exact_search(ArrayParts(vectors[:0]), queries, 2, COSINE),
+        exact_search(ArrayParts(vectors[:1]), queries, 2, COSINE, exclude=np.zeros(2, np.int64)),
+    ):
+        assert empty[1].tolist() == [[-1, -1], [-1, -1]]
+        assert np.isnan(empty[0]).all()
+    for metric in Metric:
+        assert exact_search(ArrayParts(vectors), queries[:0], 2, metric)[1].shape == (0, 2)
+
+
+@pytest.mark.parametrize("kind", ["random", "equal"])
+def test_working_memory_keeps_to_its_limit(kind):
+    vectors = features(6000, 32) if kind == "random" else np.ones((6000, 32), np.float32)
+    queries = features(400, 32, seed=1)
+    source = ArrayParts(vectors, batch_size=1000)
+    exact_search(source, queries[:2], 10, L2)
+    peaks = []
+    for max_bytes in (2 * 2**20, 2**28):
+        tracemalloc.start()
+        exact_search(source, queries, 10, L2, max_bytes=max_bytes)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    beside = 4 * queries.nbytes + 1000 * 32 * 4 * 2 + 400 * 10 * 12 * 3
+    assert peaks[0] < 2 * 2**20 + beside < peaks[1]
+
+
+@pytest.mark.parametrize("spec", ["none", "center", "whiten:12"])
+def test_scores_of_given_pairs_are_those_of_the_search(spec):
+    vectors, queries = features(300), features(7, seed=1)
+    source = ArrayParts(vectors, n_parts=2, batch_size=90)
+    transform = fit_transform(source, TransformSpec.parse(spec))
+    for metric in Metric:
+        scores, positions = exact_search(source, queries, 20, metric, transform)
+        shuffled = np.random.default_rng(0).permuted(np.arange(20))
+        again = exact_scores(source, queries, positions[:, shuffled], metric, transform)
+        if spec != "whiten:12":
+            np.testing.assert_array_equal(again, scores[:, shuffled])
+        else:
+            bound = rounding(transform.apply(vectors), transform.apply(queries), metric)
+            np.testing.assert_allclose(again, scores[:, shuffled], rtol=0, atol=bound)
+    places = np.array([[5, -1, 5]] * 7)
+    got = exact_scores(source, queries, places, IP)
+    np.testing.assert_array_equal(got[:, 0], all_scores(vectors, queries, IP)[:, 5])
+    np.testing.assert_array_equal(got[:, 2], got[:, 0])
+    assert np.isnan(got[:, 1]).all()
+
+
+def broken(n: int, value: float) -> np.ndarray:
+    vectors = features(20)
+    vectors[n, 3] = value
+    return vectors
+
+
+@pytest.mark.parametrize(
+    ("vectors", "queries", "options", "message"),
+    [
+        (features(20), features(2), {"k": 0}, "k is 0: ask for 1 hit or more"),
+        (features(20), features(2, 23), {}, r"queries of shape \(2, 23\): the index takes \(n_queries, 24\)"),
+        (features(20), features(2)[0], {}, r"queries of shape \(24,\)"),
+        (features(20), broken(9, np.nan), {}, "query 9 holds NaN or infinity"),
+        (features(20), broken(9, np.inf), {}, "query 9 holds NaN or infinity"),
+        (features(20), broken(9, 3e18), {}, r"query 9 has length 3.0e\+18, too large to compare in float32"),
+        (broken(13, np.nan), features(2), {}, "vector 13 holds NaN or infinity"),
+        (broken(13, -3e18), features(2), {}, r"vector 13 has length 3.0e\+18, too large to compare in float32"),
+        (features(20), features(2), {"allowed": np.ones(19, bool)}, r"allowed is bool of shape \(19,\): give bool of"),
+        (features(20), features(2), {"allowed": np.ones(20)}, r"allowed is float64 of shape \(20,\): give bool of"),
+        (features(20), features(2), {"exclude": np.zeros(3, np.int64)}, r"exclude has shape \(3,\): give one position"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(vectors, queries, options, message):
+    with pytest.raises(UserError, match=message):
+        exact_search(ArrayParts(vectors, batch_size=6), queries, metric=L2, **{"k": 3, **options})
+
+
+def test_metrics_have_names_and_a_direction():
+    assert [parse_metric(name) for name in ("cosine", "ip", "l2")] == [COSINE, IP, L2]
+    assert [metric.higher_is_better for metric in Metric] == [True, True, False]
+    for name in ("L2", "euclidean", ""):
+        with pytest.raises(UserError, match=f"metric '{name}': unknown; choose one of cosine, ip, l2"):
+            parse_metric(name)
+
+
+def test_raw_values_become_the_scores_of_the_field():
+    raw = np.array([[25, 0.25, -1e-7, np.nan]], np.float32)
+    np.testing.assert_array_equal(true_scores(raw, L2), np.array([[5, 0.5, 0, np.nan]], np.float32))
+    np.testing.assert_array_equal(true_scores(raw, IP), raw)
+    raw = np.array([1.0000001, -1.0000002, 0.5, np.nan])
+    np.testing.assert_array_equal(true_scores(raw, COSINE), np.array([1, -1, 0.5, np.nan], np.float32))
+    assert {true_scores(raw, metric).dtype for metric in (COSINE, IP)} == {np.dtype(np.float32)}
+
+
+def test_parts_cover_all_vectors_and_samples_are_the_same_each_time():
+    vectors = features(101)
+    source = ArrayParts(vectors, n_parts=7, batch_size=6)
+    batches = list(all_batches(source))
+    assert [n for part in source.parts for n in part] == list(range(101))
+    assert [n for batch in batches for n in batch.positions] == list(range(101))
+    np.testing.assert_array_equal(np.concatenate([batch.vectors for batch in batches]), vectors)
+    sample = sample_positions(101, 30)
+    assert len(set(sample.tolist())) == 30
+    assert (np.diff(sample) > 0).all()
+    assert set(sample.tolist()) <= set(range(101))
+    np.testing.assert_array_equal(sample, sample_positions(101, 30))
+    assert (sample != sample_positions(101, 30, seed=1)).any()
+    assert sample_positions(101, 500).tolist() == list(range(101))

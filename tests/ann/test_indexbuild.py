@@ -1,0 +1,461 @@
+"""Building: the index faiss would make of it, within its memory, and the same one wherever a build is killed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from bertfeat.ann import budget
+from bertfeat.ann.budget import Shape, check_growth, check_memory, ladder, plan_memory, size
+from bertfeat.ann.buildsettings import BuildSettings
+from bertfeat.ann.filling import CHECKPOINT
+from bertfeat.ann.indexbuild import build, plan_build
+from bertfeat.ann.indexfiles import read_index
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
+from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.ann.vectorparts import ArrayParts, sample_positions
+from bertfeat.errors import RunError, UserError
+from tests.support.places import ROOT
+from tests.support.search_vectors import CountedParts, MadeParts, brute_force, mixture, recall
+
+N, DIM = 2500, 16
+VECTORS = mixture(N, DIM)
+CENTER = TransformSpec.parse("center")
+
+# Every way of filling: codes, lists, both of a refinement, a graph, blocks of codes; with and without a transform.
+KINDS = ["Flat", "SQ8", "IVF16,Flat", "IVF16,SQ8,RFlat", "IVF16_HNSW8,SQfp16", "HNSW8,SQ8", "IVF16,PQ8x4fs", "PCA8,SQ4"]
+
+
+def settings(index: str, **changes) -> BuildSettings:
+    values = {"index": index, "transform": CENTER, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60}
+    return BuildSettings(**{**values, **changes})
+
+
+def source(**kwargs) -> ArrayParts:
+    return ArrayParts(VECTORS, **{"n_parts": 4, "batch_size": 170, **kwargs})
+
+
+@pytest.fixture(autouse=True)
+def quick(no_fsync):
+    before = faiss.omp_get_max_threads()
+    yield
+    faiss.omp_set_num_threads(before)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("text", KINDS)
+def test_it_is_the_index_that_faiss_makes(text, tmp_path):
+    asked = settings(text, metric=Metric.L2)
+    result = build(source(), tmp_path, asked)
+    faiss.omp_set_num_threads(1)
+    transform = fit_transform(source(), CENTER)
+    prepared = prepare(VECTORS, transform, Metric.L2)
+    plan = plan_build(N, DIM, asked)[0]
+    index = plan.info.make()
+    index.train(prepared[sample_positions(N, plan.n_training, 0)])
+    index.add(prepared)
+    built = read_index(result.path)
+    if "HNSW8,SQ8" not in text:
+        assert np.array_equal(faiss.serialize_index(built), faiss.serialize_index(index))
+    # A graph has levels drawn by other lots than those of faiss; it is as good.
+    queries = mixture(200, DIM, seed=1)
+    theirs = VectorIndex(index, Metric.L2, transform, result.parameters).search(queries, 10).positions
+    ours = VectorIndex(built, Metric.L2, result.transform, result.parameters).search(queries, 10).positions
+    truth = brute_force(VECTORS, queries, 10, Metric.L2, transform=transform)[1]
+    assert recall(ours, truth) == pytest.approx(recall(theirs, truth), abs=0.03)
+    assert (result.factory, result.n_vectors, result.dim) == (text, N, DIM)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("index.faiss", "plan.json", "queries.safetensors", "result.json", "seconds.json", "transform.safetensors")
+    }
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("text", KINDS)
+def test_neither_batches_nor_parts_change_a_byte(text, tmp_path):
+    first = build(source(), tmp_path / "a", settings(text))
+    second = build(source(n_parts=1, batch_size=2000), tmp_path / "b", settings(text))
+    assert first.path.read_bytes() == second.path.read_bytes()
+    assert first.parameters == second.parameters
+    assert first.measured["recall_at_10"] == second.measured["recall_at_10"]
+    # A product that two threads share may round otherwise: as good, and not promised to the bit.
+    shared = build(source(), tmp_path / "shared", settings(text, n_threads=2))
+    assert shared.path.stat().st_size == first.path.stat().st_size
+    assert shared.measured["recall_at_10"] == pytest.approx(first.measured["recall_at_10"], abs=0.05)
+    # Another seed draws other centroids and levels; these vectors are so few that all are trained on.
+    third = build(source(), tmp_path / "c", settings(text, seed=1))
+    assert (third.path.read_bytes() != first.path.read_bytes()) == ("IVF" in text or "HNSW" in text)
+
+
+class Stop(Exception):
+    """A build is broken off."""
+
+
+def stop_at(point: int):
+    seen = 0
+
+    def step(name: str) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == point:
+            raise Stop(name)
+
+    return step
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("text", ["IVF16,SQ8,RFlat", "HNSW8,SQ8", "IVF16,PQ8x4fs"])
+def test_broken_off_at_every_step_it_goes_on(text, tmp_path):
+    steps: list[str] = []
+    whole = build(source(), tmp_path / "whole", settings(text), step=steps.append)
+    # Broken off anew at each step in turn, until it gets through.
+    for point in range(1, len(steps) + 1):
+        with pytest.raises(Stop):
+            build(source(), tmp_path / str(point), settings(text), step=stop_at(point))
+        again = build(source(), tmp_path / str(point), settings(text))
+        assert again.path.read_bytes() == whole.path.read_bytes(), steps[point - 1]
+        assert again.parameters == whole.parameters
+    point = 1
+    while True:
+        try:
+            build(source(), tmp_path / "often", settings(text), step=stop_at(5))
+            break
+        except Stop:
+            point += 1
+    assert (tmp_path / "often" / "index.faiss").read_bytes() == whole.path.read_bytes()
+    assert point > 3
+
+
+# One interpreter that has everything loaded forks a child for each point. Nothing is computed before the fork, so that
+# no thread is lost in it; a child that hangs all the same is ended by its alarm and fails the drill.
+DRILL = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from tests.ann.test_indexbuild import chunk_rows, settings, source
+from bertfeat.ann import budget
+from bertfeat.ann.indexbuild import build
+
+def run(root, text, point):
+    signal.alarm(60)
+    budget._MAX_CHUNK_ROWS = chunk_rows(text)
+    seen = 0
+    def step(name):
+        nonlocal seen
+        seen += 1
+        if seen == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.fsync = lambda fd: None
+    build(source(), root, settings(text), step=step)
+    os._exit(0)
+
+for text in ("Flat", "IVF16,SQ8", "HNSW8"):
+    point, status = 0, 1
+    while status != 0:
+        point += 1
+        child = os.fork()
+        if child == 0:
+            run(Path(sys.argv[1]) / f"{text}-{point:03d}", text, point)
+        status = os.waitpid(child, 0)[1]
+        assert status in (0, signal.SIGKILL), status
+"""
+
+
+def chunk_rows(text: str) -> int:
+    """Return chunks so small that a graph of these vectors has checkpoints."""
+    return 256 if text == "HNSW8" else budget._MAX_CHUNK_ROWS
+
+
+@pytest.mark.numeric
+def test_killed_at_every_step_it_goes_on(tmp_path, monkeypatch):
+    here = [str(ROOT)]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", DRILL, str(tmp_path), *here], check=True, timeout=280, env=one_thread)
+    for text, n_least in (("Flat", 30), ("IVF16,SQ8", 30), ("HNSW8", 25)):
+        *killed, whole = sorted(tmp_path.glob(f"{text}-*"))
+        assert len(killed) >= n_least
+        data = (whole / "index.faiss").read_bytes()
+        monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", chunk_rows(text))
+        n_resumed = sum((root / "candidate-0" / CHECKPOINT).exists() for root in killed)
+        assert (n_resumed > 5) == (text == "HNSW8"), n_resumed
+        for root in killed:
+            # `settings` asks for one thread here as there: the same blocks are computed in the same way.
+            assert build(source(), root, settings(text)).path.read_bytes() == data, root
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    with pytest.raises(Stop):
+        build(source(), tmp_path, settings("IVF16,SQ8"), step=stop_at(21))
+    pieces = sorted(path.name for path in (tmp_path / "candidate-0").glob("piece-*"))
+    assert pieces == [f"piece-{i:06d}-0" for i in range(3)]
+    counted = CountedParts(VECTORS, n_parts=10, batch_size=170)
+    steps: list[str] = []
+    build(counted, tmp_path, settings("IVF16,SQ8"), step=steps.append)
+    assert [name for name in steps if name.startswith("piece") and "renamed" in name] == [
+        f"piece-{i:06d}-0 renamed" for i in range(3, 9)
+    ]
+    # The seven parts behind the first 900 vectors to add, and all to score what was found.
+    assert counted.n_reads == 7 + 10 * 2
+    finished = CountedParts(VECTORS)
+    steps.clear()
+    result = build(finished, tmp_path, settings("IVF16,SQ8"), step=steps.append)
+    assert (finished.n_reads, steps) == (0, [])
+    assert result.transform is not None
+    np.testing.assert_array_equal(result.transform.mean, fit_transform(source(), CENTER).mean)
+
+
+def test_a_graph_is_kept_ever_more_rarely(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
+    kept: list[int] = []
+
+    def step(name: str) -> None:
+        if name == f"{CHECKPOINT} renamed":
+            kept.append(int(read_index(tmp_path / "candidate-0" / CHECKPOINT).ntotal))
+
+    build(ArrayParts(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256), step=step)
+    # After each chunk while it is small, and then each time that it has grown by a quarter.
+    assert kept == [256, 512, 768, 1024, 1280, 1792, 2304, 3072, 3840, 4864]
+
+
+def test_a_build_of_something_else_is_refused(tmp_path):
+    with pytest.raises(Stop):
+        build(source(), tmp_path, settings("SQ8"), source_id="store a", step=stop_at(9))
+    for changes, line in [
+        ({"index": "SQ4"}, "with index SQ8, not SQ4"),
+        ({"metric": Metric.L2}, "with metric cosine, not l2"),
+        ({"transform": TransformSpec.parse("none")}, "with transform center, not none"),
+        ({"seed": 3}, "with seed 0, not 3"),
+        ({"recall": 0.9}, "with recall 0.95, not 0.9"),
+    ]:
+        with pytest.raises(UserError, match=f"holds an unfinished index {line}; go on with the same settings"):
+            build(source(), tmp_path, settings(**{"index": "SQ8", **changes}), source_id="store a")
+    with pytest.raises(UserError, match="with source store a, not store b"):
+        build(source(), tmp_path, settings("SQ8"), source_id="store b")
+    with pytest.raises(UserError, match="with vectors 2500, not 2499"):
+        build(ArrayParts(VECTORS[1:]), tmp_path, settings("SQ8"), source_id="store a")
+    # Threads change nothing, so they may change.
+    assert build(source(), tmp_path, settings("SQ8", n_threads=2), source_id="store a").n_vectors == N
+
+
+def test_vectors_that_no_index_can_order_are_refused(tmp_path):
+    spoilt = VECTORS.copy()
+    spoilt[1234, 5] = np.nan
+    for text in ("Flat", "IVF16,SQ8"):
+        with pytest.raises(UserError, match="vector 1234 holds NaN or infinity"):
+            build(ArrayParts(spoilt, n_parts=3), tmp_path / text, settings(text))
+
+
+def test_a_full_disk_is_one_line_and_the_same_call_goes_on(tmp_path, monkeypatch):
+    whole = build(source(), tmp_path / "whole", settings("IVF16,SQ8"))
+    real, n_left = os.write, 200_000
+
+    def write(fd: int, data: bytes) -> int:
+        nonlocal n_left
+        if len(data) > n_left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        n_left -= len(data)
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    lines = []
+    for n_bytes in (0, 3000, 90_000, 30_000, 35_000):
+        n_left = n_bytes
+        with pytest.raises(RunError) as caught:
+            build(source(), tmp_path / "full", settings("IVF16,SQ8"))
+        lines.append(str(caught.value))
+        assert not list((tmp_path / "full").rglob("*.tmp"))
+    assert all("no space left on device after" in line and "free space and run the same" in line for line in lines)
+    names = {Path(line.split(": ")[0]).name for line in lines}
+    assert len(names) > 2
+    monkeypatch.undo()
+    assert build(source(), tmp_path / "full", settings("IVF16,SQ8")).path.read_bytes() == whole.path.read_bytes()
+
+
+# --- what is refused before anything is done
+
+
+def refusal(n_vectors: int, dim: int, **changes) -> str:
+    with pytest.raises(UserError) as caught:
+        plan_build(n_vectors, dim, BuildSettings(**changes))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_too_little_memory_is_refused_and_what_fits_is_named():
+    line = refusal(1_000_000, 384, index="HNSW32", max_memory_bytes=1_000_000_000)
+    assert line.startswith("index 'HNSW32' of 1000000 vectors of 384 dimensions takes 2.1 GB (")
+    assert "more than max_memory 1.0 GB; IVF4096,SQ8 fits (" in line
+    # What is named does fit.
+    for n_bytes in (250e6, 400e6, 500e6, 700e6, 1e9, 1.9e9, 4e9):
+        line = refusal(1_000_000, 384, index="HNSW64", max_memory_bytes=int(n_bytes) // 2)
+        if "no index of these vectors fits" in line:
+            continue
+        text = line.split("; ")[1].split(" fits")[0]
+        assert plan_build(1_000_000, 384, BuildSettings(index=text, max_memory_bytes=int(n_bytes) // 2))
+    assert "no index of these vectors fits" in refusal(1_000_000, 384, index="Flat", max_memory_bytes=10**8)
+
+
+def test_nothing_is_written_before_a_refusal(tmp_path):
+    with pytest.raises(UserError, match="more than max_memory"):
+        build(source(), tmp_path / "new", settings("Flat", max_memory_bytes=1_000_000))
+    assert not (tmp_path / "new").exists()
+
+
+def test_vectors_that_do_not_suit_are_refused():
+    assert refusal(0, 16, index="Flat").startswith("there are no vectors to index")
+    line = refusal(100, 16, index="IVF256,Flat")
+    assert line == (
+        "index 'IVF256,Flat' is trained on 256 vectors or more, and there are 100; use Flat, or index more vectors"
+    )
+    assert "trained on 256 vectors or more, and there are 255" in refusal(255, 16, index="PQ8")
+    assert "n_training is 10: index 'IVF64,SQ8' takes 64 or more" in refusal(1000, 16, index="IVF64,SQ8", n_training=10)
+    assert "the vectors have 16 dimensions" in refusal(1000, 16, transform=TransformSpec.parse("pca:17"))
+    assert "it takes 17 vectors or more" in refusal(16, 16, transform=TransformSpec.parse("whiten"))
+    # A string is read for what the transform leaves.
+    assert plan_build(1000, 16, BuildSettings(index="PQ6", transform=TransformSpec.parse("pca:12")))
+    assert "PQ cuts 16 dimensions into 6 parts" in refusal(1000, 16, index="PQ6")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"recall": 0}, "recall is 0: give a number above 0 and up to 1"),
+        ({"recall": 1.5}, "recall is 1.5"),
+        ({"n_queries": 1}, "n_queries is 1: give 2 or more"),
+        ({"max_memory_bytes": 0}, "max_memory_bytes is 0: give 1 or more"),
+        ({"n_threads": 0}, "n_threads is 0"),
+        ({"n_piece_rows": -5}, "n_piece_rows is -5"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_wrong_settings_are_refused(changes, line):
+    with pytest.raises(UserError, match=line):
+        BuildSettings(**changes)
+
+
+@pytest.mark.parametrize("n_vectors", [1, 2, 3, 11, 50])
+def test_few_vectors_are_enough(n_vectors, tmp_path):
+    result = build(ArrayParts(VECTORS[:n_vectors]), tmp_path, BuildSettings())
+    assert (result.factory, result.n_vectors) == ("Flat", n_vectors)
+    assert result.measured["recall_at_10"] == (None if n_vectors == 1 else 1.0)
+
+
+# --- memory
+
+PEAK = """
+import re, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from tests.support.search_vectors import MadeParts
+from bertfeat.ann.budget import plan_memory, Shape
+from bertfeat.ann.indexbuild import build, plan_build
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.buildsettings import BuildSettings
+import bertfeat.ann.transforms, numpy as np
+
+def status(name):
+    return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+def asked(n_bytes):
+    return BuildSettings(
+        index=sys.argv[2], metric=Metric.L2, max_memory_bytes=n_bytes, n_threads=1, n_queries=100, n_training=5000
+    )
+
+made = MadeParts(600_000, 64)
+# The least that is not refused.
+n_bytes = 1 << 20
+while not plan_memory(sys.argv[2], Shape(600_000, 64), asked(n_bytes)).fits:
+    n_bytes += 1 << 20
+before = status("VmRSS")
+result = build(made, Path(sys.argv[1]), asked(n_bytes))
+print(n_bytes, status("VmHWM") - before, result.path.stat().st_size)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not tell the peak of memory")
+@pytest.mark.parametrize("text", ["Flat", "IVF128,Flat"])
+def test_it_never_holds_more_than_it_may(text, tmp_path):
+    here = [str(ROOT)]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PEAK, str(tmp_path), text, *here]
+    done = subprocess.run(command, check=True, timeout=200, env=one_thread, capture_output=True, text=True)
+    n_may, n_held, n_index = map(int, done.stdout.split())
+    assert n_index > 600_000 * 64 * 4
+    assert n_held <= n_may
+    # The limit means something: vectors that grow by doubling, and are copied, take three times the index.
+    assert n_may < 2 * n_index
+
+
+def test_less_memory_is_less_training_and_smaller_steps():
+    shape = Shape(10_000_000, 384)
+    plans = [plan_memory("IVF65536,SQ8", shape, BuildSettings(max_memory_bytes=int(n))) for n in (4.8e9, 20e9, 100e9)]
+    assert [plan.fits for plan in plans] == [True] * 3
+    assert [plan.n_training for plan in plans] == sorted(plan.n_training for plan in plans)
+    assert 16 * 65536 <= plans[0].n_training < 64 * 65536 == plans[2].n_training
+    assert all(plan.n_piece_rows * 392 <= 64 << 20 for plan in plans)
+    assert plan_memory("SQfp16", shape, BuildSettings()).n_training == 0
+
+
+def test_the_ladder_falls():
+    for n_vectors, dim in ((1000, 384), (50_000, 32), (1_000_000, 384), (10**9, 768)):
+        texts = list(ladder(n_vectors, dim, Metric.COSINE))
+        sizes = [plan_memory(text, Shape(n_vectors, dim), BuildSettings()).index_bytes for text in texts[1:]]
+        assert texts[0] == "Flat"
+        assert sizes == sorted(sizes, reverse=True)
+        assert len(texts) > 2
+    assert list(ladder(100, 16, Metric.L2)) == ["Flat", "SQfp16", "SQ8", "SQ6"]
+    assert "IVF131072_HNSW32,SQ8" in ladder(10**9, 768, Metric.IP)
+
+
+def test_sizes_are_written_as_people_do():
+    assert [size(n) for n in (999, 1_500_000, 4_000_000_000)] == ["1.0 kB", "1.5 MB", "4.0 GB"]
+
+
+def test_made_parts_are_the_same_every_time():
+    made = MadeParts(20_000, 4, batch_size=1000)
+    first, second = ([batch.vectors for batch in made.batches(2)] for _ in range(2))
+    np.testing.assert_array_equal(np.concatenate(first), np.concatenate(second))
+    assert len(np.concatenate(first)) == len(made.parts[2])
+
+
+@pytest.mark.parametrize("text", ["OPQ4_16,PQ4", "OPQ4,IVF4,PQ4x4fs,RFlat"])
+def test_small_samples_draw_no_complaints(text, tmp_path, capfd):
+    build(source(), tmp_path / "one", settings(text))
+    assert capfd.readouterr().err == ""
+    build(source(), tmp_path / "two", settings(text, seed=1))
+    assert (tmp_path / "one" / "index.faiss").read_bytes() != (tmp_path / "two" / "index.faiss").read_bytes()
+
+
+def test_a_piece_that_was_cut_off_is_noticed(tmp_path):
+    class Killed(Exception):
+        pass
+
+    def die(name: str) -> None:
+        if name == "piece-000004-0 renamed":
+            raise Killed
+
+    with pytest.raises(Killed):
+        build(source(), tmp_path, settings("Flat"), step=die)
+    piece = tmp_path / "candidate-0" / "piece-000002-0"
+    piece.write_bytes(piece.read_bytes()[:-1])
+    with pytest.raises(RunError, match=r"piece-000002-0: is shorter than it was written; remove .*candidate-0, and"):
+        build(source(), tmp_path, settings("Flat"))
+
+
+def test_adding_takes_room_for_a_copy():
+    shape = Shape(1_000_000, 384)
+    plan = plan_memory("Flat", shape, BuildSettings(max_memory_bytes=2_000_000_000))
+    check_memory(plan)
+    said = r"adding to index 'Flat' up to 1000000 vectors takes 3\.\d GB, more than the max_memory 2\.0 GB .* again"
+    with pytest.raises(UserError, match=said):
+        check_growth(plan)
+    check_growth(plan_memory("Flat", shape, BuildSettings(max_memory_bytes=4_000_000_000)))
+    with pytest.raises(UserError, match=r"index 'Flat' of 1000000 vectors .* more than max_memory 1\.0 GB"):
+        check_growth(plan_memory("Flat", shape, BuildSettings(max_memory_bytes=1_000_000_000)))

@@ -1,0 +1,283 @@
+"""Transforms fitted in one pass are those that scikit-learn and NumPy find with everything in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from sklearn.decomposition import PCA
+
+from bertfeat.ann import transforms
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.transforms import (
+    EIGENVALUE_FLOOR,
+    Transform,
+    TransformKind,
+    TransformSpec,
+    fit_transform,
+    prepare,
+    unit_length,
+)
+from bertfeat.ann.vectorparts import ArrayParts, VectorParts
+from bertfeat.errors import UserError
+
+pytestmark = pytest.mark.numeric
+
+
+def features(n: int = 600, dim: int = 24, *, mean: float = 1.0, deviation: float = 1.0, seed: int = 0) -> np.ndarray:
+    """Correlated vectors with a common mean: deviations fall from `deviation` to a twentieth of it."""
+    rng = np.random.default_rng(seed)
+    turn, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
+    spread = rng.normal(size=(n, dim)) * np.geomspace(deviation, deviation / 20, dim)
+    return (mean + spread @ turn).astype(np.float32)
+
+
+def fit(vectors: np.ndarray | VectorParts, spec: str) -> Transform:
+    source = ArrayParts(vectors, n_parts=3, batch_size=100) if isinstance(vectors, np.ndarray) else vectors
+    transform = fit_transform(source, TransformSpec.parse(spec))
+    assert transform is not None
+    return transform
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "dim", "out_dim"),
+    [
+        ("none", TransformKind.NONE, None, 48),
+        ("center", TransformKind.CENTER, None, 48),
+        ("whiten", TransformKind.WHITEN, None, 48),
+        ("whiten:32", TransformKind.WHITEN, 32, 32),
+        ("pca:1", TransformKind.PCA, 1, 1),
+    ],
+)
+def test_specs_are_read_and_written(text, kind, dim, out_dim):
+    spec = TransformSpec.parse(text)
+    assert spec == TransformSpec(kind, dim)
+    assert str(spec) == text
+    assert spec.out_dim(48) == out_dim
+
+
+BAD_NAMES = ["", "pca", "center:3", "none:3", "Whiten", "zca", "zca:3"]
+BAD_NUMBERS = ["pca:", "pca:0", "whiten:-3", "whiten:+3", "whiten:x", "whiten:1e2", "whiten:3.0", "whiten: 3", "pca:²"]
+
+
+@pytest.mark.parametrize("text", [*BAD_NAMES, *BAD_NUMBERS, "pca:3:4", "whiten:٣"])
+def test_specs_that_are_none_are_refused(text):
+    with pytest.raises(UserError, match=r"^transform '.*': (choose one of none, center|DIM is '.*'; give a whole)"):
+        TransformSpec.parse(text)
+
+
+MORE = "or index more vectors"
+LESS = "use {0}:DIM with DIM below {1}, or center, " + MORE
+
+
+@pytest.mark.parametrize(
+    ("spec", "n_vectors", "message"),
+    [
+        ("pca:25", 100, "transform 'pca:25': the vectors have 24 dimensions; give 1 to 24"),
+        ("whiten:400", 100, "transform 'whiten:400': the vectors have 24 dimensions; give 1 to 24"),
+        ("center", 0, "transform 'center': there are no vectors to fit it to; use none"),
+        (
+            "whiten",
+            24,
+            "transform 'whiten': it takes 25 vectors or more, and there are 24; " + LESS.format("whiten", 24),
+        ),
+        ("pca:8", 5, "transform 'pca:8': it takes 9 vectors or more, and there are 5; " + LESS.format("pca", 5)),
+        ("pca:1", 1, "transform 'pca:1': it takes 2 vectors or more, and there are 1; use center, " + MORE),
+    ],
+)
+def test_vectors_that_a_transform_cannot_be_fitted_to(spec, n_vectors, message):
+    with pytest.raises(UserError) as caught:
+        fit(features(n_vectors), spec)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("spec", ["center", "whiten", "whiten:5", "pca:5"])
+def test_the_least_number_of_vectors_is_enough(spec):
+    n_vectors = 1 if spec == "center" else TransformSpec.parse(spec).out_dim(24) + 1
+    vectors = features(n_vectors)
+    assert np.isfinite(fit(vectors, spec).apply(vectors)).all()
+
+
+def test_no_transform_is_none():
+    assert fit_transform(ArrayParts(features(0)), TransformSpec.parse("none")) is None
+
+
+def test_centring_subtracts_the_mean():
+    vectors = features()
+    transform = fit(vectors, "center")
+    want = vectors - vectors.mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(transform.mean, vectors.mean(axis=0, dtype=np.float64), rtol=1e-14)
+    np.testing.assert_array_equal(transform.apply(vectors), want.astype(np.float32))
+    assert (transform.dim, transform.out_dim, transform.matrix) == (24, 24, None)
+
+
+@pytest.mark.parametrize("dim", [1, 7, 24])
+def test_principal_axes_are_those_of_scikit_learn(dim):
+    vectors, others = features(), features(seed=1)
+    transform = fit(vectors, f"pca:{dim}")
+    oracle = PCA(dim, svd_solver="full").fit(vectors.astype(np.float64))
+    signs = np.sign((transform.matrix * oracle.components_.T).sum(axis=0))
+    np.testing.assert_allclose(transform.matrix, oracle.components_.T * signs, atol=1e-5)
+    np.testing.assert_allclose(transform.apply(others), oracle.transform(others) * signs, atol=1e-5)
+    assert (transform.matrix[np.abs(transform.matrix).argmax(axis=0), np.arange(dim)] > 0).all()
+
+
+@pytest.mark.parametrize("dim", [1, 7, 24])
+def test_whitening_is_that_of_scikit_learn(dim):
+    vectors, others = features(), features(seed=1)
+    transform = fit(vectors, f"whiten:{dim}")
+    oracle = PCA(dim, svd_solver="full", whiten=True).fit(vectors.astype(np.float64))
+    signs = np.sign((transform.matrix * oracle.components_.T).sum(axis=0))
+    np.testing.assert_allclose(transform.apply(others), oracle.transform(others) * signs, atol=1e-4)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (100.0, 0.01), (1e4, 0.05)])
+def test_whitened_vectors_have_unit_covariance_whatever_their_mean(mean, deviation):
+    vectors = features(5000, mean=mean, deviation=deviation)
+    transform = fit(ArrayParts(vectors, n_parts=2, batch_size=700), "whiten")
+    white = transform.apply(vectors).astype(np.float64)
+    np.testing.assert_allclose(np.cov(white.T), np.eye(24), atol=2e-6)
+    np.testing.assert_allclose(white.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(transform.mean, vectors.mean(axis=0, dtype=np.float64), rtol=1e-13)
+
+
+def test_vectors_in_half_precision_count_as_what_they_are():
+    half = features(mean=3.0).astype(np.float16)
+    for spec in ("center", "whiten", "pca:5"):
+        from_half, from_float = fit(half, spec), fit(half.astype(np.float32), spec)
+        np.testing.assert_array_equal(from_half.mean, from_float.mean)
+        np.testing.assert_array_equal(from_half.apply(half), from_float.apply(half.astype(np.float32)))
+    white = fit(half, "whiten").apply(half).astype(np.float64)
+    np.testing.assert_allclose(np.cov(white.T), np.eye(24), atol=1e-5)
+
+
+@pytest.mark.parametrize(("n_parts", "batch_size"), [(1, 10_000), (1, 1), (7, 33), (600, 5)])
+def test_the_cut_into_batches_does_not_matter(n_parts, batch_size):
+    # Sorted along the widest axis, so that every batch has a mean of its own.
+    vectors = features(mean=100.0)
+    vectors = vectors[np.argsort(PCA(1).fit_transform(vectors)[:, 0])]
+    cut = fit(ArrayParts(vectors, n_parts=n_parts, batch_size=batch_size), "whiten")
+    whole = PCA(24, svd_solver="full", whiten=True).fit(vectors.astype(np.float64))
+    np.testing.assert_allclose(np.abs(cut.apply(vectors)), np.abs(whole.transform(vectors)), atol=1e-4)
+    again = fit(ArrayParts(vectors, n_parts=n_parts, batch_size=batch_size), "whiten")
+    np.testing.assert_array_equal(cut.matrix, again.matrix)
+
+
+def test_empty_directions_stay_small_and_are_kept():
+    # As LayerNorm leaves them: one direction empty but for the rounding of float16, one dimension constant.
+    vectors = features(2000, 16)
+    vectors[:, 1:] -= vectors[:, 1:].mean(axis=1, keepdims=True)
+    vectors[:, 0] = 0.5
+    half = vectors.astype(np.float16)
+    transform = fit(half, "whiten")
+    white = transform.apply(half).astype(np.float64)
+    variances = np.linalg.eigvalsh(np.cov(half.astype(np.float64).T))[::-1]
+    assert variances[14] < EIGENVALUE_FLOOR * variances[0] < variances[13]
+    want = np.minimum(variances / (EIGENVALUE_FLOOR * variances[0]), 1)
+    np.testing.assert_allclose(np.cov(white.T), np.diag(want), atol=1e-4)
+    assert transform.out_dim == 16
+
+
+def test_vectors_that_are_all_the_same_have_no_axes():
+    same = np.repeat(np.random.default_rng(0).normal(size=(1, 24)).astype(np.float32), 50, axis=0)
+    for vectors in (same, np.zeros_like(same)):
+        with pytest.raises(UserError, match="transform 'whiten': all 50 vectors are the same; use none"):
+            fit(vectors, "whiten")
+        np.testing.assert_allclose(fit(vectors, "center").apply(vectors), 0, atol=1e-7)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_not_finite_is_named(bad):
+    vectors = features()
+    vectors[417, 5] = bad
+    with pytest.raises(UserError, match="vector 417 holds NaN or infinity"):
+        fit(vectors, "center")
+
+
+# A number is a sum in float64, rounded to float32: how it is summed depends on the BLAS, on its kernel and on the rows
+# beside it, so it may land one unit in the last place (2^-23) away. For cosine the length moves by as much, and the
+# quotient is rounded again. A sum that cancels is off by float64's rounding of its terms, below 1e-12 of the longest.
+ROUNDED = {"rtol": 3 * 2**-23, "atol": 1e-12}
+
+
+@pytest.mark.parametrize(("dim", "spec"), [(24, "whiten"), (100, "pca:37"), (384, "whiten"), (48, "center")])
+@pytest.mark.parametrize("metric", list(Metric))
+def test_a_vector_is_the_same_alone_and_in_any_batch(dim, spec, metric):
+    vectors = features(700, dim)
+    transform = fit(vectors, spec)
+    whole = prepare(vectors, transform, metric)
+    for start, n in [(0, 1), (699, 1), (13, 2), (130, 127), (131, 128), (200, 129), (3, 690)]:
+        some = prepare(vectors[start : start + n], transform, metric)
+        np.testing.assert_allclose(some, whole[start : start + n], **ROUNDED)
+        if transform.matrix is None:
+            np.testing.assert_array_equal(some, whole[start : start + n])
+
+
+@pytest.mark.parametrize("spec", ["whiten", "pca:37"])
+def test_a_product_is_that_of_float64_rounded_once(spec):
+    vectors = features(300, 100, mean=1000.0)
+    transform = fit(vectors, spec)
+    # In extended precision, where the machine has it.
+    want = (vectors.astype(np.longdouble) - transform.mean) @ transform.matrix.astype(np.longdouble)
+    # Half a unit for the rounding to float32, and what the subtraction of a mean near 1000 leaves in float64.
+    np.testing.assert_allclose(transform.apply(vectors), want.astype(np.float64), rtol=2**-24 + 1e-12, atol=1e-9)
+
+
+def test_long_inputs_go_through_in_steps(monkeypatch):
+    vectors = features(700)
+    transform = fit(vectors, "whiten:6")
+    whole = prepare(vectors, transform, Metric.COSINE)
+    monkeypatch.setattr(transforms, "_STEP_ROWS", 128)
+    np.testing.assert_allclose(prepare(vectors, transform, Metric.COSINE), whole, **ROUNDED)
+    want = (vectors - transform.mean) @ transform.matrix.astype(np.float64)
+    want /= np.linalg.norm(want, axis=1, keepdims=True)
+    np.testing.assert_allclose(whole, want, **ROUNDED)
+
+
+def test_prepared_vectors_have_unit_length_for_cosine_alone():
+    vectors = np.array([[3, 4], [0, 0], [1e-30, 0], [-6e4, 0]], dtype=np.float32)
+    want = np.array([[0.6, 0.8], [0, 0], [1, 0], [-1, 0]], dtype=np.float32)
+    np.testing.assert_array_equal(prepare(vectors, None, Metric.COSINE), want)
+    np.testing.assert_array_equal(unit_length(vectors), want)
+    for metric in (Metric.IP, Metric.L2):
+        np.testing.assert_array_equal(prepare(vectors, None, metric), vectors)
+        half = prepare(vectors.astype(np.float16), None, metric)
+        np.testing.assert_array_equal(half, vectors.astype(np.float16))
+        assert half.dtype == np.float32
+    assert prepare(vectors[:0], None, Metric.COSINE).shape == (0, 2)
+    assert vectors[0, 0] == 3
+
+
+@pytest.mark.parametrize("spec", ["center", "whiten:6", "pca:24"])
+def test_a_saved_transform_is_the_same(spec):
+    vectors = features()
+    transform = fit(vectors, spec)
+    saved = safetensors.numpy.load(safetensors.numpy.save(transform.to_arrays()))
+    again = Transform.from_arrays(saved)
+    np.testing.assert_array_equal(again.apply(vectors), transform.apply(vectors))
+    assert (again.dim, again.out_dim) == (transform.dim, transform.out_dim)
+
+
+MEAN, MATRIX = np.zeros(3), np.eye(3, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "its arrays are none, not mean and matrix"),
+        ({"matrix": MATRIX}, "its arrays are matrix, not mean and matrix"),
+        ({"mean": MEAN, "matrix": MATRIX, "odd": MEAN}, "its arrays are matrix, mean, odd, not mean and matrix"),
+        ({"mean": MATRIX}, r"its mean is float32 of shape \(3, 3\), not float64 of 1 axes"),
+        ({"mean": MEAN.astype(np.float32)}, r"its mean is float32 of shape \(3,\), not float64"),
+        ({"mean": MEAN[:0]}, r"its mean is float64 of shape \(0,\)"),
+        ({"mean": MEAN, "matrix": MATRIX[0]}, r"its matrix is float32 of shape \(3,\), not float32 of 2 axes"),
+        ({"mean": MEAN, "matrix": MATRIX.astype(np.float64)}, "its matrix is float64"),
+        ({"mean": MEAN, "matrix": MATRIX[:2]}, r"its matrix has shape \(2, 3\) and its mean \(3,\)"),
+        ({"mean": MEAN, "matrix": np.ones((3, 4), np.float32)}, r"its matrix has shape \(3, 4\) and its mean \(3,\)"),
+        ({"mean": MEAN * np.nan}, "its mean holds NaN or infinity"),
+        ({"mean": MEAN, "matrix": MATRIX + np.float32(np.inf)}, "its matrix holds NaN or infinity"),
+    ],
+)
+def test_arrays_that_are_no_transform_are_refused(arrays, message):
+    with pytest.raises(UserError, match=f"^transform: {message}.*; build the index again$"):
+        Transform.from_arrays(arrays)

@@ -1,0 +1,303 @@
+"""An open index: Flat is brute force, the others find most of it, a filter lets through only what it may."""
+
+from __future__ import annotations
+
+import faiss
+import numpy as np
+import pytest
+
+from bertfeat.ann import flat
+from bertfeat.ann.factory import describe
+from bertfeat.ann.growth import extend
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.searchparameters import widened
+from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
+from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.ann.vectorparts import ArrayParts
+from bertfeat.errors import UserError
+from tests.support.search_vectors import brute_force, mixture, recall
+
+pytestmark = pytest.mark.numeric
+
+COSINE, IP, L2 = Metric
+DIM = 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_faiss_thread():
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    yield
+    faiss.omp_set_num_threads(before)
+
+
+def made(text, vectors, metric=COSINE, transform=None, **parameters) -> VectorIndex:
+    prepared = prepare(vectors, transform, metric)
+    index = describe(text, prepared.shape[1], metric).make()
+    index.train(prepared)
+    index.add(prepared)
+    return VectorIndex(index, metric, transform, parameters)
+
+
+def check_exact(index, vectors, queries, k, **narrow):
+    hits = index.search(queries, k, **narrow)
+    scores, positions = brute_force(vectors, queries, k, index.metric, transform=index.transform, **narrow)
+    np.testing.assert_allclose(hits.scores, scores, rtol=3e-6, atol=3e-7)
+    np.testing.assert_array_equal(hits.positions, positions)
+    assert (hits.scores.dtype, hits.positions.dtype) == (np.float32, np.int64)
+
+
+@pytest.mark.parametrize("metric", Metric)
+@pytest.mark.parametrize("transform", ["none", "center", "whiten", "whiten:8", "pca:8"])
+def test_flat_is_brute_force(metric, transform):
+    vectors, queries = mixture(2000, DIM), mixture(60, DIM, seed=1)
+    fitted = fit_transform(ArrayParts(vectors), TransformSpec.parse(transform))
+    index = made("Flat", vectors, metric, fitted)
+    assert (index.n_vectors, index.dim) == (2000, DIM)
+    check_exact(index, vectors, queries, 10)
+    # One query alone is compared by other code in faiss than many.
+    check_exact(index, vectors, queries[:1], 10)
+    check_exact(index, vectors, queries, 10, allowed=np.random.default_rng(0).random(2000) < 0.1)
+
+
+def test_known_scores():
+    vectors = np.array([[3, 4], [0, 2], [-6, -8], [0, 0]], np.float32)
+    query = np.array([[6.0, 8.0]])
+    cosines = made("Flat", vectors, COSINE).search(query, 4)
+    np.testing.assert_allclose(cosines.scores, [[1, 0.8, 0, -1]], rtol=1e-6)
+    assert cosines.positions.tolist() == [[0, 1, 3, 2]]
+    assert made("Flat", vectors, IP).search(query, 4).scores.tolist() == [[50, 16, 0, -100]]
+    distances = made("Flat", vectors, L2).search(query, 4)
+    np.testing.assert_allclose(distances.scores, [[5, 72**0.5, 10, 20]], rtol=1e-6)
+    assert distances.positions.tolist() == [[0, 1, 3, 2]]
+    assert made("HNSW4", vectors, L2).search(query, 1).scores.tolist() == [[5.0]]
+
+
+def test_of_equal_vectors_the_lower_position_comes_first():
+    vectors = np.repeat(mixture(40, DIM), 50, axis=0)[np.random.default_rng(0).permutation(2000)]
+    for metric in Metric:
+        check_exact(made("Flat", vectors, metric), vectors, vectors[:30], 20)
+    # All scores are 0, and nothing is closer than anything else.
+    zero = made("Flat", vectors, COSINE).search(np.zeros((25, DIM)), 3)
+    assert zero.positions.tolist() == [[0, 1, 2]] * 25
+    assert not zero.scores.any()
+
+
+def test_distances_hold_far_from_zero():
+    # A difference of squares of numbers near 1e6 leaves no digit of distances near 1.
+    vectors = mixture(3000, DIM, offset=1000.0)
+    for queries in (mixture(40, DIM, offset=1000.0, seed=1), vectors[:40]):
+        check_exact(made("Flat", vectors, L2), vectors, queries, 10)
+
+
+def test_what_faiss_cannot_prove_is_compared_exactly(monkeypatch):
+    compared = []
+    exact = flat.exact_search
+
+    def counted(source, queries, *args, **kwargs):
+        compared.append(len(queries))
+        return exact(source, queries, *args, **kwargs)
+
+    monkeypatch.setattr(flat, "exact_search", counted)
+    vectors = mixture(2000, DIM)
+    made("Flat", vectors, L2).search(mixture(50, DIM, seed=1), 10)
+    assert not compared
+    made("Flat", np.repeat(vectors[:20], 100, axis=0), L2).search(vectors[:50], 10)
+    assert compared == [50]
+
+
+APPROXIMATE = {
+    "SQ8": {},
+    "SQfp16": {},
+    "PQ24x4": {},
+    "RaBitQ8": {},
+    "IVF32,Flat": {"nprobe": 8},
+    "IVF32,SQ8": {"nprobe": 8},
+    "IVF32_HNSW8,Flat": {"nprobe": 8, "quantizer_efSearch": 32},
+    "IVF32,PQ12x4fs,Refine(SQ8)": {"nprobe": 16, "k_factor_rf": 20},
+    "HNSW16": {"efSearch": 64},
+    "HNSW16,SQ8": {"efSearch": 64},
+    "L2norm,HNSW16": {"efSearch": 64},
+    "RR24,IVF32,SQfp16": {"nprobe": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def many():
+    return mixture(4000, DIM), mixture(50, DIM, seed=1)
+
+
+@pytest.mark.parametrize("text", APPROXIMATE)
+def test_the_others_find_most_with_true_scores(text, many):
+    vectors, queries = many
+    # A norm in the factory string changes what distances are taken of.
+    for metric in (COSINE,) if "L2norm" in text else (COSINE, L2):
+        index = made(text, vectors, metric, **APPROXIMATE[text])
+        hits = index.search(queries, 10)
+        _, positions = brute_force(vectors, queries, 10, metric)
+        assert recall(hits.positions, positions) > (0.6 if "PQ24" in text else 0.85)
+        all_scores = brute_force(vectors, queries, len(vectors), metric)
+        place = np.argsort(all_scores[1], axis=1)
+        true = np.take_along_axis(all_scores[0], np.take_along_axis(place, hits.positions, axis=1), axis=1)
+        is_lossless = text.endswith(("Flat", "HNSW16"))
+        np.testing.assert_allclose(hits.scores, true, atol=1e-5 if is_lossless else 0.7 if "PQ24" in text else 0.1)
+        order = hits.scores if metric is L2 else -hits.scores
+        assert (np.diff(order, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("text", [text for text in APPROXIMATE if text != "PQ24x4"])
+@pytest.mark.parametrize("part", [0.5, 0.1, 0.004])
+def test_a_filter_finds_as_much_of_what_it_lets_through(text, part, many):
+    vectors, queries = many
+    allowed = np.random.default_rng(0).random(len(vectors)) < part
+    index = made(text, vectors, COSINE, **APPROXIMATE[text])
+    hits = index.search(queries, 10, allowed=allowed)
+    assert allowed[hits.positions].all()
+    assert (hits.positions >= 0).all()
+    truth = brute_force(vectors, queries, 10, COSINE, allowed=allowed)[1]
+    assert recall(hits.positions, truth) > 0.85
+
+
+@pytest.mark.parametrize("metric", [COSINE, L2])
+@pytest.mark.parametrize("text", ["IVF64,Flat", "RR24,IVF64,SQ8"])
+def test_a_filter_that_lets_through_what_lies_elsewhere(text, metric):
+    vectors = mixture(8000, DIM)
+    side = vectors @ np.random.default_rng(5).normal(size=DIM).astype(np.float32)
+    queries, allowed = vectors[np.argsort(-side)[:100]], side < np.quantile(side, 0.4)
+    index = made(text, vectors, metric, nprobe=2)
+    # The lists closest to the queries hold nothing that may be found.
+    hits = index.search(queries, 10, allowed=allowed)
+    assert allowed[hits.positions].all()
+    truth = brute_force(vectors, queries, 10, metric, allowed=allowed)[1]
+    assert recall(hits.positions, truth) > 0.85
+
+
+@pytest.mark.parametrize("text", ["Flat", "SQ8", "IVF32,Flat", "HNSW16", "PCA8,IVF16,SQ8"])
+def test_as_many_are_found_as_there_are(text, many):
+    vectors, queries = many
+    # One list of 32 does not hold these.
+    index = made(text, vectors, COSINE)
+    for k in (1000, 4000):
+        positions = index.search(queries[:5], k).positions
+        assert (np.sort(positions, axis=1)[:, :1] >= 0).all()
+        assert all(len(set(row)) == k for row in positions.tolist())
+    few = np.zeros(len(vectors), dtype=bool)
+    few[[7, 77, 777]] = True
+    hits = index.search(queries[:5], 5, allowed=few)
+    assert np.sort(hits.positions, axis=1).tolist() == [[-1, -1, 7, 77, 777]] * 5
+    assert np.isnan(hits.scores[:, 3:]).all()
+    assert not np.isnan(hits.scores[:, :3]).any()
+    none = index.search(queries[:5], 2, allowed=np.zeros(len(vectors), dtype=bool))
+    assert (none.positions == -1).all()
+    assert np.isnan(none.scores).all()
+    more = index.search(queries[:2], 4003)
+    assert (more.positions[:, 4000:] == -1).all()
+    assert np.sort(more.positions[:, :4000], axis=1).tolist() == [list(range(4000))] * 2
+    assert index.search(queries[:0], 3).positions.shape == (0, 3)
+
+
+def test_search_parameters_are_applied():
+    vectors, queries = (mixture(4000, DIM, n_clusters=3, spread=1.0, seed=seed) for seed in (0, 1))
+    truth = brute_force(vectors, queries, 10, COSINE)[1]
+    for text, name, values in [
+        ("IVF64,Flat", "nprobe", (1, 4, 64)),
+        ("HNSW4", "efSearch", (1, 20, 400)),
+        ("IVF4,PQ8x4,RFlat", "k_factor_rf", (1, 4, 100)),
+    ]:
+        extra = {"nprobe": 4} if "RFlat" in text else {}
+        found = [
+            recall(made(text, vectors, COSINE, **extra, **{name: value}).search(queries, 10).positions, truth)
+            for value in values
+        ]
+        assert found[0] < found[1] < found[2]
+        assert found[2] > 0.97
+
+
+def test_a_filter_widens_the_search():
+    index = made("IVF64,Flat", mixture(4000, DIM), nprobe=4)
+    assert widened(index.index, index.parameters, 10, 4000) == {"nprobe": 4}
+    assert widened(index.index, index.parameters, 10, 400) == {"nprobe": 40}
+    assert widened(index.index, index.parameters, 10, 40) == {"nprobe": 64}
+    assert widened(index.index, index.parameters, 500, 4000) == {"nprobe": 32}
+
+
+def test_wrong_requests_are_refused(many):
+    vectors, queries = many
+    index = made("IVF32,Flat", vectors)
+    for k in (0, -1):
+        with pytest.raises(UserError, match=f"k is {k}: ask for 1 hit or more"):
+            index.search(queries, k)
+    with pytest.raises(UserError, match=r"queries of shape \(50, 23\)"):
+        index.search(queries[:, 1:], 3)
+    with pytest.raises(UserError, match="query 1 holds NaN"):
+        index.search(np.where(np.arange(50)[:, None] == 1, np.nan, queries), 3)
+    with pytest.raises(UserError, match=r"allowed is bool of shape \(3,\): give bool of \(4000,\)"):
+        index.search(queries, 3, allowed=np.ones(3, dtype=bool))
+    with pytest.raises(UserError, match="allowed is int64"):
+        index.search(queries, 3, allowed=np.arange(4000))
+    some = np.arange(4000) % 2 == 0
+    for text in ("PQ8x4", "PQ8x4fs", "PQ8np", "OPQ4_8,PQ4x4"):
+        with pytest.raises(UserError, match="cannot be searched among some of its vectors only"):
+            made(text, vectors).search(queries, 3, allowed=some)
+        # A filter that lets all through is none.
+        assert made(text, vectors).search(queries, 3, allowed=some | True).positions.shape == (50, 3)
+
+
+def test_an_index_must_suit_what_it_is_said_to_be(many):
+    vectors = many[0]
+    plain = faiss.index_factory(DIM, "IVF4,Flat", faiss.METRIC_L2)
+    with pytest.raises(UserError, match="by another metric than cosine"):
+        VectorIndex(plain, COSINE)
+    with pytest.raises(UserError, match="leaves 8 dimensions, the index has 24"):
+        VectorIndex(plain, L2, fit_transform(ArrayParts(vectors), TransformSpec.parse("pca:8")))
+    with pytest.raises(UserError, match="search parameter 'efSearch': this index takes nprobe"):
+        VectorIndex(plain, L2, None, {"efSearch": 3})
+    with pytest.raises(UserError, match="search parameter nprobe is 5; give 1 to 4"):
+        VectorIndex(plain, L2, None, {"nprobe": 5})
+    index = made("Flat", vectors)
+    index.close()
+    index.close()
+    with pytest.raises(ValueError, match="closed"):
+        index.search(many[1], 3)
+
+
+@pytest.mark.parametrize("metric", Metric)
+def test_flat_extended_is_flat_built_again(metric):
+    vectors = mixture(20_000, 8)
+    fitted = fit_transform(ArrayParts(vectors[:500]), TransformSpec.parse("center"))
+    index = made("Flat", vectors[:500], metric, fitted)
+    # The longest vectors come late.
+    vectors[19_000:] *= 3
+    extend(index, ArrayParts(vectors[500:12_000], n_parts=3, batch_size=777))
+    index.search(vectors[:5], 3)
+    extend(index, ArrayParts(vectors[12_000:], n_parts=2))
+    extend(index, ArrayParts(vectors[:0]))
+    rebuilt = made("Flat", vectors, metric, fitted)
+    assert np.array_equal(faiss.serialize_index(index.index), faiss.serialize_index(rebuilt.index))
+    check_exact(index, vectors, mixture(30, 8, seed=1), 10)
+
+
+@pytest.mark.parametrize("text", ["IVF32,Flat", "IVF32,SQ8", "HNSW16", "RR24,SQ8", "IVF32,PQ12x4fs,Refine(SQ8)"])
+def test_the_others_extended_find_as_much(text, many):
+    vectors, queries = many
+    index = made(text, vectors[:2000], COSINE, **APPROXIMATE.get(text, {}))
+    extend(index, ArrayParts(vectors[2000:], n_parts=3))
+    truth = brute_force(vectors, queries, 10, COSINE)[1]
+    assert index.n_vectors == 4000
+    assert recall(index.search(queries, 10).positions, truth) > 0.85
+
+
+@pytest.mark.parametrize("text", ["Flat", "SQ8", "IVF32,SQ8", "HNSW16", "RR24,Flat", "IVF32,PQ8x4,RFlat"])
+def test_only_an_index_in_memory_is_extended(text, many, tmp_path):
+    vectors, queries = many
+    path = str(tmp_path / "index.faiss")
+    faiss.write_index(made(text, vectors).index, path)
+    mapped = VectorIndex(faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC), COSINE)
+    with pytest.raises(UserError, match=r"mapped from its file.*mmap=False"):
+        extend(mapped, ArrayParts(vectors[:10]))
+    in_memory = VectorIndex(faiss.read_index(path), COSINE)
+    np.testing.assert_array_equal(mapped.search(queries, 5).scores, in_memory.search(queries, 5).scores)
+    with pytest.raises(UserError, match="takes vectors of 24 dimensions, not 23"):
+        extend(in_memory, ArrayParts(vectors[:, 1:]))
+    extend(in_memory, ArrayParts(vectors[:10]))
+    assert in_memory.n_vectors == 4010

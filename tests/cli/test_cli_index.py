@@ -1,0 +1,240 @@
+"""`bertfeat index`: what it prints, and how it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+
+import bertfeat
+from bertfeat.cli.index import _progress
+from bertfeat.store.reader import Store
+from tests.support.command_line import bertfeat as bertfeat_cli
+from tests.support.command_line import good
+from tests.support.index_stores import (
+    SENSES,
+    contents,
+    documents,
+    known_store,
+    put_nan,
+    shared_store,
+    tiny_store,
+    write_jsonl,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+FEATURE = "layer_06"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return shared_store(tmp_path_factory, "base")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
+    return tiny_store(tmp_path_factory.mktemp("tiny") / "s", tiny_folder)
+
+
+@pytest.fixture(scope="module")
+def index(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of sentences; not to be changed."""
+    out = tmp_path_factory.mktemp("index") / "sentences.index"
+    good("index", "build", store.path, "-o", out, "--level", "sentence", "--feature", FEATURE, "--transform", "center")
+    return out
+
+
+def refused(*arguments: str | Path) -> str:
+    """Run a command that the user has to mend; return its one line."""
+    result = bertfeat_cli(*arguments)
+    assert (result.code, result.out) == (2, ""), (result.code, result.err)
+    assert result.err.count("\n") == 1
+    assert result.err.startswith("bertfeat: ")
+    return result.err
+
+
+class TestBuild:
+    def test_one_line_and_silence_on_a_rerun(self, tiny: Store, tmp_path: Path) -> None:
+        command = ("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "word", "--threads", "1")
+        first = good(*command)
+        n_words = tiny.n_rows("word")
+        assert first.err == ""
+        assert first.out.startswith(
+            f"{tmp_path / 'i'}: {n_words} vectors of 32 dimensions, Flat, cosine, transform none"
+        )
+        assert "recall@10 1.0000" in first.out
+        assert "already built; nothing to do" in good(*command).out
+        assert good(*command, "--quiet").out == ""
+
+    def test_json(self, tiny: Store, tmp_path: Path) -> None:
+        command = ("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "token", "--json")
+        command = (*command, "--index", "IVF8,SQ8", "--metric", "l2", "--transform", "pca:8", "--recall", "0.8")
+        summary = good(*command).json
+        assert summary["was_complete"] is False
+        assert summary["factory"] == "IVF8,SQ8"
+        assert (summary["dim"], summary["index_dim"], summary["metric"]) == (32, 8, "l2")
+        assert summary["transform"] == "pca:8"
+        assert summary["parameters"]["nprobe"] >= 1
+        assert 0.8 <= summary["recall_at_10"] <= 1
+        assert summary["n_bytes"] == (tmp_path / "i" / "index.faiss").stat().st_size
+        assert summary["settings"]["recall"] == 0.8
+        assert summary["store"] == str(tiny.path.resolve())
+        again = good(*command).json
+        assert again.pop("was_complete") is True
+        assert again == {name: value for name, value in summary.items() if name != "was_complete"}
+
+    @pytest.mark.parametrize(
+        ("flags", "said"),
+        [
+            ([], "has the levels token, word, sentence; pass --level"),
+            (["--level", "page"], "no level 'page'"),
+            (["--level", "word", "--feature", "layer_02"], "no feature 'layer_02'"),
+            (["--level", "word", "--metric", "angle"], "'angle' is not one of 'cosine', 'ip', 'l2'"),
+            (["--level", "word", "--transform", "whitten"], "transform 'whitten': choose one of none, center, whiten"),
+            (["--level", "word", "--transform", "pca:33"], "give 1 to 32"),
+            (["--level", "sentence", "--transform", "whiten"], "takes 33 vectors or more, and there are 24"),
+            (["--level", "word", "--index", "PQ5"], "index 'PQ5' of 32 dimensions"),
+            (["--level", "word", "--index", "IVF0,Flat"], "index 'IVF0,Flat'"),
+            (["--level", "word", "--index", "HNSW32,SQ8", "--max-memory", "1MB"], "more than max_memory 1.0 MB"),
+            (["--level", "word", "--max-memory", "1MB"], "too little for any index"),
+            (["--level", "word", "--max-memory", "plenty"], "'plenty' is no size"),
+            (["--level", "word", "--recall", "95"], "recall is 95"),
+            (["--level", "word", "--seed", "-1"], "seed is -1"),
+            (["--level", "word", "--threads", "0"], "0 is not in the range"),
+        ],
+    )
+    def test_flags_that_do_not_fit(self, tiny: Store, tmp_path: Path, flags: list[str], said: str) -> None:
+        assert said in refused("index", "build", tiny.path, "-o", tmp_path / "i", *flags)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_places_that_do_not_fit(self, tiny: Store, tmp_path: Path) -> None:
+        build = ("index", "build", tiny.path, "--level", "word", "-o")
+        (tmp_path / "notes").write_text("mine")
+        assert "not a folder (a file)" in refused(*build, tmp_path / "notes")
+        assert "not a folder (a file)" in refused(*build, tmp_path / "notes", "--overwrite")
+        assert "no folder" in refused(*build, tmp_path / "none" / "i")
+        assert "no index, or not one alone (holds notes)" in refused(*build, tmp_path)
+        assert "lies in the store" in refused(*build, tiny.path / "index")
+        good(*build, tmp_path / "i")
+        before = contents(tmp_path / "i")
+        assert "built otherwise (metric cosine, now l2)" in refused(*build, tmp_path / "i", "--metric", "l2")
+        assert contents(tmp_path / "i") == before
+        good(*build, tmp_path / "i", "--metric", "l2", "--overwrite")
+        assert contents(tmp_path / "i") != before
+
+    def test_stores_that_do_not_fit(self, tmp_path: Path, tiny_folder: Path) -> None:
+        build = ("-o", tmp_path / "i", "--level", "sentence")
+        assert "no such folder" in refused("index", "build", tmp_path / "nowhere", *build)
+        (tmp_path / "corpus.csv").write_text("id,text\n")
+        flags = ("--model", tiny_folder, "--level=sentence", "--layers=-1")
+        good("extract", tmp_path / "corpus.csv", "-o", tmp_path / "empty", *flags)
+        said = refused("index", "build", tmp_path / "empty", *build)
+        assert "no row of level sentence has a vector of layer_03" in said
+        assert "nothing to index" in said
+        nan = known_store(tmp_path / "nan", [[1.0, 2.0], [3.0, 4.0]])
+        put_nan(nan, "sentence", "layer_06", row=1, value=1)
+        said = refused("index", "build", nan.path, *build)
+        assert "row 1 of level sentence (doc_id 1) holds NaN or infinity in layer_06" in said
+        assert not (tmp_path / "i").exists()
+
+
+class TestInfoAndEval:
+    def test_info(self, index: Path, store: Store) -> None:
+        shown = good("index", "info", index).out
+        for text in (
+            "56 vectors of 384 dimensions, Flat, cosine, transform center",
+            f"level sentence, {FEATURE} of {store.path.resolve()}",
+            "minilm (bert), layers 6, pooled by mean",
+            "recall@10 1.0000 on 28 queries",
+            "memory 4.0 GB",
+        ):
+            assert text in shown
+        summary = good("index", "info", index, "--json").json
+        assert (summary["n_vectors"], summary["level"], summary["feature"]) == (56, "sentence", FEATURE)
+        assert set(summary["files"]) == set(contents(index))
+
+    def test_info_of_what_is_none(self, tmp_path: Path, index: Path, store: Store) -> None:
+        assert "no such folder" in refused("index", "info", tmp_path / "nowhere")
+        assert "not an index: it has no index.json" in refused("index", "info", store.path)
+        copy = tmp_path / "copy"
+        shutil.copytree(index, copy)
+        content = (copy / "index.json").read_text()
+        (copy / "index.json").write_text(content.replace('"cosine"', '"cosina"', 1))
+        assert "cannot be read" in refused("index", "info", copy)
+
+    def test_eval(self, index: Path) -> None:
+        shown = good("index", "eval", index, "--n-queries", "20").out
+        assert "recall@10        1.0000" in shown
+        assert "recall@100       too few vectors" in shown
+        measured = good("index", "eval", index, "--n-queries", "20", "--json").json
+        assert (measured["n_queries"], measured["recall@1"], measured["recall@100"]) == (20, 1.0, None)
+        assert measured["bytes_per_vector"] > 4 * 384
+        assert measured["build_s"] > 0
+        assert "retrieval" not in measured
+
+    def test_eval_with_a_retrieval_set(self, index: Path, tmp_path: Path) -> None:
+        ids = {row["text"]: row["id"] for row in documents()}
+        queries = write_jsonl(tmp_path / "q.jsonl", [{"id": n, "text": t[1]} for n, t in enumerate(SENSES.values())])
+        judged = [f"{n} 0 {ids[text]} 1\n" for n, texts in enumerate(SENSES.values()) for text in texts]
+        (tmp_path / "qrels").write_text("".join(judged))
+        both = ("--queries", queries, "--qrels", tmp_path / "qrels")
+        found = good("index", "eval", index, *both, "--json").json["retrieval"]
+        assert found["n_queries"] == 4
+        assert found["mrr@10"] == 1
+        assert 0.5 < found["ndcg@10"] <= 1
+        assert found["recall@100"] == 1
+        assert "ndcg@10" in good("index", "eval", index, *both).out
+        assert "--queries and --qrels belong together" in refused("index", "eval", index, *both[:2])
+        (tmp_path / "qrels").write_text("1 0 d000 1\n1 0\n")
+        assert "qrels:2: '1 0' is no judgement" in refused("index", "eval", index, *both)
+
+
+def test_progress_is_one_line_on_a_terminal_and_gone_afterwards() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with contextlib.redirect_stderr(Terminal()) as screen:
+        with _progress(silent=False) as tell:
+            assert tell is not None
+            tell("reading vector 8 of 10")
+            tell("too soon to be drawn again")
+        with _progress(silent=True) as tell:
+            assert tell is None
+    assert "reading vector 8 of 10" in screen.getvalue()
+    assert "too soon" not in screen.getvalue()
+    assert screen.getvalue().endswith("\r\x1b[2K")
+    with _progress(silent=False) as tell:
+        assert tell is None
+
+
+class TestUpdate:
+    def test_update(self, tiny: Store, tmp_path: Path, tiny_folder: Path) -> None:
+        good("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "sentence")
+        grown = tiny_store(tmp_path / "grown", tiny_folder, documents(11), levels="sentence")
+        assert "3 added: 27 vectors" in good("index", "update", tmp_path / "i", grown.path).out
+        assert "no new rows; nothing to do" in good("index", "update", tmp_path / "i", grown.path).out
+        assert good("index", "update", tmp_path / "i", grown.path, "--json").json["n_added"] == 0
+        assert good("index", "update", tmp_path / "i", grown.path, "--quiet").out == ""
+
+    def test_stores_that_do_not_fit(
+        self, tiny: Store, store: Store, index: Path, tmp_path: Path, tiny_folder: Path
+    ) -> None:
+        before = contents(index)
+        assert "hold different features (model: minilm and " in refused("index", "update", index, tiny.path)
+        changed = tiny_store(tmp_path / "changed", tiny_folder, documents()[1:20], levels="sentence")
+        good("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "sentence")
+        said = refused("index", "build", changed.path, "-o", tmp_path / "i")
+        assert "run bertfeat index update if rows were added, choose another --output" in said
+        assert "fewer than the 24 of" in refused("index", "update", tmp_path / "i", changed.path)
+        assert "works at level sentence" in refused(
+            "index", "update", index, tiny_store(tmp_path / "words", tiny_folder, levels="word", keep_columns=()).path
+        )
+        assert "no such folder" in refused("index", "update", index, tmp_path / "nowhere")
+        assert "no such folder" in refused("index", "update", tmp_path / "nowhere", store.path)
+        assert contents(index) == before
+        assert bertfeat.open_index(index).n_vectors == 56

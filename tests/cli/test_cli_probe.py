@@ -1,0 +1,368 @@
+"""`bertfeat probe` from the command line: what it prints, what it leaves, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bertfeat.config import Level
+from tests.support.command_line import bertfeat as bertfeat_cli
+from tests.support.command_line import good
+from tests.support.probe_stores import Stores, make_stores, numbered, word_frame, write_fake
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return make_stores(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="module")
+def probe(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("probe") / "domains"
+    good("probe", "fit", stores.train.path, "-o", out, "--label", "domain", "--quiet")
+    return out
+
+
+@pytest.fixture(scope="module")
+def word_probe(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("probe") / "ner"
+    options = "--level word --feature layer_06 --head linear --param max_epochs=2 --param lr=0.01 --quiet"
+    good("probe", "fit", stores.words_train.path, "-o", out, *options.split())
+    return out
+
+
+def refused(*arguments: str | Path) -> str:
+    """Run a command that must end with exit code 2 and one line; return the line."""
+    result = bertfeat_cli(*arguments)
+    assert result.code == 2, (result.code, result.err)
+    assert result.out == ""
+    assert result.err.startswith("bertfeat: ")
+    assert result.err.count("\n") == 1, result.err
+    assert "Traceback" not in result.err
+    return result.err
+
+
+def nan_store(folder: Path) -> Path:
+    """A store with NaN inside the vector of a row that is not null, as only damage can make it."""
+
+    def with_nan(level: Level, start: int, stop: int) -> np.ndarray:
+        rows = np.sin(numbered(level, start, stop))
+        rows[start == 0 and 4, 3] = np.nan
+        return rows
+
+    frame = {Level.WORD: word_frame(0, [3, 3], lambda doc, n: f"c{n % 2}")}
+    return write_fake(folder, [frame], with_nan, checked=False).path
+
+
+class TestFit:
+    def test_says_what_it_did(self, stores: Stores, tmp_path: Path) -> None:
+        out = tmp_path / "p"
+        options = ["--label", "domain", "--dev", stores.dev.path, "--param", "C=0.01,0.1,1", "--metric", "macro_f1"]
+        result = good("probe", "fit", stores.train.path, "-o", out, *options)
+        lines = result.out.splitlines()
+        assert lines[0] == f"{out}: logreg on concat_last4 at level sentence, 117 rows of 117 documents, 3 classes"
+        assert lines[1] == "train     left out: 3 without a vector"
+        assert lines[2].startswith("dev       macro F1 ")
+        assert any(line.startswith("chosen    C ") and line.endswith("of 3 values, on dev") for line in lines)
+        assert result.err == ""
+        assert sorted(path.name for path in out.iterdir()) == ["probe.json", "weights.safetensors"]
+
+    def test_json(self, stores: Stores, tmp_path: Path) -> None:
+        options = (
+            "--level word --head linear --seeds 2 --seed 4 --param max_epochs=1 --mix 5..6 --class-weight balanced"
+        )
+        found = good(
+            "probe", "fit", stores.words_train.path, "-o", tmp_path / "p", "--dev", stores.words_dev.path, "--json",
+            *options.split(),
+        ).json  # fmt: skip
+        assert (found["head"], found["level"], found["feature"]) == ("linear", "word", "concat_05_06")
+        assert found["seeds"] == [4, 5]
+        assert found["params"]["mix"] == 2
+        assert found["params"]["class_weight"] == "balanced"
+        assert found["classes"] == sorted(found["counts"])
+        assert found["metric"] == "entity_f1"
+        assert set(found["scores"]) == {"entity_f1", "accuracy", "macro_f1"}
+        assert len(found["fit_report"]["mix"]["weights"]) == 2
+
+    def test_seeds_are_shown_with_their_deviation(self, stores: Stores, tmp_path: Path) -> None:
+        base = ["probe", "fit", stores.words_train.path, "--level", "word", "--dev", stores.words_dev.path]
+        shown = good(
+            *base, "-o", tmp_path / "a", "--head", "linear", "--seeds", 2, "--param", "max_epochs=1", "--mix", "5,6"
+        ).out
+        assert " ± " in shown
+        assert "over 2 seeds; seed " in shown
+        assert "mix       weights " in shown
+        shown = good(*base, "-o", tmp_path / "b", "--head", "centroid", "--seeds", 3).out
+        assert "centroid gives the same result with every seed; fitted once" in shown
+
+    def test_a_fit_that_does_not_converge_is_warned_of(self, stores: Stores, tmp_path: Path) -> None:
+        result = good(
+            "probe", "fit", stores.train.path, "-o", tmp_path / "p", "--label", "domain", "--param", "max_iter=1"
+        )
+        assert result.err.startswith("bertfeat: warning: logreg stopped after 1 iterations")
+        assert result.err.count("\n") == 1
+
+    def test_memory_and_limit(self, stores: Stores, tmp_path: Path) -> None:
+        base = ["probe", "fit", stores.train.path, "--label", "domain", "--head", "centroid", "--limit", 60, "--json"]
+        streamed = good(*base, "-o", tmp_path / "a", "--max-memory", "100kB").json
+        whole = good(*base, "-o", tmp_path / "b", "--max-memory", "1GB").json
+        assert (streamed["streamed"], whole["streamed"]) == (True, False)
+        assert streamed["n_rows"] == whole["n_rows"] == 57
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ("--label nothing", "no label column 'nothing' at level sentence; columns that could be labels are domain"),
+            ("--label one", "column 'one' holds one class alone, 'same'; a classifier needs two or more"),
+            ("--level paragraph", "no level 'paragraph'; levels are sentence"),
+            (
+                "--feature layer_12",
+                "no feature 'layer_12' at level sentence, nor can it be made from those there are: ",
+            ),
+            ("--head forest", "no head 'forest'; heads are logreg, svm, ridge, centroid, knn, mlp, linear, bilstm"),
+            ("--head bilstm", "head bilstm tags the words or tokens of a document; pass --level word or --level token"),
+            ("--head linear", "head linear tags the words"),
+            ("--mix last4", "head logreg has no scalar mix; --mix goes with mlp, linear and bilstm"),
+            ("--head mlp --mix 9..12", "--mix: layer 9 is out of range"),
+            ("--head mlp --mix x", "--mix 'x' is no layer"),
+            ("--param depth=3", "head logreg has no parameter 'depth'; it has C, "),
+            ("--param C", "--param 'C' is not NAME=VALUE"),
+            ("--param C=1 --param C=2", "parameter C is given twice"),
+            ("--param C=a", "C 'a' is no number above 0"),
+            ("--param seed=1", "--param 'seed=1': pass --seed instead"),
+            ("--param store=x", "--param 'store=x': heads have no such parameter"),
+            ("--param C=0.1,1", "C is a list and there is no dev split"),
+            ("--metric rouge", "metric 'rouge' is none of auto, accuracy, macro_f1"),
+            ("--class-weight heavy", "class_weight 'heavy' is neither None nor 'balanced'"),
+            ("--seeds 0", "Invalid value for '--seeds'"),
+            ("--max-memory lots", "'lots' is no size"),
+            ("--labels nowhere.csv", "nowhere.csv: no such file"),
+            ("--dev-labels x.csv", "dev labels without a dev store"),
+            ("--dev nowhere", "nowhere: no such folder"),
+        ],
+    )
+    def test_mistakes(self, stores: Stores, tmp_path: Path, options: str, message: str) -> None:
+        label = [] if "--label " in options else ["--label", "domain"]
+        line = refused("probe", "fit", stores.train.path, "-o", tmp_path / "p", *label, *options.split())
+        assert message in line
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_empty_dev_split(self, stores: Stores, tmp_path: Path) -> None:
+        empty = tmp_path / "empty.jsonl"
+        empty.write_text('{"text": " ", "domain": "social"}\n')
+        good(
+            "extract", empty, "-o", tmp_path / "dev", "--level", "sentence", "--layers", "last4", "--combine", "concat",
+            "--keep-columns", "domain",
+        )  # fmt: skip
+        line = refused(
+            "probe", "fit", stores.train.path, "-o", tmp_path / "p", "--label", "domain", "--dev", tmp_path / "dev"
+        )
+        assert "dev: the dev split is empty: it has 1 rows at level sentence, 0 without a label, 1 without a" in line
+
+    def test_nan_in_a_feature(self, tmp_path: Path) -> None:
+        store = nan_store(tmp_path / "s")
+        for memory in ("1GB", "1kB"):
+            line = refused("probe", "fit", store, "-o", tmp_path / "p", "--level", "word", "--max-memory", memory)
+            assert "concat_last4 of word row 4 (document 1) holds NaN or infinity; run bertfeat verify" in line
+        line = refused("probe", "sweep", store, "-o", tmp_path / "p", "--level", "word", "--features", "layer_03")
+        assert "layer_03 of word row 4 (document 1) holds NaN" in line
+        assert not (tmp_path / "p").exists()
+
+    def test_an_output_that_stands_there(self, stores: Stores, probe: Path, tmp_path: Path) -> None:
+        base = ["probe", "fit", stores.train.path, "--label", "domain", "--head", "centroid"]
+        before = (probe / "probe.json").read_bytes()
+        assert "a probe stands there; choose another --output, or pass --overwrite" in refused(*base, "-o", probe)
+        assert (probe / "probe.json").read_bytes() == before
+        (tmp_path / "mine.txt").write_text("x")
+        for overwrite in ([], ["--overwrite"]):
+            assert "not empty and no probe" in refused(*base, "-o", tmp_path, *overwrite)
+        assert "not a folder" in refused(*base, "-o", tmp_path / "mine.txt", "--overwrite")
+        good(*base, "-o", tmp_path / "p")
+        good(*base, "-o", tmp_path / "p", "--overwrite")
+
+
+class TestScore:
+    def test_lines_and_json(self, probe: Path, stores: Stores) -> None:
+        shown = good("probe", "score", probe, stores.dev.path).out
+        assert shown.startswith("rows      45, 3 of them without a vector (counted as errors)\naccuracy  0.")
+        assert "95% intervals (1000 resamples of 45 documents)" in shown
+        found = good("probe", "score", probe, stores.dev.path, "--json").json
+        assert found["n_rows"] == 45
+        assert found["n_without_vector"] == 3
+        assert found["metric"] == "accuracy"
+        assert set(found["per_class"]) == {"medical", "python", "social"}
+        assert found["intervals"]["accuracy"]["low"] <= found["accuracy"] <= found["intervals"]["accuracy"]["high"]
+        assert f"accuracy  {found['accuracy']:.4f}" in shown
+        assert good("probe", "score", probe, stores.dev.path, "--no-intervals", "--json").json["intervals"] == {}
+
+    def test_entities(self, word_probe: Path, stores: Stores) -> None:
+        found = good("probe", "score", word_probe, stores.words_dev.path, "--json").json
+        assert found["metric"] == "entity_f1"
+        assert found["entity_f1"] == found["entities"]["f1"]
+        assert "entity F1 " in good("probe", "score", word_probe, stores.words_dev.path).out
+
+    def test_unseen_labels_are_said_and_no_failure(
+        self,
+        probe: Path,
+        stores: Stores,
+        tmp_path: Path,
+    ) -> None:
+        labels = stores.dev.polars("sentence", ["doc_id", "domain"]).with_columns(
+            domain=pl.col("domain").replace("social", "legal")
+        )
+        labels.write_csv(tmp_path / "labels.csv")
+        result = good("probe", "score", probe, stores.dev.path, "--labels", tmp_path / "labels.csv")
+        assert "labels that training has not seen, counted as errors: legal (15 rows)" in result.out
+        found = good("probe", "score", probe, stores.dev.path, "--labels", tmp_path / "labels.csv", "--json").json
+        assert found["unseen_labels"] == {"legal": 15}
+        assert found["per_class"]["legal"]["recall"] == 0
+        dev = ["--dev", stores.dev.path, "--dev-labels", tmp_path / "labels.csv"]
+        shown = good("probe", "fit", stores.train.path, "-o", tmp_path / "p", "--label", "domain", *dev).out
+        assert "dev       labels that train has not seen, counted as errors: legal (14 rows)" in shown
+
+    def test_mistakes(self, probe: Path, stores: Stores, tmp_path: Path) -> None:
+        base = ["probe", "score", probe]
+        assert "no label column 'x'" in refused(*base, stores.dev.path, "--label", "x")
+        assert "nowhere: no such folder" in refused(*base, tmp_path / "nowhere")
+        assert "nowhere: no such folder" in refused("probe", "score", tmp_path / "nowhere", stores.dev.path)
+        assert "not a bertfeat store" in refused(*base, tmp_path)
+        assert "not a saved probe: it has no probe.json" in refused("probe", "score", tmp_path, stores.dev.path)
+        words = refused(*base, stores.words_dev.path)
+        assert "probe domains works at level sentence, store words_dev_store holds token, word; extract with" in words
+
+    def test_another_layer_set_or_pooling_is_refused_with_both(
+        self,
+        probe: Path,
+        stores: Stores,
+        tmp_path: Path,
+    ) -> None:
+        base = ["extract", stores.files["dev"], "--level", "sentence", "--keep-columns", "domain", "--id-column", "id"]
+        good(*base, "-o", tmp_path / "max", "--layers", "last4", "--combine", "concat", "--pooling", "max")
+        line = refused("probe", "score", probe, tmp_path / "max")
+        assert "probe domains and store max hold different features (pooling: mean and max); extract with the" in line
+        good(*base, "-o", tmp_path / "low", "--layers", "1,2")
+        for command in (["score", probe, tmp_path / "low"], ["predict", probe, tmp_path / "low", "-o", "o.parquet"]):
+            line = refused("probe", *command)
+            assert "probe domains and store low hold different features (layers: [3, 4, 5, 6] and [1, 2]; " in line
+            assert "feature: concat_last4 and layer_01, layer_02, concat_01_02" in line
+
+    @pytest.mark.parametrize("damage", ["weights", "json", "missing", "cut"])
+    def test_a_damaged_probe(self, probe: Path, stores: Stores, tmp_path: Path, damage: str) -> None:
+        broken = tmp_path / "broken"
+        broken.mkdir()
+        for file in probe.iterdir():
+            (broken / file.name).write_bytes(file.read_bytes())
+        weights, document = broken / "weights.safetensors", broken / "probe.json"
+        if damage == "weights":
+            data = bytearray(weights.read_bytes())
+            data[-3] ^= 1
+            weights.write_bytes(bytes(data))
+        elif damage == "json":
+            document.write_text(document.read_text().replace('"concat_last4"', '"concat_last2"'))
+        elif damage == "cut":
+            document.write_bytes(document.read_bytes()[:200])
+        else:
+            weights.unlink()
+        for command in (["score", broken, stores.dev.path], ["predict", broken, stores.dev.path, "-o", "o.parquet"]):
+            line = refused("probe", *command)
+            assert "cannot be loaded as a probe" in line or "not a saved probe: it has no weights" in line
+
+
+class TestPredict:
+    def test_text_and_store_give_the_same(self, probe: Path, stores: Stores, tmp_path: Path) -> None:
+        from_store, from_text = tmp_path / "store.parquet", tmp_path / "text.parquet"
+        shown = good("probe", "predict", probe, stores.dev.path, "-o", from_store).out
+        assert shown == f"{from_store}: 45 sentence rows, 3 of them without a prediction\n"
+        found = good(
+            "probe", "predict", probe, stores.files["dev"], "-o", from_text, "--id-column", "id", "--device", "cpu",
+            "--json",
+        ).json  # fmt: skip
+        assert (found["n_rows"], found["n_without_prediction"], found["n_bad_rows"]) == (45, 3, 0)
+        assert sum(found["counts"].values()) == 42
+        assert pl.read_parquet(from_store).equals(pl.read_parquet(from_text))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["store.parquet", "text.parquet"]
+
+    def test_words(self, word_probe: Path, stores: Stores, tmp_path: Path) -> None:
+        out = tmp_path / "o.parquet"
+        result = good("probe", "predict", word_probe, "-", "-o", out, "--quiet", stdin=b"Aspirin lowers fever.\n")
+        assert (result.out, result.err) == ("", "")
+        frame = pl.read_parquet(out)
+        assert frame.columns == ["doc_id", "word_index", "word", "prediction", "probability"]
+        assert frame["word"].to_list() == ["Aspirin", "lowers", "fever", "."]
+        good("probe", "predict", word_probe, stores.files["words_dev"], "-o", out, "--overwrite")
+        assert pl.read_parquet(out).height == stores.words_dev.n_rows("word")
+
+    def test_mistakes(self, probe: Path, stores: Stores, tmp_path: Path) -> None:
+        base, out = ["probe", "predict", probe], tmp_path / "o.parquet"
+        out.write_text("mine")
+        assert "exists; name another file, or pass --overwrite" in refused(*base, stores.dev.path, "-o", out)
+        assert out.read_text() == "mine"
+        assert "name a file that ends in .parquet" in refused(*base, stores.dev.path, "-o", tmp_path / "o.csv")
+        line = refused(*base, stores.dev.path, "-o", tmp_path / "p.parquet", "--text-column", "x")
+        assert "--text-column says how text is read; INPUT is a store" in line
+        assert "no such file" in refused(*base, tmp_path / "no.txt", "-o", tmp_path / "p.parquet")
+        line = refused(*base, stores.files["dev"], "-o", tmp_path / "p.parquet", "--text-column", "body")
+        assert "no column 'body'" in line
+        assert "No such option" in refused(*base, stores.dev.path, "-o", out, "--keep-columns", "domain")
+        (tmp_path / "o.txt").write_text("x")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["o.parquet", "o.txt"]
+
+
+class TestSweep:
+    def test_table_and_files(self, stores: Stores, tmp_path: Path) -> None:
+        options = ["--label", "domain", "--dev", stores.dev.path, "--head", "centroid"]
+        shown = good("probe", "sweep", stores.train.path, "-o", tmp_path / "s", *options).out
+        for name in ("layer_03", "layer_06", "concat_last4", "mean_last4"):
+            assert name in shown
+        assert " on dev_store\n" in shown
+        names = {path.name for path in (tmp_path / "s").iterdir()}
+        assert names == {"table.csv", "result.json", "plot.png", "plot.svg"}
+        assert "a sweep stands there" in refused(
+            "probe", "sweep", stores.train.path, "-o", tmp_path / "s", "--label", "x"
+        )
+
+    def test_json_and_held_out(self, stores: Stores, tmp_path: Path) -> None:
+        base = ["probe", "sweep", stores.train.path, "-o", tmp_path / "s", "--label", "domain", "--head", "ridge"]
+        found = good(*base, "--features", "layer_03,mean_05_06", "--json").json
+        assert [row["feature"] for row in found["rows"]] == ["layer_03", "mean_05_06"]
+        assert found["held_out"] == {"share_of_documents": 0.2, "seed": 0}
+        on_disk = json.loads((tmp_path / "s" / "result.json").read_text())
+        assert {**on_disk, "output": str(tmp_path / "s")} == found
+        shown = good(*base, "--features", "layer_03", "--overwrite").out
+        assert shown.endswith("on 20% of the documents, held out\n")
+
+    def test_mistakes(self, stores: Stores, tmp_path: Path) -> None:
+        base = ["probe", "sweep", stores.train.path, "-o", tmp_path / "s", "--label", "domain"]
+        assert "no feature 'layer_00'" in refused(*base, "--features", "layer_00")
+        assert "features is empty" in refused(*base, "--features", ",")
+        assert "no head 'forest'" in refused(*base, "--head", "forest")
+        assert "head bilstm tags the words" in refused(*base, "--head", "bilstm")
+        assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("command", [[], ["fit"], ["score"], ["predict"], ["sweep"]])
+def test_help(command: list[str]) -> None:
+    assert "Usage: bertfeat probe" in good("probe", *command, "--help").out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys\n"
+        "sys.argv = ['bertfeat', 'probe', 'fit', '--help']\n"
+        "from bertfeat.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    heavy = {'numpy', 'polars', 'pyarrow', 'torch', 'sklearn', 'transformers', 'matplotlib', 'scipy'}\n"
+        "    print(*heavy & set(sys.modules), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr.strip() == ""

@@ -1,0 +1,340 @@
+"""`bertfeat search`: what it finds and prints, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import bertfeat
+from bertfeat.cli.search_batches import HitWriter
+from bertfeat.errors import UserError
+from bertfeat.search.index import Index
+from bertfeat.store.reader import Store
+from tests.support.command_line import bertfeat as bertfeat_cli
+from tests.support.command_line import good
+from tests.support.index_stores import SENSES, documents, shared_store, tiny_store, write_jsonl
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+FEATURE = "layer_06"
+QUERY = "He went to the [bank] to ask for a loan"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return shared_store(tmp_path_factory, "base")
+
+
+@pytest.fixture(scope="module")
+def sentences(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("index") / "sentences"
+    bertfeat.build_index(store, out, level="sentence", feature=FEATURE, threads=1).close()
+    return out
+
+
+@pytest.fixture(scope="module")
+def words(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("index") / "words"
+    bertfeat.build_index(store, out, level="word", feature=FEATURE, transform="center", threads=1).close()
+    return out
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
+    return tiny_store(tmp_path_factory.mktemp("tiny") / "s", tiny_folder, levels="sentence")
+
+
+def refused(*arguments: str | Path) -> str:
+    """Run a command that the user has to mend; return its one line."""
+    result = bertfeat_cli(*arguments)
+    assert (result.code, result.out) == (2, ""), (result.code, result.err)
+    assert result.err.count("\n") == 1
+    assert result.err.startswith("bertfeat: ")
+    return result.err
+
+
+def json_lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class TestSentences:
+    def test_aligned_columns(self, sentences: Path) -> None:
+        result = good("search", sentences, "My bank refused to give me a loan.", "-k", "3")
+        assert result.err == ""
+        lines = result.out.splitlines()
+        assert lines[0] == "rank   score  doc_id  text"
+        assert lines[1] == "   1  1.0000  d006    My bank refused to give me a loan."
+        assert len(lines) == 4
+
+    def test_json_has_the_true_scores(self, sentences: Path, store: Store) -> None:
+        hits = json_lines(good("search", sentences, SENSES["coil"][0], "-k", "5", "--json").out)
+        vectors = store.numpy("sentence", FEATURE).astype(np.float64)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        cosines = vectors @ vectors[12]
+        assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
+        for hit in hits:
+            assert list(hit) == ["rank", "score", "doc_id", "text"]
+            number = int(str(hit["doc_id"])[1:])
+            assert hit["score"] == pytest.approx(cosines[number], abs=2e-3)
+            assert hit["text"] == documents()[number]["text"]
+        assert [hit["doc_id"] for hit in hits] == [f"d{row:03d}" for row in np.argsort(-cosines)[:5]]
+
+    def test_where_and_columns(self, sentences: Path) -> None:
+        flags = ("--where", "label IN ('coil', 'season') AND n <> 9", "--columns", "label, n", "-k", "20")
+        hits = json_lines(good("search", sentences, "spring", *flags, "--json").out)
+        assert sorted(hit["n"] for hit in hits) == [8, 10, 11, 12, 13, 14, 15]
+        assert {hit["label"] for hit in hits} == {"coil", "season"}
+        assert (
+            good("search", sentences, "spring", *flags).out.splitlines()[0] == "rank   score  doc_id  label   n   text"
+        )
+        nothing = bertfeat_cli("search", sentences, "spring", "--where", "n < 0")
+        assert (nothing.code, nothing.out) == (0, "")
+        assert nothing.err == f"bertfeat: {sentences}: nothing fits the filters\n"
+
+    def test_a_changed_index_is_refused(self, sentences: Path, tmp_path: Path) -> None:
+        copy = tmp_path / "copy"
+        shutil.copytree(sentences, copy)
+        (copy / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
+        assert "has 204 bytes" in refused("search", copy, "fishing")
+
+
+class TestWords:
+    def test_words_in_context_under_each_other(self, words: Path) -> None:
+        lines = good("search", words, QUERY, "-k", "4", "--level", "word", "--span", "--context", "20").out.splitlines()
+        assert lines[0] == "rank   score  doc_id  context"
+        assert all("[bank]" in line for line in lines[1:])
+        assert len({line.index("[") for line in lines[1:]}) == 1
+        assert lines[1].endswith(" My [bank] refused to give me…")
+
+    def test_json(self, words: Path) -> None:
+        hits = json_lines(good("search", words, QUERY, "-k", "3", "--json", "--same-word").out)
+        first = hits[0]
+        assert list(first) == ["rank", "score", "doc_id", "word_index", "word", "char_start", "char_end", "context"]
+        assert first["doc_id"] == "d006"
+        assert (first["word"], first["char_start"], first["char_end"]) == ("bank", 3, 7)
+        assert first["context"] == "My [bank] refused to give me a loan."
+        others = json_lines(good("search", words, QUERY, "-k", "30", "--json", "--exclude-same-word").out)
+        assert "bank" not in {hit["word"] for hit in others}
+        assert len(others) == 30
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("He went to the bank", "query 'He went to the bank': no word is marked; put brackets around one"),
+            ("The [bank] and the [river]", "2 words are marked"),
+            ("The [bank of", "brackets do not match"),
+            ("The [ ] bank", "query 'The [ ] bank': the brackets cover no word"),
+            ("[] bank", "the brackets cover no word"),
+            ("The [river bank]", "query 'The [river bank]': the brackets cover several words; put them around one"),
+            ("", "no word in it"),
+        ],
+    )
+    def test_marks_that_mark_no_word(self, words: Path, text: str, said: str) -> None:
+        assert said in refused("search", words, text)
+
+
+class TestManyQueries:
+    def test_the_same_as_one_by_one(self, sentences: Path, tmp_path: Path) -> None:
+        texts = [row["text"] for row in documents()[:20:3]] + ["fishing", "spring flowers"]
+        file = write_jsonl(tmp_path / "q.jsonl", [{"id": f"q{n}", "text": text} for n, text in enumerate(texts)])
+        out = tmp_path / "hits.parquet"
+        result = good("search", sentences, "--queries", file, "--out", out, "-k", "5", "--columns", "label")
+        assert f"{out}: 45 hits of 9 queries" in result.out
+        frame = pl.read_parquet(out)
+        assert frame.columns == ["query_id", "rank", "score", "doc_id", "text", "label"]
+        assert frame["query_id"].to_list() == [f"q{n}" for n in range(9) for _ in range(5)]
+        with bertfeat.open_index(sentences) as index:
+            for n, text in enumerate(texts):
+                alone = index.search(text, 5)
+                batch = frame.filter(pl.col("query_id") == f"q{n}")
+                np.testing.assert_allclose(batch["score"].to_numpy(), alone["score"].to_numpy(), atol=1e-3)
+                # Rounding may turn the order of two that are all but equal.
+                assert set(batch["doc_id"].head(3)) <= set(alone["doc_id"])
+                assert batch["doc_id"][0] == alone["doc_id"][0]
+        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+    def test_words_with_filters_in_several_batches(
+        self, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bertfeat.cli.search_batches._QUERIES_AT_ONCE", 2)
+        queries = [
+            "a [bank] of sand",
+            "the [spring] sun",
+            "a [spring] of steel",
+            "money in the [bank]",
+            "[winter] snow",
+        ]
+        (tmp_path / "q.txt").write_text("\n".join(queries) + "\n")
+        flags = ("--same-word", "--where", "label IS NOT NULL", "--quiet")
+        assert good("search", words, "--queries", tmp_path / "q.txt", "--out", tmp_path / "h.parquet", *flags).out == ""
+        frame = pl.read_parquet(tmp_path / "h.parquet")
+        assert frame["query_id"].unique(maintain_order=True).to_list() == [0, 1, 2, 3, 4]
+        with bertfeat.open_index(words) as index:
+            expected = index.search(queries, 10, same_word=True, where="label IS NOT NULL")
+        assert frame["word"].to_list() == expected["word"].to_list()
+        assert set(frame["word"].str.to_lowercase()) == {"bank", "spring", "winter"}
+
+    def test_the_file_of_hits(self, sentences: Path, tmp_path: Path) -> None:
+        (tmp_path / "q.txt").write_text("fishing\n")
+        out = tmp_path / "hits.parquet"
+        search = ("search", sentences, "--queries", tmp_path / "q.txt")
+        good(*search, "--out", out, "-k", "1")
+        before = out.read_bytes()
+        assert "hits.parquet: is there already; name another file, or pass --overwrite" in refused(
+            *search, "--out", out
+        )
+        assert out.read_bytes() == before
+        good(*search, "--out", out, "-k", "2", "--overwrite", "--where", "n < 0")
+        assert pl.read_parquet(out).shape == (0, 5)
+        assert "is a folder" in refused(*search, "--out", tmp_path)
+        assert "no folder" in refused(*search, "--out", tmp_path / "none" / "h.parquet")
+
+    def test_csv_holds_what_parquet_does(
+        self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bertfeat.cli.search_batches._QUERIES_AT_ONCE", 2)
+        (tmp_path / "q.txt").write_text("fishing\nspring flowers\na loan\n")
+        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--columns", "label,n", "--out")
+        for name in ("hits.parquet", "hits.CSV"):
+            good(*search, tmp_path / name)
+        frame, schema = pl.read_parquet(tmp_path / "hits.parquet"), pl.read_parquet_schema(tmp_path / "hits.parquet")
+        assert_frame_equal(pl.read_csv(tmp_path / "hits.CSV", schema=schema), frame)
+        good(*search, tmp_path / "none.csv", "--where", "n < 0")
+        assert (tmp_path / "none.csv").read_text() == "query_id,rank,score,doc_id,text,label,n\n"
+
+    @pytest.mark.parametrize("name", ["hits.txt", "hits", "hits.csv.gz"])
+    def test_other_endings_are_refused_before_the_search(
+        self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setattr(Index, "encode", lambda *_: pytest.fail("searched"))
+        (tmp_path / "q.txt").write_text("fishing\n")
+        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--out", tmp_path / name)
+        assert f"{name}: hits are written as Parquet or CSV; name a file that ends in" in refused(*search)
+        assert not (tmp_path / name).exists()
+
+    def test_csv_refuses_columns_that_it_cannot_hold(self, tmp_path: Path) -> None:
+        frame = pl.DataFrame({"doc_id": ["a"], "tags": [["x"]], "raw": [b"x"]})
+        with (
+            pytest.raises(UserError, match=r"hits.csv: CSV cannot hold tags \(List\(String\)\), raw \(Binary\); name"),
+            HitWriter(tmp_path / "hits.csv") as writer,
+        ):
+            writer.write(frame)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["hits.parquet", "hits.csv"])
+    def test_a_full_disk_leaves_no_file(self, sentences: Path, tmp_path: Path, name: str) -> None:
+        (tmp_path / "q.txt").write_text("fishing\n" * 40)
+        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--out", tmp_path / name)
+        there = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, there[1]))
+        try:
+            done = bertfeat_cli(*search)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, there)
+        assert done.code == 3
+        assert f"{tmp_path / name}: file too large after 300 bytes; raise the file size limit" in done.err
+        assert [path.name for path in tmp_path.iterdir()] == ["q.txt"]
+
+    def test_bad_rows_leave_no_file(self, sentences: Path, words: Path, tmp_path: Path) -> None:
+        for name, content, said in [
+            ("a.jsonl", b'{"id": 1, "text": "one"}\n{"id": 2}\n', "a.jsonl:2: no column 'text'"),
+            ("b.jsonl", b'{"id": 1, "text": "one"}\nnope\n', "b.jsonl:2: no JSON"),
+            ("c.csv", b"id,text\n1,one\n1,two\n", "c.csv:3: id '1' stands twice"),
+            ("d.txt", b"one\n\xff\n", "d.txt:2: byte 0xff"),
+            ("e.txt", b"one\n \n", "e.txt:2: query ' ': has no tokens"),
+            ("f.txt", b"", "f.txt: holds no queries"),
+            ("g.conll", b"a B-X\n", "conll holds no queries"),
+            ("h.csv", b"id,question\n1,one\n", "no column 'text'; columns are id, question; pass --text-column"),
+        ]:
+            (tmp_path / name).write_bytes(content)
+            search = ("search", sentences, "--queries", tmp_path / name, "--out", tmp_path / "hits.parquet")
+            assert said in refused(*search), name
+        (tmp_path / "w.txt").write_text("a [bank]\ntwo words\n")
+        assert "w.txt:2: query 'two words': no word is marked" in refused(
+            "search", words, "--queries", tmp_path / "w.txt", "--out", tmp_path / "hits.parquet"
+        )
+        assert "no such file" in refused(
+            "search", words, "--queries", tmp_path / "no.txt", "--out", tmp_path / "hits.csv"
+        )
+        assert [path for path in tmp_path.iterdir() if "hits" in path.name] == []
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ([], "no TEXT to search for"),
+            (["text", "--queries", "q.txt", "--out", "h"], "both TEXT and --queries"),
+            (["--queries", "q.txt"], "--queries needs a file for the hits: --out HITS.parquet"),
+            (["text", "--out", "h"], "--out is for --queries"),
+            (["--queries", "q.txt", "--out", "h", "--json"], "--json is for a single TEXT"),
+            (["--queries", "q.txt", "--out", "h", "--context", "9"], "--context is for a single TEXT"),
+            (["text", "--text-column", "body"], "--text-column is for --queries FILE"),
+            (["text", "--id-column", "key"], "--id-column is for --queries FILE"),
+            (["text", "--overwrite"], "--overwrite is for --queries FILE"),
+            (["text", "--context", "9"], "--context is for words and tokens; INDEX holds whole texts"),
+            (["text", "-k", "0"], "k 0 is below 1"),
+            (["text", "-k", "57"], "k 57 is more than the 56 vectors of"),
+            (["text", "--level", "word"], "holds level sentence, not word"),
+            (["text", "--span"], "holds whole texts, not words"),
+            (["text", "--same-word"], "need a query with a [word] in an index of words"),
+            (["text", "--same-word", "--exclude-same-word"], "leave nothing to find"),
+            (["text", "--where", "nope = 1"], "no column 'nope'; columns are doc_id, text"),
+            (["text", "--where", "label = 'x"], "is no SQL condition"),
+            (["text", "--where", "label ="], "is no SQL condition"),
+            (["text", "--columns", "nope"], "no column 'nope'"),
+            ([" "], "query ' ': has no tokens to search by"),
+        ],
+    )
+    def test_what_cannot_be_asked(self, sentences: Path, arguments: list[str], said: str) -> None:
+        assert said in refused("search", sentences, *arguments)
+
+    def test_what_is_no_index(self, sentences: Path, store: Store, tmp_path: Path) -> None:
+        assert "no such folder; give the folder that bertfeat index build wrote" in refused(
+            "search", tmp_path / "i", "x"
+        )
+        assert "not an index: it has no index.json" in refused("search", store.path, "x")
+        copy = tmp_path / "copy"
+        shutil.copytree(sentences, copy)
+        for name in ("rows.parquet", "index.faiss"):
+            raw = bytearray((copy / name).read_bytes())
+            raw[len(raw) // 2] ^= 1
+            (copy / name).write_bytes(raw)
+            assert f"{name}: its content does not match the digest in index.json" in refused("search", copy, "x")
+
+    def test_other_stores(self, sentences: Path, tiny: Store, tmp_path: Path, tiny_folder: Path) -> None:
+        assert "hold different features (model: minilm and " in refused("search", sentences, "x", "--store", tiny.path)
+        assert "no such folder" in refused("search", sentences, "x", "--store", tmp_path / "nowhere")
+        store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence")
+        good("index", "build", store.path, "-o", tmp_path / "i")
+        shutil.rmtree(tmp_path / "s")
+        assert "its store is not at" in refused("search", tmp_path / "i", "x")
+        tiny_store(tmp_path / "s", tiny_folder, documents(9), levels="sentence")
+        assert "has changed since" in refused("search", tmp_path / "i", "x")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["search", "--help"], ["index", "--help"], ["index", "build", "--help"], ["index", "eval", "--help"]]
+)
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    heavy = ("torch", "transformers", "faiss", "pyarrow", "polars", "numpy", "tokenizers")
+    code = (
+        f"import sys\nsys.argv = ['bertfeat', *{arguments!r}]\nfrom bertfeat.cli import main\n"
+        f"try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
+        f"print('LOADED', *[name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=dict(os.environ)
+    )
+    assert done.stdout.splitlines()[-1] == "LOADED"
+    assert "Usage: bertfeat" in done.stdout

@@ -1,0 +1,189 @@
+"""CoNLL columns and CoNLL-U: words, word columns, sentences, documents, and what is wrong with a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertfeat.corpus import linestreams
+from bertfeat.errors import InputError
+from bertfeat.records import BadRow, Column, Document
+from tests.support.corpus_files import bad_rows, documents, open_corpus, plan, read_all
+
+CONLL_2003 = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+Peter NNP B-NP B-PER
+
+-DOCSTART- -X- -X- O
+BRUSSELS NNP B-NP B-LOC
+# # B-NP O
+"""
+
+INDEXED = """# newdoc id = weblog
+# sent_id = weblog-1
+# text = 1 of two
+1\t1\tO\t-\t-
+2\tof\tO\t-\t-
+3\ttwo\tB-X\t-\tann
+
+# newdoc id = other
+# text = Short
+1\tShort\tO
+2\t\tO
+"""
+
+CONLLU = """# newdoc id = a
+# sent_id = 1
+# text = vámonos al mar
+1-2\tvámonos\t_\t_\t_\t_\t_\t_\t_\t_
+1\tvamos\tir\tVERB\t_\tMood=Ind\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\t_\t_\t1\tobj\t_\tX=1
+3-4\tal\t_\t_\t_\t_\t_\t_\t_\t_
+3\ta\ta\tADP\t_\t_\t5\tcase\t_\t_
+4\tel\tel\tDET\t_\t_\t5\tdet\t_\t_
+5\tmar\tmar\tNOUN\t_\t_\t1\tobl\t_\t_
+5.1\tnull\t_\t_\t_\t_\t_\t_\t_\t_
+
+# text = New York
+1\tNew York\tNew York\tPROPN\t_\t_\t0\troot\t_\t_
+"""
+
+
+def _file(folder: Path, content: str | bytes, name: str = "a.conll") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_conll_2003_with_blanks_between_columns(tmp_path: Path) -> None:
+    first, second, third = documents(_file(tmp_path, CONLL_2003))
+    assert (first.text, first.words, first.row) == ("EU rejects", ("EU", "rejects"), 3)
+    assert first.annotations == {
+        "column_2": ["NNP", "VBZ"],
+        "column_3": ["B-NP", "B-VP"],
+        "column_4": ["B-ORG", "O"],
+        "label": ["B-ORG", "O"],
+    }
+    assert first.group == second.group != third.group
+    # A hash sign with all its tags is a word, and a border needs no blank line around it.
+    assert third.words == ("BRUSSELS", "#")
+
+
+def test_columns_that_count_words_and_may_lack_notes(tmp_path: Path) -> None:
+    first, second = documents(_file(tmp_path, INDEXED, "a.iob2"), label_column="3")
+    assert first.words == ("1", "of", "two")
+    assert first.annotations["label"] == ["O", "O", "B-X"]
+    assert first.annotations["column_5"] == ["-", "-", "ann"]
+    assert (second.words, second.annotations["column_4"]) == (("Short", ""), [None, None])
+    assert first.group != second.group
+    shortest_first = _file(tmp_path, "1\ta\tO\n2\tb\tO\tnote\n")
+    assert documents(shortest_first, label_column="3")[0].annotations["column_4"] == [None, "note"]
+    (bad,) = bad_rows(_file(tmp_path, INDEXED, "a.iob2"))
+    assert bad.reason == "line 10 has 3 columns, and no label there; pass another --label-column"
+    (bad,) = bad_rows(_file(tmp_path, "1\ta\tO\n2\tb\tO\n\n" * 1500 + "1\ta\tO\n3\tb\tO\n"))
+    assert (bad.row, bad.reason) == (4501, "line 4502 starts with '3' where word 2 is counted")
+
+
+def test_conllu_takes_the_syntactic_words(tmp_path: Path) -> None:
+    path = _file(tmp_path, CONLLU, "a.conllu")
+    first, second = documents(path, label_column="upos")
+    assert first.words == ("vamos", "nos", "a", "el", "mar")
+    assert first.annotations["label"] == first.annotations["upos"] == ["VERB", "PRON", "ADP", "DET", "NOUN"]
+    assert first.annotations["misc"] == ["_", "X=1", "_", "_", "_"]
+    assert (first.row, second.row, second.words, second.text) == (4, 14, ("New York",), "New York")
+    assert first.group == second.group == "0:1"
+    assert documents(path, label_column="4")[0].annotations["label"] == first.annotations["upos"]
+    assert documents(path)[0].annotations["label"] == first.annotations["misc"]
+
+
+@pytest.mark.parametrize("separator", ["\n", "\r\n", "\t\n", "  \t \r\n", "\n\n\n"])
+def test_separators_may_hold_blanks_and_tabs(tmp_path: Path, separator: str) -> None:
+    path = _file(tmp_path, f"a\tX\r\nb\tY\n{separator}c\tX\n{separator}")
+    assert [row.words for row in documents(path)] == [("a", "b"), ("c",)]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a\nb\n\nc", [("a", "b"), ("c",)]),
+        ("\ufeffa\tX\nb\tY", [("a", "b")]),
+        ("a\u00a0b X\nc\u2028d Y\n", [("a\u00a0b", "c\u2028d")]),
+        ("a b\tX\n", [("a b",)]),
+        ("# comment\n#\tX\n# sentence of many words\na\tY\n", [("#", "a")]),
+        ("-DOCSTART-\n\n-DOCSTART- O\n", []),
+        ("", []),
+        ("\n \n\t\n", []),
+        ("# only a comment\n", []),
+    ],
+)
+def test_words_of_odd_files(tmp_path: Path, content: str, expected: list[tuple[str, ...]]) -> None:
+    assert [row.words for row in documents(_file(tmp_path, content))] == expected
+
+
+def test_a_line_with_other_columns_makes_its_sentence_bad(tmp_path: Path) -> None:
+    path = _file(tmp_path, "a\tX\nb\tY\n\nc\tX\nd\nÿ\tY\n\ne\tX\n")
+    with pytest.raises(InputError, match=r"a\.conll:4: line 5 has 1 columns where the file has 2; .*quarantine"):
+        read_all(path)
+    first, bad, last = read_all(path, bad_rows="quarantine")
+    assert bad == bad_rows(path)[0]
+    assert bad_rows(path)[0].raw == "c\tX\nd\nÿ\tY\n".encode()
+    assert isinstance(first, Document)
+    assert isinstance(last, Document)
+    assert (last.index, last.words) == (2, ("e",))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"1\ta\n", "line 1 has 2 columns where CoNLL-U has 10"),
+        (b"x" + b"\t_" * 9 + b"\n", "line 1 starts with 'x', which is no word id"),
+        (b"1\t\xfe" + b"\t_" * 8 + b"\n", "line 1: byte 0xfe at position 2 is no UTF-8"),
+    ],
+)
+def test_bad_conllu_lines(tmp_path: Path, line: bytes, reason: str) -> None:
+    (bad,) = bad_rows(_file(tmp_path, line, "a.conllu"))
+    assert reason in bad.reason
+
+
+def test_label_columns_that_are_not_there(tmp_path: Path) -> None:
+    path = _file(tmp_path, CONLL_2003)
+    assert documents(path, label_column="2")[1].annotations["label"] == ["NNP"]
+    assert documents(path, label_column="column_3")[1].annotations["label"] == ["B-NP"]
+    for wrong in ("upos", "1", "5", "0"):
+        with pytest.raises(InputError, match=f"no word column '{wrong}'; columns are column_2, .* or 2 to 4; pass"):
+            read_all(path, label_column=wrong)
+    with pytest.raises(InputError, match="no word column '2'; columns are none"):
+        read_all(_file(tmp_path, "a\nb\n"), label_column="2")
+
+
+def test_word_columns_stand_in_the_schema_and_agree_over_files(tmp_path: Path) -> None:
+    two, three = _file(tmp_path, "a\tX\n", "2.conll"), _file(tmp_path, "a\tN\tX\n", "3.conll")
+    empty = _file(tmp_path, "", "0.conll")
+    corpus = open_corpus(empty, two, two)
+    plan(corpus)
+    assert corpus.schema().annotations == (Column("column_2", "string"), Column("label", "string"))
+    assert corpus.schema().has_words
+    with pytest.raises(InputError, match=r"3\.conll: word columns are column_2, column_3, label, in .*2\.conll they"):
+        plan(open_corpus(two, three))
+    with pytest.raises(InputError, match=r"2\.conll gives words, .*a\.txt gives texts"):
+        plan(open_corpus(two, _file(tmp_path, "a\n", "a.txt")))
+
+
+def test_groups_do_not_span_files(tmp_path: Path) -> None:
+    path = _file(tmp_path, "a\tX\n\nb\tX\n")
+    assert [row.group for row in documents(path, path)] == ["0:0", "0:0", "1:0", "1:0"]
+
+
+def test_a_sentence_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linestreams, "MAX_ROW_BYTES", 100)
+    path = _file(tmp_path, "a\tX\n\n" + "word\tX\n" * 50)
+    with pytest.raises(InputError, match=r"a\.conll:3: the row has 350 bytes, 100 are the most"):
+        read_all(path)
+    good, bad = read_all(path, bad_rows="quarantine")
+    assert isinstance(good, Document)
+    assert isinstance(bad, BadRow)
+    assert (bad.row, bad.raw) == (3, None)

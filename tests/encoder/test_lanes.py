@@ -1,0 +1,112 @@
+"""Packs in several lanes: in order, the same bits whatever the lanes, and errors that come through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import bertfeat
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.encoder import Encoder, HiddenStates
+from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.errors import RunError
+from bertfeat.records import Pack
+from tests.support.families import build_model, random_pack
+
+pytestmark = pytest.mark.numeric
+
+PACKS = [random_pack([9, 7, 7, 3], seed=i) for i in range(9)] + [random_pack([2], seed=10)]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    return load_encoder(open_checkpoint(str(build_model("bert", tmp_path_factory.mktemp("bert")))), [0, 2])
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    n_threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(n_threads)
+
+
+@pytest.mark.usefixtures("threads")
+class TestLanes:
+    @pytest.mark.parametrize("n_lanes", [1, 2, 5])
+    def test_order_and_bits(self, encoder: Encoder, n_lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = [encoder.encode(pack) for pack in PACKS]
+        n_threads = torch.get_num_threads()
+        monkeypatch.setattr(encoder, "n_lanes", n_lanes)
+        found = list(encode_packs(encoder, iter(PACKS)))
+        assert [pack for pack, _ in found] == PACKS
+        for (_, states), one in zip(found, expected, strict=True):
+            for layer in (0, 2):
+                assert torch.equal(states.layer(layer), one.layer(layer))
+        assert torch.get_num_threads() == n_threads
+
+    def test_lanes_run_at_once(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+        from threading import Barrier
+
+        meeting = Barrier(2, timeout=60)
+        run = encoder._run
+
+        def meet(pack: Pack) -> HiddenStates:
+            meeting.wait()
+            return run(pack)
+
+        monkeypatch.setattr(encoder, "_run", meet)
+        monkeypatch.setattr(encoder, "n_lanes", 2)
+        assert len(list(encode_packs(encoder, PACKS))) == len(PACKS)
+
+    def test_finished_packs_do_not_pile_up(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+        taken = 0
+
+        def counted() -> Iterator[Pack]:
+            nonlocal taken
+            for pack in PACKS:
+                taken += 1
+                yield pack
+
+        monkeypatch.setattr(encoder, "n_lanes", 2)
+        states = encode_packs(encoder, counted())
+        next(states)
+        assert taken == 3
+        states.close()  # type: ignore[attr-defined]
+        assert taken == 3
+
+    def test_an_error_comes_through(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = encoder._run
+
+        def fail(pack: Pack) -> HiddenStates:
+            if len(pack.lengths) == 1:
+                raise MemoryError
+            return run(pack)
+
+        monkeypatch.setattr(encoder, "_run", fail)
+        monkeypatch.setattr(encoder, "n_lanes", 2)
+        with pytest.raises(RunError, match="out of memory on cpu with a single window of 2 tokens"):
+            list(encode_packs(encoder, PACKS))
+
+    def test_a_store_does_not_depend_on_the_lanes(self, tmp_path: Path) -> None:
+        corpus = tmp_path / "corpus.txt"
+        corpus.write_text("".join(f"{'word ' * (i % 40)}number {i}\n" for i in range(120)), encoding="utf-8")
+        digests = []
+        for n_lanes in (1, 3):
+            torch.set_num_threads(n_lanes)
+            store = bertfeat.extract(corpus, tmp_path / str(n_lanes), layers="2,-1", levels=["token", "sentence"])
+            digests.append([part.digest for level in store.levels for part in store.parts(level)])
+        assert digests[0] == digests[1]
+
+
+def test_budgets() -> None:
+    cpu = torch.device("cpu")
+    assert pack_budget(0, 2048, cpu) == 256
+    assert pack_budget(32_000, 2048, cpu) == 1000
+    assert pack_budget(10**9, 2048, cpu) == 2048
+    # What the user asks for is never exceeded.
+    assert pack_budget(10**9, 64, cpu) == 64
+    assert pack_budget(10, 65_536, torch.device("cuda")) == 65_536

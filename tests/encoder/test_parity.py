@@ -1,0 +1,128 @@
+"""Every stored vector of every layer against plain transformers, one window at a time."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertfeat
+from bertfeat.store.reader import Store
+from tests.support.oracle import Oracle, assert_close
+from tests.support.places import ROOT
+
+DATA = ROOT / "examples" / "data"
+MAX_LENGTH, STRIDE = 512, 128
+LAYERS = range(7)
+
+Expected = Callable[[int], tuple[list[int], np.ndarray]]
+
+
+def real_texts() -> list[str]:
+    """300 real sentences and paragraphs, and five documents of about 600 to 3,000 tokens."""
+    paragraphs = (DATA / "peps.txt").read_text(encoding="utf-8").splitlines()
+    tweets: list[list[str]] = [[]]
+    for line in (DATA / "wnut17_dev.conll").read_text(encoding="utf-8").splitlines():
+        if line.strip():
+            tweets[-1].append(line.split("\t")[0])
+        else:
+            tweets.append([])
+    short = paragraphs[:180] + [" ".join(words) for words in tweets[:120]]
+    assert len(short) == 300
+    long = [" ".join(paragraphs[start : start + n]) for start, n in ((0, 16), (20, 24), (50, 30), (90, 40), (130, 48))]
+    return short + long
+
+
+@pytest.fixture(scope="module")
+def expected(minilm_folder: Path) -> Expected:
+    """Token ids and states of a text by its number, computed when first asked for."""
+    oracle, texts = Oracle(minilm_folder), real_texts()
+    return functools.cache(lambda number: oracle.document(texts[number], MAX_LENGTH, STRIDE))
+
+
+def write_corpus(path: Path, order: list[int]) -> Path:
+    texts = real_texts()
+    path.write_text("".join(json.dumps({"id": i, "text": texts[i]}) + "\n" for i in order), encoding="utf-8")
+    return path
+
+
+def check(store: Store, expected: Expected, order: list[int], stored: str) -> None:
+    rows = store.polars("token", ["doc_id", "token_id"])
+    assert rows["doc_id"].unique(maintain_order=True).to_list() == order
+    ids = rows["token_id"].to_numpy()
+    starts = np.flatnonzero(np.diff(rows["doc_id"].to_numpy(), prepend=-1))
+    bounds = dict(zip(order, zip(starts, [*starts[1:], len(ids)], strict=True), strict=True))
+    for layer in LAYERS:
+        vectors = store.numpy("token", f"layer_{layer:02d}")
+        for number in order:
+            first, last = bounds[number]
+            assert ids[first:last].tolist() == expected(number)[0]
+            assert_close(vectors[first:last], expected(number)[1][layer], stored=stored)
+
+
+@pytest.mark.parametrize(
+    ("max_batch_tokens", "shuffled", "stored"),
+    [(2048, False, "float16"), (700, True, "float32"), (20_000, True, "float32")],
+)
+def test_every_layer_equals_the_naive_loop(
+    tmp_path: Path,
+    expected: Expected,
+    max_batch_tokens: int,
+    shuffled: bool,
+    stored: str,
+) -> None:
+    order = list(range(305))
+    lengths = [len(expected(number)[0]) for number in order[300:]]
+    assert min(lengths) >= 600
+    assert max(lengths) >= 3000
+    if shuffled:
+        random.Random(max_batch_tokens).shuffle(order)
+    store = bertfeat.extract(
+        write_corpus(tmp_path / "corpus.jsonl", order),
+        tmp_path / "features",
+        id_column="id",
+        layers="all",
+        combine="none",
+        max_batch_tokens=max_batch_tokens,
+        store_dtype=stored,
+        shard_bytes=30_000_000,
+    )
+    assert len(store.plan.shards) > 1
+    check(store, expected, order, stored)
+
+
+@pytest.mark.numeric
+def test_every_layer_of_some_texts_equals_the_naive_loop(tmp_path: Path, expected: Expected) -> None:
+    """Few enough for every setting of `make test-cpus`: thirty short texts, and one of several windows."""
+    order = [*range(0, 300, 10), 300]
+    corpus = write_corpus(tmp_path / "corpus.jsonl", order)
+    store = bertfeat.extract(
+        corpus, tmp_path / "features", id_column="id", layers="all", combine="none", store_dtype="float32"
+    )
+    check(store, expected, order, "float32")
+
+
+def test_concat_is_its_layers_bit_for_bit(tmp_path: Path) -> None:
+    store = bertfeat.extract(DATA / "peps.txt", tmp_path / "features", levels="token,word,sentence")
+    hidden = 384
+    for level in store.levels:
+        concat = store.numpy(level, "concat_last4")
+        for k, layer in enumerate((3, 4, 5, 6)):
+            part = concat[:, k * hidden : (k + 1) * hidden]
+            np.testing.assert_array_equal(
+                part.view(np.uint16), store.numpy(level, f"layer_{layer:02d}").view(np.uint16)
+            )
+
+
+def test_sum_and_mean_are_those_of_the_layers(tmp_path: Path) -> None:
+    store = bertfeat.extract(
+        DATA / "peps.txt", tmp_path / "features", combine="none,sum,mean", store_dtype="float32", levels="word"
+    )
+    layers = np.stack([store.numpy("word", f"layer_{layer:02d}") for layer in (3, 4, 5, 6)]).astype(np.float64)
+    np.testing.assert_allclose(store.numpy("word", "sum_last4"), layers.sum(axis=0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(store.numpy("word", "mean_last4"), layers.mean(axis=0), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,121 @@
+"""Layers and devices as the user names them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bertfeat import devices
+from bertfeat.encoder.layers import feature_columns, parse_layers
+from bertfeat.errors import ConfigError
+from bertfeat.records import FeatureColumn
+
+
+class TestLayers:
+    @pytest.mark.parametrize(
+        ("spec", "layers"),
+        [
+            ("all", range(13)),
+            ("last4", [9, 10, 11, 12]),
+            ("-1", [12]),
+            ("-13", [0]),
+            ("0,4,-1", [0, 4, 12]),
+            ("-4..-1", [9, 10, 11, 12]),
+            ("9..12", [9, 10, 11, 12]),
+            ("-1,-2", [11, 12]),
+            ("0..-1", range(13)),
+            ("last4,0,12,12", [0, 9, 10, 11, 12]),
+            ("3..3", [3]),
+        ],
+    )
+    def test_parse(self, spec: str, layers: list[int]) -> None:
+        assert parse_layers(spec, 12) == tuple(layers)
+
+    @pytest.mark.parametrize("spec", ["", ",", "1,", "x", "1-3", "1...3", "1..", "+1", "1.0", "last", "last5", "٣"])
+    def test_malformed(self, spec: str) -> None:
+        with pytest.raises(ConfigError, match="is no layer; write 'all', 'last4', numbers and ranges"):
+            parse_layers(spec, 12)
+
+    def test_out_of_range_names_the_range(self) -> None:
+        for layer in (7, -8, 999_999_999):
+            with pytest.raises(ConfigError) as caught:
+                parse_layers(f"0,{layer}", 6, model="minilm")
+            assert str(caught.value) == (
+                f"--layers: layer {layer} is out of range; minilm has layers 0 (embeddings) to 6, or -7 to -1"
+            )
+
+    def test_backwards_and_too_few(self) -> None:
+        with pytest.raises(ConfigError, match="layer 5 stands after layer 2"):
+            parse_layers("5..2", 6)
+        with pytest.raises(ConfigError, match="tiny has 3 blocks only"):
+            parse_layers("last4", 3, model="tiny")
+
+    @pytest.mark.parametrize(
+        ("layers", "name"),
+        [
+            ((9, 10, 11, 12), "last4"),
+            ((9, 11), "09_11"),
+            ((3, 4, 5, 7), "03_04_05_07"),
+            (tuple(range(13)), "00_01_02_03_04_05_06_07_08_09_10_11_12"),
+        ],
+    )
+    def test_columns(self, layers: tuple[int, ...], name: str) -> None:
+        columns = feature_columns(layers, ["mean", "sum", "none", "concat"], hidden_size=8, n_layers=12)
+        assert columns == (
+            *(FeatureColumn(f"layer_{layer:02d}", (layer,), "none", 8) for layer in layers),
+            FeatureColumn(f"concat_{name}", layers, "concat", 8 * len(layers)),
+            FeatureColumn(f"sum_{name}", layers, "sum", 8),
+            FeatureColumn(f"mean_{name}", layers, "mean", 8),
+        )
+
+    def test_whole_small_model_is_not_last4(self) -> None:
+        (column,) = feature_columns((0, 1, 2, 3), ["concat"], hidden_size=2, n_layers=3)
+        assert column.name == "concat_00_01_02_03"
+
+    def test_one_layer_is_not_written_twice(self) -> None:
+        both = feature_columns((11,), ["none", "concat", "mean"], hidden_size=8, n_layers=12)
+        assert [column.name for column in both] == ["layer_11"]
+        alone = feature_columns((11,), ["concat"], hidden_size=8, n_layers=12)
+        assert [column.name for column in alone] == ["concat_11"]
+
+
+class TestDevices:
+    def test_this_machine(self) -> None:
+        assert devices.resolve_device("cpu") == (torch.device("cpu"),)
+        assert devices.resolve_device("auto")
+
+    @pytest.mark.parametrize("spec", ["gpu", "", "cuda:x", "cuda:-1", "cpu,cpu", "cuda:0,cpu"])
+    def test_malformed(self, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        with pytest.raises(ConfigError, match="is none of auto, cpu, mps"):
+            devices.resolve_device(spec)
+
+    def test_absent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+        assert devices.resolve_device("auto") == (torch.device("cpu"),)
+        with pytest.raises(ConfigError, match="no CUDA device here"):
+            devices.resolve_device("cuda:0")
+        with pytest.raises(ConfigError, match="no Apple GPU"):
+            devices.resolve_device("mps")
+
+    def test_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        both = (torch.device("cuda:0"), torch.device("cuda:1"))
+        assert devices.resolve_device("auto") == devices.resolve_device("cuda") == both
+        assert devices.resolve_device("cuda:1, cuda:0,cuda:1") == both[::-1]
+        with pytest.raises(ConfigError, match="this machine has cuda:0 to cuda:1"):
+            devices.resolve_device("cuda:2")
+
+    def test_compute_dtype(self) -> None:
+        assert devices.resolve_compute_dtype("auto", torch.device("cuda:0")) is torch.bfloat16
+        assert devices.resolve_compute_dtype("auto", torch.device("mps")) is torch.float32
+        assert devices.resolve_compute_dtype("float16", torch.device("cpu")) is torch.float16
+
+    def test_batch_tokens(self) -> None:
+        assert devices.default_max_batch_tokens("cuda", 1024) == 49_152
+        assert devices.default_max_batch_tokens("cuda", 32) == 131_072
+        assert devices.default_max_batch_tokens("cuda", 65_536) == 4_096
+        assert devices.default_max_batch_tokens("mps", 768) == 8_192

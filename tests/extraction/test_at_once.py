@@ -1,0 +1,142 @@
+"""Two processes that replace one index or one probe at once: one is refused, or the result is one of the two, whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertfeat
+from bertfeat.errors import UserError
+from bertfeat.heads.probefolder import load_probe, save_probe
+from bertfeat.heads.registry import make_head
+from bertfeat.search.storeupdate import update_index
+from tests.support.index_stores import contents, documents, tiny_store
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+_STOPPED = """
+import os, signal, sys
+from bertfeat.cli import main
+from bertfeat.store import steps
+def hook(name):
+    if name == "index.faiss written":
+        print("stopped", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+steps.hook = hook
+main()
+"""
+# Saves the probe in argv[2] as argv[1] whenever a line comes, and says what became of it.
+_SAVING = """
+import sys
+from pathlib import Path
+from bertfeat.errors import BertfeatError
+from bertfeat.heads.probefolder import load_probe, save_probe
+probe, extra = load_probe(Path(sys.argv[2]))
+print("ready", flush=True)
+for line in sys.stdin:
+    target, overwrite = line.split()
+    try:
+        save_probe(probe, Path(target), {"by": sys.argv[1]}, overwrite=overwrite == "True")
+        print("saved", flush=True)
+    except BertfeatError as error:
+        print("refused", error, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory, tiny_folder):
+    folder = tmp_path_factory.mktemp("stores")
+    return [tiny_store(folder / str(n), tiny_folder, documents(n), levels="sentence,word") for n in (8, 12)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, stores):
+    place = tmp_path_factory.mktemp("whole") / "index"
+    bertfeat.build_index(stores[1], place, level="word", threads=1).close()
+    return contents(place)
+
+
+def test_an_index_that_another_process_updates_is_refused(tmp_path, stores, whole):
+    index = tmp_path / "index"
+    bertfeat.build_index(stores[0], index, level="word", threads=1).close()
+    command = [sys.executable, "-c", _STOPPED, "index", "update", str(index), str(stores[1].path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as one:
+        assert one.stdout.readline() == "stopped\n"
+        with pytest.raises(UserError, match="another process is making this index; wait for it or stop it"):
+            update_index(index, stores[1])
+        os.kill(one.pid, signal.SIGCONT)
+    assert one.returncode == 0
+    assert contents(index) == whole
+    assert [file.name for file in tmp_path.iterdir()] == ["index"]
+
+
+def test_an_index_that_was_updated_before_the_lock_was_taken_is_refused(tmp_path, stores, whole):
+    index = tmp_path / "index"
+    bertfeat.build_index(stores[0], index, level="word", threads=1).close()
+    said: list[str] = []
+
+    def meanwhile(line):
+        said.append(line)
+        if len(said) == 1:
+            update_index(index, stores[1]).close()
+
+    with pytest.raises(UserError, match="was changed meanwhile by another process; run the same command again"):
+        update_index(index, stores[1], progress=meanwhile)
+    assert contents(index) == whole
+
+
+def saved_by(place: Path) -> str:
+    """Load a probe, whose digests are checked, and return who saved it."""
+    return str(load_probe(place)[1]["by"])
+
+
+def compete(folder: Path, n_rounds: int, *, overwrite: bool) -> list[list[str]]:
+    """Let two processes save a probe at one place at once, again and again; return what became of both."""
+    vectors = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
+    ways, answers = ("first", "second"), []
+    processes = []
+    try:
+        for way in ways:
+            probe = make_head("centroid").fit(vectors, [way, "other"] * 20)
+            save_probe(probe, folder / way, {"by": way})
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", _SAVING, way, str(folder / way)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
+        for number in range(n_rounds):
+            place = folder / f"probes-{overwrite}" / str(number)
+            if overwrite:
+                save_probe(load_probe(folder / "first")[0], place, {"by": "before"})
+            for process in processes:
+                process.stdin.write(f"{place} {overwrite}\n")
+                process.stdin.flush()
+            answer = [process.stdout.readline() for process in processes]
+            assert saved_by(place) in [way for way, said in zip(ways, answer, strict=True) if said == "saved\n"], answer
+            answers.append(answer)
+        strays = [file.name for file in (folder / f"probes-{overwrite}").iterdir() if file.name.startswith(".")]
+        assert strays == []
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    return answers
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_of_two_probes_saved_at_once_one_stands_whole(tmp_path, overwrite):
+    answers = compete(tmp_path, 30, overwrite=overwrite)
+    if not overwrite:
+        assert all(sorted(said[:5] for said in answer) == ["refus", "saved"] for answer in answers), answers

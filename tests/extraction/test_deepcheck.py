@@ -1,0 +1,169 @@
+"""`verify --deep`: documents encoded again and compared with what is stored."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertfeat.encoder.transfers import Fetches
+from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.run import extract
+from bertfeat.records import LevelTable, ShardResult
+from bertfeat.store import codec, commit_shard, open_for_writing, open_store, verify
+from bertfeat.store.reader import Store
+from tests.support.cli_runs import run_cli
+from tests.support.drill import write_corpus
+from tests.support.families import build_model
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("deep")
+    return {
+        "inputs": str(write_corpus(folder / "corpus.jsonl", 24)),
+        "model": str(build_model("bert", folder / "model", num_hidden_layers=2)),
+        "id_column": "id",
+        "levels": ["token", "word", "sentence"],
+        "layers": "1,2",
+        "max_length": 12,
+        "shard_bytes": 60_000,
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, settings) -> Store:
+    return extract(output=tmp_path_factory.mktemp("made") / "s", **settings)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"store_dtype": "float32", "vector_encoding": "binary"},
+        {"compute_dtype": "bfloat16"},
+        {"on_overlong": "truncate"},
+        {"id_column": None, "pooling": "cls"},
+    ],
+)
+def test_a_good_store_is_good_in_depth(tmp_path, settings, change):
+    store = extract(output=tmp_path / "s", **settings | change)
+    report = recheck(store.path, n_documents=7)
+    assert report.problems == ()
+    assert report.n_parts == 3 * min(7, len(store.plan.shards))
+    n_rows = {str(level): store.n_rows(level) for level in store.levels}
+    assert 7 < report.n_rows < sum(n_rows.values())
+    assert recheck(store.path, n_documents=10_000).n_rows == sum(n_rows.values())
+
+
+def test_vectors_are_compared_when_a_device_has_copied_them(made, monkeypatch):
+    """What a device would do: the arrays hold something else until they are waited for."""
+    fetched = []
+    fetch, wait = Fetches.fetch, Fetches.wait
+
+    def late_fetch(self, tensor):
+        array = np.zeros(tensor.shape, fetch(self, tensor).dtype)
+        fetched.append((array, fetch(self, tensor)))
+        return array
+
+    def late_wait(self):
+        while fetched:
+            array, values = fetched.pop()
+            array[:] = values
+        return wait(self)
+
+    monkeypatch.setattr(Fetches, "fetch", late_fetch)
+    monkeypatch.setattr(Fetches, "wait", late_wait)
+    assert recheck(made.path, n_documents=4).problems == ()
+
+
+def test_sentences_that_see_their_neighbours_are_taken_with_them(tmp_path, settings):
+    corpus = tmp_path / "news.conll"
+    blocks = [f"-DOCSTART- O\n\nthe O\nfox{n} B\n\nsea O\nshells O\nshore{n} O\n\n" for n in range(12)]
+    corpus.write_text("".join(blocks))
+    given = {**settings, "inputs": str(corpus), "id_column": None, "document_context": True, "levels": ["word"]}
+    store = extract(output=tmp_path / "s", **given)
+    assert recheck(store.path, n_documents=5).problems == ()
+
+
+def forge(store: Store, root: Path, feature: str) -> None:
+    """Make a store whose every digest is right, and where two rows of one shard have each other's vectors."""
+    plan = store.plan
+    with open_for_writing(root, plan) as writer:
+        for shard in plan.shards:
+            part = store.shard(shard.index)
+            tables = {}
+            for level in store.levels:
+                names = [column.name for column in store.schema(level).columns]
+                vectors = {f.name: part.numpy(level, f.name) for f in store.features(level)}
+                if level == "word" and shard.index == 0:
+                    vectors[feature][[0, 1]] = vectors[feature][[1, 0]]
+                columns = {name: part.polars(level, [name])[name].to_list() for name in names}
+                tables[level] = LevelTable(level, part.n_rows(level), columns, vectors)
+            commit_shard(root, plan, shard, ShardResult(tables, (), {}, {}))
+        writer.complete()
+
+
+def test_vectors_of_another_row_are_found_though_every_digest_is_right(made, tmp_path):
+    forge(made, tmp_path / "forged", "layer_02")
+    assert verify(tmp_path / "forged").is_good
+    problems = recheck(tmp_path / "forged").problems
+    assert [(p.shard, p.part) for p in problems] == [(0, "word/part-00000.parquet")]
+    assert problems[0].reason.startswith("layer_02 differs by")
+    exit_code, printed, errors = run_cli("verify", str(tmp_path / "forged"), "--deep")
+    assert (exit_code, len(errors)) == (1, 1)
+    assert printed.startswith("word/part-00000.parquet: layer_02 differs by")
+
+
+def test_the_command_line_says_what_was_compared(made):
+    exit_code, printed, errors = run_cli("verify", str(made.path), "--deep", "--documents", "3")
+    assert (exit_code, errors) == (0, [])
+    assert "good; some documents encoded again" in printed
+
+
+def test_inputs_that_are_gone_moved_or_changed(made, settings, tmp_path):
+    corpus = Path(settings["inputs"])
+    kept = corpus.rename(tmp_path / "moved.jsonl")
+    try:
+        with pytest.raises(InputError, match=f"{corpus}: no such file"):
+            recheck(made.path)
+        assert run_cli("verify", str(made.path), "--deep")[0] == 2
+        assert recheck(made.path, [kept]).is_good
+        assert run_cli("verify", str(made.path), "--deep", "--input", str(kept))[0] == 0
+        corpus.write_text(kept.read_text().replace("the", "thE", 1))
+        with pytest.raises(PlanMismatch, match=r"made from something else: input.0.digest '"):
+            recheck(made.path)
+    finally:
+        shutil.move(kept, corpus)
+
+
+def test_a_store_from_standard_input_needs_its_text(made, tmp_path):
+    root = Path(shutil.copytree(made.path, tmp_path / "s"))
+    plan = codec.unseal((root / "_bertfeat/plan.json").read_bytes())
+    plan["plan"]["inputs"][0]["path"] = "-"
+    (root / "_bertfeat/plan.json").write_bytes(codec.seal(plan))
+    with pytest.raises(InputError, match="from standard input, which is gone; name its text with --input"):
+        recheck(root)
+    assert recheck(root, [made.plan.inputs[0].path]).is_good
+
+
+def test_which_documents_are_taken_depends_on_the_plan_alone(made, monkeypatch):
+    seen: list[list[int]] = []
+    read = __import__("bertfeat.extraction.deepcheck", fromlist=["_Sample"])._Sample.read
+
+    def noting(self: Any, shard: Any) -> Any:
+        rows = list(read(self, shard))
+        seen.append([row.index for row in rows])
+        return iter(rows)
+
+    monkeypatch.setattr("bertfeat.extraction.deepcheck._Sample.read", noting)
+    for _ in range(2):
+        recheck(open_store(made.path).path, n_documents=5)
+    first, again = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+    assert first == again
+    assert sum(map(len, first)) == 5
+    assert np.unique(np.concatenate([rows for rows in first if rows])).size == 5

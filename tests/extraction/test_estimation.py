@@ -1,0 +1,83 @@
+"""The dry run: what it counts is what the run then makes, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertfeat.extraction.estimation
+from bertfeat import ExtractConfig, extract
+from bertfeat.errors import InputError
+from bertfeat.extraction.estimation import estimate
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "every level": {"levels": "token,word,sentence"},
+    "several shards": {"levels": "token", "shard_bytes": 100_000},
+    "windows": {"levels": "token,sentence", "max_length": 16, "stride": 5},
+    "cut off": {"levels": "token,word", "max_length": 16, "on_overlong": "truncate"},
+    "bad rows aside": {"levels": "sentence", "bad_rows": "quarantine"},
+}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    lines = [json.dumps({"text": "she sells sea shells " * (n % 17)}) for n in range(60)]
+    (tmp_path / "corpus").mkdir()
+    path = tmp_path / "corpus" / "corpus.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_counts_are_those_of_the_run(name: str, corpus: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    config = ExtractConfig(model=str(tiny_folder), layers="all", **SETTINGS[name])
+    if name == "bad rows aside":
+        corpus.write_text(corpus.read_text() + "no json\n" * 3)
+    expected = estimate(corpus, config)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"], "a dry run writes nothing"
+    store = extract(corpus, tmp_path / "out", config)
+    totals = store.manifest["totals"]
+    assert expected.is_exact
+    assert expected.n_documents == totals["counts"]["n_documents"] == 60
+    assert expected.n_bad_rows == totals["n_bad_rows"] == (3 if name == "bad rows aside" else 0)
+    assert expected.n_tokens == totals["counts"]["n_tokens"]
+    assert expected.n_encoded_tokens == totals["counts"]["n_encoded_tokens"]
+    assert {str(level): n for level, n in expected.n_rows.items()} == totals["n_rows"]
+    assert expected.n_shards == totals["n_shards"]
+    assert (expected.n_shards > 1) == (name == "several shards")
+    assert expected.seconds == pytest.approx(expected.n_encoded_tokens / expected.tokens_per_s)
+
+
+def test_bytes_are_about_those_of_the_run(tiny_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("she sells sea shells by the sea shore\n" * 400)
+    config = ExtractConfig(model=str(tiny_folder), levels="token,word", layers="all", store_dtype="float32")
+    expected = estimate(tmp_path / "corpus.txt", config)
+    store = extract(tmp_path / "corpus.txt", tmp_path / "out", config)
+    assert expected.n_bytes == pytest.approx(sum(store.manifest["totals"]["n_bytes"].values()), rel=0.1)
+
+
+def test_a_large_corpus_is_sampled(
+    corpus: Path, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus.write_text((json.dumps({"text": "she sells sea shells"}) + "\n") * 60)
+    config = ExtractConfig(model=str(tiny_folder), layers="-1", shard_bytes=1)
+    exact = estimate(corpus, config)
+    assert exact.n_shards == 60
+    assert not exact.is_exact
+    monkeypatch.setattr(bertfeat.extraction.estimation, "_MAX_SHARDS_READ", 60)
+    whole = estimate(corpus, config)
+    assert whole.is_exact
+    assert (exact.n_documents, exact.n_tokens, exact.n_rows) == (whole.n_documents, whole.n_tokens, whole.n_rows)
+
+
+def test_plain_values(corpus: Path, tiny_folder: Path) -> None:
+    result = estimate(str(corpus), ExtractConfig(model=str(tiny_folder), layers="-1", levels="word"))
+    assert json.loads(json.dumps(result.to_dict()))["n_rows"] == {"word": result.n_rows["word"]}
+
+
+def test_mistakes_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        estimate(tmp_path / "nowhere.txt", ExtractConfig(model=str(tiny_folder)))

@@ -1,0 +1,79 @@
+"""Every family from text to store: its own tokenizer and special tokens, all layers, against plain transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, processors
+from transformers import AutoTokenizer
+
+import bertfeat
+from bertfeat.encoder.families import family_of
+from tests.support.families import MAX_LENGTH, N_LAYERS, SENTENCES, all_model_types, build_model, reference_encoder
+from tests.support.oracle import assert_close
+
+TEXTS = ("", "a", *(text[:55] for text in SENTENCES), "tabs\tand  blanks", "naïve café")
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def expected_states(model: torch.nn.Module, tokenizer: Any, text: str, model_type: str) -> tuple[list[int], np.ndarray]:
+    """Return ids, and float32 (n_layers + 1, n_tokens, hidden), as a user of transformers gets them."""
+    # Without being asked, transformers 5 leaves out XLNet's segment ids, 0 ... 0 2.
+    asked = {"return_token_type_ids": True} if model_type == "xlnet" else {}
+    inputs = tokenizer(text, truncation=True, max_length=MAX_LENGTH, return_tensors="pt", **asked)
+    if model_type == "layoutlm":
+        inputs["bbox"] = torch.zeros((*inputs["input_ids"].shape, 4), dtype=torch.long)
+    with torch.no_grad():
+        states = model(**inputs, output_hidden_states=True).hidden_states
+    return inputs["input_ids"][0].tolist(), torch.stack([state[0] for state in states]).numpy()
+
+
+@pytest.mark.parametrize("model_type", all_model_types())
+def test_store_equals_transformers(tmp_path: Path, model_type: str) -> None:
+    folder = build_model(model_type, tmp_path / "model")
+    compare(folder, model_type, tmp_path)
+
+
+def compare(folder: Path, model_type: str, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(text + "\n" for text in TEXTS), encoding="utf-8")
+    store = bertfeat.extract(
+        corpus,
+        tmp_path / "features",
+        model=str(folder),
+        layers="all",
+        combine="none",
+        store_dtype="float32",
+        max_length=MAX_LENGTH,
+        on_overlong="truncate",
+    )
+    family = family_of(model_type)
+    assert family is not None
+    model, tokenizer = reference_encoder(family, folder), AutoTokenizer.from_pretrained(str(folder))
+    rows = store.polars("token", ["doc_id", "token_id"])
+    for number, text in enumerate(TEXTS):
+        ids, states = expected_states(model, tokenizer, text, model_type)
+        mine = np.flatnonzero((rows["doc_id"] == number).to_numpy())
+        assert rows["token_id"].to_numpy()[mine].tolist() == ids, text
+        for layer in range(N_LAYERS + 1):
+            assert_close(store.numpy("token", f"layer_{layer:02d}")[mine], states[layer])
+
+
+def test_special_tokens_at_the_end(tmp_path: Path) -> None:
+    """XLNet puts its special tokens after the text, with a segment of their own."""
+    folder = build_model("xlnet", tmp_path / "model")
+    file = folder / "tokenizer.json"
+    backend = Tokenizer.from_file(str(file))
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A:0 </s>:0 <s>:2",
+        pair="$A:0 </s>:0 $B:1 </s>:1 <s>:2",
+        special_tokens=[(token, backend.token_to_id(token)) for token in ("<s>", "</s>")],
+    )
+    backend.save(str(file))
+    compare(folder, "xlnet", tmp_path)

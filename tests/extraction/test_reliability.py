@@ -1,0 +1,196 @@
+"""Write errors, damage and second runs around a real extraction: what then stands on disk and on the screen."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertfeat.extraction.run import extract
+from bertfeat.store import open_for_writing, verify
+from tests.support.cli_runs import flags, run_cli, three_shards
+from tests.support.drill import orphans, result_files
+from tests.support.families import build_model
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return build_model("bert", tmp_path_factory.mktemp("model") / "bert", num_hidden_layers=2)
+
+
+@pytest.fixture
+def settings(tmp_path, model) -> dict[str, Any]:
+    return three_shards(tmp_path, model)
+
+
+class Shim:
+    """Fails the n-th write to a file of the store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+        self.code, self.fails_at, self.n_writes = code, 0, 0
+        self._write = os.write
+        monkeypatch.setattr("bertfeat.store.files.os.write", self)
+
+    def __call__(self, fd: int, data: Any) -> int:
+        self.n_writes += 1
+        if self.n_writes == self.fails_at:
+            self._write(fd, bytes(data[: len(data) // 2]))
+            raise OSError(self.code, os.strerror(self.code))
+        return self._write(fd, data)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_write_error_at_every_write_is_one_line_and_resumable(tmp_path, settings, monkeypatch, code):
+    settings |= {"levels": ["sentence"]}
+    whole = result_files(extract(output=tmp_path / "whole", **settings).path)
+    shim = Shim(monkeypatch, code)
+    extract(output=tmp_path / "counted", **settings)
+    n_writes = shim.n_writes
+    # The plan, 3 parts of several writes each, 3 receipts, the manifest.
+    assert n_writes >= 8
+    points = range(1, n_writes + 1) if n_writes < 20 else sorted({1, 2, n_writes, *range(3, n_writes, n_writes // 15)})
+    for point in points:
+        root = tmp_path / f"{code}-{point}"
+        shim.fails_at, shim.n_writes = point, 0
+        exit_code, _, errors = run_cli("extract", *flags(settings), "-o", str(root))
+        assert (exit_code, len(errors)) == (3, 1), errors
+        assert os.strerror(code).lower() in errors[0]
+        assert "run the same command again" in errors[0]
+        assert result_files(root).items() <= whole.items()
+        kept = {name: (root / name).stat().st_ino for name in result_files(root) if name.endswith(".parquet")}
+        shim.fails_at = 0
+        extract(output=root, **settings)
+        assert result_files(root) == whole
+        assert orphans(root) == []
+        assert all((root / name).stat().st_ino == inode for name, inode in kept.items())
+
+
+def test_a_file_size_limit_is_one_line_and_resumable(tmp_path, settings):
+    settings |= {"layers": "0,1,2"}
+    whole = result_files(extract(output=tmp_path / "whole", **settings).path)
+    limit = max(len(data) for name, data in whole.items() if name.startswith("word/")) - 1
+    assert limit > len(whole["_bertfeat/plan.json"])
+    script = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))\n"
+        "from bertfeat.cli import main; main()"
+    )
+    command = [sys.executable, "-c", script, "extract", *flags(settings), "-o", str(tmp_path / "s")]
+    # One thread, as here: on some processors, attention with heads of 8 values depends on their number.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.count("\n") == 1
+    assert "file too large" in ended.stderr
+    assert "ulimit -f" in ended.stderr
+    assert result_files(tmp_path / "s").items() < whole.items()
+    extract(output=tmp_path / "s", **settings)
+    assert result_files(tmp_path / "s") == whole
+
+
+def damage_keeping_time(path: Path, data: bytes) -> None:
+    status = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_what_verify_names_the_same_command_does_again_and_nothing_else(tmp_path, settings):
+    root = extract(output=tmp_path / "s", **settings).path
+    whole = result_files(root)
+    parts = [name for name in whole if name.endswith(".parquet")]
+    rng = random.Random(5)
+    for trial in range(12):
+        name = rng.choice(parts)
+        data = bytearray(whole[name])
+        place = rng.randrange(len(data))
+        if trial % 3 == 2:
+            del data[place:]
+        else:
+            data[place] ^= 1 << rng.randrange(8)
+        damage_keeping_time(root / name, bytes(data))
+        shard = name[-13:-8]
+        inodes = {receipt.name: receipt.stat().st_ino for receipt in (root / "_bertfeat/receipts").iterdir()}
+        exit_code, printed, errors = run_cli("verify", str(root))
+        assert exit_code == 1
+        assert printed.startswith(f"{name}: ")
+        assert printed.count("\n") == 1
+        assert len(errors) == 1
+        assert "run the same extract command again to redo 1 shard" in errors[0]
+        assert run_cli("extract", *flags(settings), "-o", str(root), "--quiet") == (0, "", [])
+        again = {r.name for r in (root / "_bertfeat/receipts").iterdir() if r.stat().st_ino != inodes[r.name]}
+        assert again == {f"{shard}.json"}
+        assert result_files(root) == whole
+        assert orphans(root) == []
+    assert run_cli("verify", str(root))[0] == 0
+
+
+def test_missing_swapped_and_edited_files_are_named_and_mended(tmp_path, settings):
+    root = extract(output=tmp_path / "s", **settings).path
+    whole = result_files(root)
+    first, second = root / "word/part-00000.parquet", root / "word/part-00001.parquet"
+
+    def swap() -> None:
+        first.rename(root / "x")
+        second.rename(first)
+        (root / "x").rename(second)
+
+    def edit() -> None:
+        manifest = json.loads((root / "manifest.json").read_text())
+        manifest["totals"]["n_rows"]["word"] += 1
+        (root / "manifest.json").write_text(json.dumps(manifest))
+
+    for deed, named in [
+        (first.unlink, ["word/part-00000.parquet"]),
+        (swap, ["word/part-00000.parquet", "word/part-00001.parquet"]),
+        (edit, ["manifest.json"]),
+        ((root / "manifest.json").unlink, ["manifest.json"]),
+    ]:
+        deed()
+        exit_code, printed, _ = run_cli("verify", str(root), "--json")
+        report = json.loads(printed)
+        assert (exit_code, report["good"]) == (1, False)
+        assert [problem["part"] for problem in report["problems"]] == named
+        extract(output=root, **settings)
+        assert result_files(root) == whole
+
+
+def test_verify_does_not_disturb_a_run_and_reads_what_it_may_not_write(tmp_path, settings):
+    store = extract(output=tmp_path / "s", **settings)
+    (store.path / "word/part-00001.parquet").write_bytes(b"x")
+    with open_for_writing(store.path, store.plan):
+        exit_code, _, errors = run_cli("verify", str(store.path))
+    assert exit_code == 1
+    assert "is writing this store" in errors[0]
+    assert not (store.path / "_bertfeat/damaged.json").exists()
+
+
+def test_a_second_run_is_refused_with_the_first_ones_process_and_a_stale_lock_is_none(tmp_path, settings):
+    script = (
+        "import sys, time; from bertfeat.cli import main; from bertfeat.store import steps\n"
+        "def hook(name):\n"
+        "    if name == 'receipt.durable': print('ready', file=sys.stderr, flush=True); time.sleep(600)\n"
+        "steps.hook = hook; main()"
+    )
+    root = tmp_path / "s"
+    command = [sys.executable, "-c", script, "extract", *flags(settings), "-o", str(root)]
+    first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    assert first.stderr.readline() == "ready\n"
+    before = result_files(root)
+    exit_code, _, errors = run_cli("extract", *flags(settings), "-o", str(root))
+    assert (exit_code, len(errors)) == (2, 1)
+    assert f"process {first.pid} on host" in errors[0]
+    assert result_files(root) == before
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=30)
+    extract(output=root, **settings)
+    assert verify(root).is_good

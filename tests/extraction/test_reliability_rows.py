@@ -1,0 +1,186 @@
+"""Rows, values, memory and names that a real extraction cannot take as they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertfeat.encoder.transfers import Fetches
+from bertfeat.errors import FeatureError, InputError, RunError, StoreError, UserError
+from bertfeat.extraction.pooling import LevelBuffer
+from bertfeat.extraction.run import extract
+from bertfeat.store import verify
+from tests.support.cli_runs import flags, run_cli, three_shards
+from tests.support.drill import orphans
+from tests.support.families import build_model
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return build_model("bert", tmp_path_factory.mktemp("model") / "bert", num_hidden_layers=2)
+
+
+@pytest.fixture
+def settings(tmp_path, model) -> dict[str, Any]:
+    return three_shards(tmp_path, model)
+
+
+def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path, settings):
+    second = tmp_path / "second.jsonl"
+    second.write_text('{"id": "new", "text": "fine"}\n{"id": "d3", "text": "again"}\n')
+    with pytest.raises(InputError) as got:
+        extract(output=tmp_path / "s", **settings | {"inputs": [settings["inputs"], str(second)]})
+    assert str(got.value).startswith(f"{second}:2: id 'd3' stands twice, first at {settings['inputs']}:4;")
+    assert not (tmp_path / "s").exists()
+
+
+def test_only_bad_rows_and_no_rows_give_a_valid_empty_store(tmp_path, settings):
+    corpus = tmp_path / "bad.jsonl"
+    corpus.write_text('{"id": \n[1]\n')
+    store = extract(output=tmp_path / "bad", **settings | {"inputs": str(corpus), "bad_rows": "quarantine"})
+    assert store.manifest["totals"]["n_bad_rows"] == 2
+    (tmp_path / "none.csv").write_text("id,text\n")
+    empty = extract(output=tmp_path / "none", **settings | {"inputs": str(tmp_path / "none.csv")})
+    for made in (store, empty):
+        assert verify(made.path).is_good
+        assert made.n_rows("word") == made.n_rows("sentence") == 0
+        assert made.numpy("sentence", "layer_02").shape == (0, 32)
+        assert made.polars("word").columns[-1] == "layer_02"
+        assert orphans(made.path) in ([], ["_bertfeat/quarantine/00000.jsonl"])
+
+
+@pytest.mark.parametrize("n_files", [1, 2])
+def test_empty_files_are_one_clear_line(tmp_path, settings, n_files):
+    for n in range(n_files):
+        (tmp_path / f"{n}.txt").touch()
+    given = flags(settings | {"inputs": str(tmp_path / "?.txt"), "id_column": "id"})
+    exit_code, _, errors = run_cli("extract", *given, "-o", str(tmp_path / "s"))
+    assert (exit_code, len(errors)) == (2, 1)
+    assert f"{tmp_path / '0.txt'}: is empty" in errors[0]
+    assert not (tmp_path / "s").exists()
+
+
+def spoilt_model(folder: Path, model: Path, value: float) -> Path:
+    """Copy a model whose last block adds `value` to one component of its output."""
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("encoder.layer.1.output.LayerNorm.bias"))
+    weights[name][3] = value
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "shown"),
+    [(1e5, "float16", "inf"), (float("nan"), "float16", "nan"), (float("inf"), "float32", "inf")],
+)
+def test_features_that_are_not_finite_name_document_and_layer(tmp_path, settings, model, value, dtype, shown):
+    spoilt = spoilt_model(tmp_path / "spoilt", model, value)
+    settings |= {"model": str(spoilt), "store_dtype": dtype, "layers": "1,2", "levels": ["sentence"]}
+    with pytest.raises(FeatureError, match=rf"document 'd0': layer_02 of sentence .* {shown}") as got:
+        extract(output=tmp_path / "s", **settings)
+    assert ("--store-dtype float32" in str(got.value)) == (value == 1e5)
+    exit_code, _, errors = run_cli("extract", *flags(settings), "-o", str(tmp_path / "s"))
+    assert (exit_code, len(errors)) == (3, 1)
+    if value == 1e5:
+        fine = extract(output=tmp_path / "wide", **settings | {"store_dtype": "float32"})
+        assert fine.numpy("sentence", "layer_02").max() > 99_000
+
+
+def test_memory_that_runs_out_in_pooling_is_one_line_and_what_a_device_took_stands_in_the_receipt(
+    tmp_path, settings, monkeypatch
+):
+    def no_memory(self: Any, pack: Any, states: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LevelBuffer, "add", no_memory)
+        with pytest.raises(RunError, match="out of memory on cpu while pooling; pass a smaller --max-batch-tokens"):
+            extract(output=tmp_path / "s", **settings)
+    monkeypatch.setattr(Fetches, "wait", lambda self: {"encode": 2.5})
+    store = extract(output=tmp_path / "s", **settings)
+    assert {receipt.seconds["encode"] for receipt in store.receipts()} == {2.5}
+
+
+def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_path, settings, monkeypatch):
+    from bertfeat.encoder.encoder import Encoder
+
+    whole = extract(output=tmp_path / "whole", **settings)
+    run = Encoder._run
+
+    def short_of_memory(self: Encoder, pack: Any) -> Any:
+        if pack.n_tokens > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return run(self, pack)
+
+    monkeypatch.setattr(Encoder, "_run", short_of_memory)
+    store = extract(output=tmp_path / "s", **settings)
+    notes = [receipt.notes for receipt in store.receipts()]
+    assert [note["n_halvings"] > 0 for note in notes] == [True, True, True]
+    assert "n_halvings" not in (store.path / "manifest.json").read_text()
+    assert store.manifest["totals"]["counts"] == whole.manifest["totals"]["counts"]
+    np.testing.assert_allclose(store.numpy("word", "layer_02"), whole.numpy("word", "layer_02"), atol=2e-3)
+    assert "memory" in run_cli("inspect", str(store.path))[1]
+
+
+def test_a_single_window_that_memory_does_not_hold_is_an_error_that_resumes(tmp_path, settings, monkeypatch):
+    from bertfeat.encoder.encoder import Encoder
+
+    def out_of_memory(self: Encoder, pack: Any) -> Any:
+        raise torch.OutOfMemoryError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Encoder, "_run", out_of_memory)
+        with pytest.raises(RunError, match="with a single window of"):
+            extract(output=tmp_path / "s", **settings)
+    assert verify(extract(output=tmp_path / "s", **settings).path).is_good
+
+
+def test_ids_never_become_paths(tmp_path, settings):
+    odd = ["../../up", "/etc/passwd", "a\x00b", "..", "", "x" * 5000, "manifest.json", "\n", "C:\\x", "~"]
+    corpus = tmp_path / "odd.jsonl"
+    corpus.write_text("".join(json.dumps({"id": name, "text": "a b"}) + "\n" for name in odd))
+    before = set(tmp_path.iterdir()) | {tmp_path / "s"}
+    store = extract(output=tmp_path / "s", **settings | {"inputs": str(corpus)})
+    assert set(tmp_path.iterdir()) == before
+    assert store.polars("sentence", ["doc_id"])["doc_id"].to_list() == odd
+    assert orphans(store.path) == []
+
+
+@pytest.mark.parametrize("place", ["", "word", "_bertfeat", "manifest.json", "_bertfeat/tmp"])
+def test_symbolic_links_in_the_outputs_place_are_refused(tmp_path, settings, place):
+    target = tmp_path / "target"
+    target.mkdir()
+    root = tmp_path / "s"
+    if place:
+        extract(output=root, **settings | {"levels": ["word"]})
+        shutil.rmtree(root / place) if (root / place).is_dir() else (root / place).unlink()
+    (root / place).symlink_to(target)
+    with pytest.raises((StoreError, UserError), match="symbolic link"):
+        extract(output=root, **settings | {"levels": ["word"]})
+    assert list(target.iterdir()) == []
+
+
+def test_no_text_of_the_corpus_is_in_what_is_logged(tmp_path, settings, caplog):
+    words = {"zyxxoracle", "qwertzheim"}
+    corpus = tmp_path / "secret.jsonl"
+    corpus.write_text(
+        "".join(json.dumps({"id": n, "text": f"{a} and {b}"}) + "\n" for n, (a, b) in enumerate([sorted(words)] * 30))
+    )
+    caplog.set_level(0)
+    exit_code, printed, errors = run_cli(
+        "extract", *flags(settings | {"inputs": str(corpus)}), "-o", str(tmp_path / "s"), "--progress"
+    )
+    said = printed + "".join(errors) + caplog.text + run_cli("inspect", str(tmp_path / "s"))[1]
+    said += "".join(file.read_text() for file in (tmp_path / "s/_bertfeat").rglob("*.json"))
+    assert exit_code == 0
+    assert not [word for word in words if word in said]

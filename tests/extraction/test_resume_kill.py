@@ -1,0 +1,101 @@
+"""Kill drill on the real extraction: a process dies at every step of every shard, and the next run completes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from bertfeat.extraction.run import extract
+from bertfeat.progress import Silent
+from bertfeat.store import steps, verify
+from tests.support.drill import orphans, result_files, run_killed_at, run_pooled, write_corpus, zygote
+from tests.support.families import build_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drill")
+    return {
+        "inputs": str(write_corpus(folder / "corpus.jsonl", 24, bad_every=7)),
+        "model": str(build_model("bert", folder / "model", num_hidden_layers=2)),
+        "id_column": "id",
+        "bad_rows": "quarantine",
+        "levels": ["word"],
+        "layers": "-1",
+        "shard_bytes": 25_000,
+    }
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory, settings):
+    with zygote(tmp_path_factory.mktemp("zygote"), settings) as made:
+        yield made
+
+
+def test_a_kill_at_every_step_of_every_shard_and_then_a_run_gives_the_same_bytes(tmp_path, settings, warm, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    passed: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "hook", passed.append)
+        store = extract(output=tmp_path / "whole", **settings)
+    whole = result_files(tmp_path / "whole")
+    assert len(store.plan.shards) == 3
+    assert set(passed) == set(steps.STEPS)
+    assert store.manifest["totals"]["n_bad_rows"] == 4
+    for point in range(1, len(passed) + 1):
+        root = tmp_path / f"killed-{point}"
+        assert warm.run(run_killed_at, point, str(root), settings) == -signal.SIGKILL, passed[point - 1]
+        # What has its final name is whole, whenever the kill came.
+        assert result_files(root).items() <= whole.items(), passed[point - 1]
+        extract(output=root, **settings)
+        assert result_files(root) == whole, passed[point - 1]
+        assert orphans(root) == [], passed[point - 1]
+        assert verify(root).is_good
+    assert warm.run(run_killed_at, len(passed) + 1, str(tmp_path / "untouched"), settings) == 0
+    assert result_files(tmp_path / "untouched") == whole
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("n_workers", [1, 2, 4])
+def test_the_number_of_workers_does_not_change_a_byte(tmp_path, settings, warm, n_workers):
+    many = settings | {"shard_bytes": 8_000, "levels": ["token", "word", "sentence"]}
+    whole = extract(output=tmp_path / "whole", **many)
+    assert len(whole.plan.shards) > 8
+    (tmp_path / "pids").mkdir()
+    pooled = many | {"workers": n_workers}
+    assert warm.run(run_pooled, warm.address, str(tmp_path / "pids"), str(tmp_path / "s"), pooled) == 0
+    assert len(list((tmp_path / "pids").iterdir())) == (n_workers if n_workers > 1 else 0)
+    assert result_files(tmp_path / "s") == result_files(tmp_path / "whole")
+    assert orphans(tmp_path / "s") == []
+
+
+class KillsFirstWorker(Silent):
+    """Kills one worker when the first shard is done."""
+
+    def __init__(self) -> None:
+        self.killed: int | None = None
+
+    def committed(self, receipt):
+        if self.killed is None:
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            workers = [
+                n for n in map(int, children) if b"bertfeat.runners.worker" in Path(f"/proc/{n}/cmdline").read_bytes()
+            ]
+            self.killed = workers[0]
+            os.kill(self.killed, signal.SIGKILL)
+
+
+def test_a_worker_of_a_real_run_that_is_killed_is_replaced(tmp_path, settings):
+    many = settings | {"shard_bytes": 4_000}
+    kills = KillsFirstWorker()
+    store = extract(output=tmp_path / "s", progress=kills, **many, workers=2)
+    assert kills.killed is not None
+    extract(output=tmp_path / "whole", **many)
+    assert len(store.plan.shards) > 12
+    assert result_files(store.path) == result_files(tmp_path / "whole")
+    assert orphans(store.path) == []

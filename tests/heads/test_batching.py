@@ -1,0 +1,168 @@
+"""Minibatches: every row once, and a bounded share of a stream in memory, read ahead."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from bertfeat.errors import UserError
+from bertfeat.heads.batching import BatchSize, hold_out, ordered_batches, shuffled_batches
+from bertfeat.heads.matrices import Sequences
+from bertfeat.heads.mlp import MLPProbe
+from tests.support.probe_streams import ArrayStream
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = {"hidden_size": 16, "batch_size": 32, "lr": 0.01}
+
+
+def labelled(n_rows: int):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, n_rows)
+    return (rng.normal(size=(n_rows, 5)) + np.eye(3, 5)[y] * 2).astype(np.float32), y
+
+
+def numbered(lengths, n_chunks: int | None = None) -> Sequences:
+    """Return sequences whose rows hold their own number, in memory or as a stream."""
+    lengths = np.asarray(lengths)
+    rows = np.arange(lengths.sum(), dtype=np.float32)[:, None].repeat(2, axis=1)
+    if n_chunks is None:
+        return Sequences(rows, lengths)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    borders = sorted({int(starts[len(lengths) * i // n_chunks]) for i in range(1, n_chunks)})
+    return Sequences(ArrayStream(rows, borders), lengths)
+
+
+def lengths_with_gaps(n: int = 200):
+    return np.random.default_rng(0).integers(0, 12, n)
+
+
+@pytest.mark.parametrize("n_chunks", [None, 7])
+@pytest.mark.parametrize("order", ["shuffled", "ordered"])
+def test_batches_hold_every_row_once_and_keep_their_limits(order, n_chunks):
+    data = numbered(lengths_with_gaps(), n_chunks)
+    size = BatchSize(max_sequences=10, max_rows=40)
+    rng = np.random.default_rng(3)
+    batches = list(ordered_batches(data, size) if order == "ordered" else shuffled_batches(data, size, rng))
+    seen = np.concatenate([batch.rows for batch in batches])
+    assert sorted(seen.tolist()) == list(range(data.vectors.shape[0]))
+    for batch in batches:
+        np.testing.assert_array_equal(batch.vectors[:, 0].numpy(), batch.rows)
+        assert (np.diff(batch.rows) > 0).all()
+        assert 1 <= len(batch.lengths) <= 10
+        assert batch.lengths.min() > 0
+        assert batch.lengths.sum() == len(batch.rows) <= 40
+    # Little would be lost to padding.
+    padded = sum(len(batch.lengths) * batch.lengths.max() for batch in batches)
+    assert padded < (1.05 if n_chunks is None else 1.6) * len(seen)
+
+
+def test_a_batch_is_drawn_from_several_chunks_and_the_order_is_new_each_epoch():
+    data = numbered(np.ones(400, np.int64), n_chunks=20)
+    rng = np.random.default_rng(0)
+    first, second = ([b.rows for b in shuffled_batches(data, BatchSize(16, 16), rng)] for _ in range(2))
+    assert np.mean([len(np.unique(rows // 20)) for rows in first]) > 2
+    assert not np.array_equal(np.concatenate(first), np.concatenate(second))
+    again = [b.rows for b in shuffled_batches(data, BatchSize(16, 16), np.random.default_rng(0))]
+    np.testing.assert_array_equal(np.concatenate(first), np.concatenate(again))
+
+
+def test_the_last_batch_is_not_much_smaller_than_the_others():
+    data = numbered(np.ones(101, np.int64))
+    sizes = [len(batch.rows) for batch in shuffled_batches(data, BatchSize(50, 50), np.random.default_rng(0))]
+    assert sorted(sizes) == [33, 34, 34]
+
+
+class WatchedStream(ArrayStream):
+    """A stream that knows how many of its chunks are still in memory, and from which thread they were read."""
+
+    def __init__(self, array, borders):
+        super().__init__(array, borders)
+        self.alive = self.most_alive = 0
+        self.threads = set()
+        self.lock = threading.Lock()
+
+    def read(self, chunk):
+        array = super().read(chunk)
+        self.threads.add(threading.current_thread().name)
+        with self.lock:
+            self.alive += 1
+            self.most_alive = max(self.most_alive, self.alive)
+        weakref.finalize(array, self.release)
+        return array
+
+    def release(self):
+        with self.lock:
+            self.alive -= 1
+
+
+def test_few_chunks_are_in_memory_at_a_time():
+    x, y = labelled(3000)
+    stream = WatchedStream(x, range(100, 3000, 100))
+    probe = MLPProbe(**SMALL, max_epochs=2).fit(stream, y)
+    probe.predict(stream)
+    gc.collect()
+    assert stream.alive == 0
+    # Three that batches are drawn from, and two or three read ahead, of thirty.
+    assert stream.most_alive <= 6
+
+
+def test_the_next_chunk_is_read_while_the_caller_computes():
+    both = threading.Event()
+
+    class Stream(ArrayStream):
+        def read(self, chunk):
+            if self.n_reads == 1:
+                both.set()
+            return super().read(chunk)
+
+    data = Sequences(Stream(np.ones((20, 2), np.float32), borders=[10]), np.ones(20, np.int64))
+    batches = ordered_batches(data, BatchSize(10, 10))
+    next(batches)
+    assert both.wait(timeout=60)
+    batches.close()
+    assert not any(thread.name.startswith("bertfeat-chunks") for thread in threading.enumerate())
+
+
+def test_an_error_of_the_reading_thread_reaches_the_caller():
+    class Stream(ArrayStream):
+        def read(self, chunk):
+            if chunk == 2:
+                raise UserError("part 2 is damaged")
+            return super().read(chunk)
+
+    x, y = labelled(60)
+    with pytest.raises(UserError, match="part 2 is damaged"):
+        MLPProbe(**SMALL, standardize=False, early_stopping=False).fit(Stream(x, [20, 40]), y)
+    assert not any(thread.name.startswith("bertfeat-chunks") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("n_chunks", [None, 5])
+def test_a_tenth_is_held_out_class_by_class(n_chunks):
+    y = np.array([0] * 700 + [1] * 250 + [2] * 50)
+    data = numbered(np.ones(1000, np.int64), n_chunks)
+    held, rows, is_left = hold_out(data, 0.1, np.random.default_rng(0), y)
+    assert np.bincount(y[rows]).tolist() == [70, 25, 5]
+    np.testing.assert_array_equal(held.vectors[:, 0], rows)
+    np.testing.assert_array_equal(np.flatnonzero(~is_left), rows)
+
+
+def test_whole_sequences_are_held_out_and_not_learned_from():
+    data = numbered(lengths_with_gaps(), n_chunks=4)
+    held, rows, is_left = hold_out(data, 0.2, np.random.default_rng(0), None)
+    assert len(held) == int(0.2 * (data.lengths > 0).sum())
+    np.testing.assert_array_equal(held.vectors[:, 0], rows)
+    np.testing.assert_array_equal(held.lengths, data.lengths[~is_left])
+    batches = shuffled_batches(data, BatchSize(10, 40), np.random.default_rng(0), is_left)
+    learned = np.concatenate([batch.rows for batch in batches])
+    assert sorted([*learned, *rows]) == list(range(data.vectors.shape[0]))
+
+
+def test_what_is_held_out_of_very_many_rows_has_a_limit(monkeypatch):
+    monkeypatch.setattr("bertfeat.heads.batching._MAX_HELD_OUT_VALUES", 60)
+    held, _, _ = hold_out(numbered(np.ones(1000, np.int64)), 0.1, np.random.default_rng(0), None)
+    assert len(held) == 30

@@ -1,0 +1,227 @@
+"""Entities of tag sequences against seqeval, on any tags, and against what conlleval.pl counts."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
+from seqeval.metrics.v1 import precision_recall_fscore_support as strict_scores
+from seqeval.scheme import BILOU, IOB2
+
+from bertfeat.errors import UserError
+from bertfeat.heads.entities import Entity, entities, entity_counts, entity_scores, is_tag_scheme
+
+BIOES = ["O", "B", "I", "E", "S"] + [f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC", "A-B")]
+# Tags that are none: seqeval takes the first character for the prefix and warns.
+ODD = [*BIOES, ".", "X", "X-PER", "O-PER", "B-", "I--", "NOUN", "IPER", "b-PER", "-", "B_PER", "2-LOC"]
+# What conlleval.pl (2004-01-26) prints: true phrases, found ones, correct ones; a slash ends a sentence.
+CONLLEVAL = [
+    ("B-PER I-PER O B-LOC", "B-PER I-PER O B-LOC", 2, 2, 2),
+    ("B-PER I-PER I-PER O", "B-PER I-PER O O", 1, 1, 0),
+    ("B-PER I-PER O", "I-PER I-PER O", 1, 1, 1),
+    ("I-PER I-PER B-PER O", "B-PER I-PER B-PER O", 2, 2, 2),
+    ("I-PER I-PER O", "B-PER I-LOC O", 1, 2, 0),
+    ("O I-PER I-LOC O", "O B-PER B-LOC O", 2, 2, 2),
+    ("B-PER I-LOC I-PER", "B-PER B-LOC B-PER", 3, 3, 3),
+    ("B-PER I-PER", "B-PER B-PER", 1, 2, 0),
+    ("B-PER B-PER", "B-PER I-PER", 2, 1, 0),
+    ("O O O", "O I-PER O", 0, 1, 0),
+    ("B-PER O", "O O", 1, 0, 0),
+    ("O O", "O O", 0, 0, 0),
+    ("B-PER / I-PER", "B-PER / I-PER", 2, 2, 2),
+    ("B-PER I-PER / I-PER", "B-PER I-PER / B-PER", 2, 2, 2),
+    ("B-A-B I-A-B O", "B-A-B I-A-B O", 1, 1, 1),
+    ("B-A-B I-A-C O", "B-A-B I-A-B O", 2, 1, 0),
+    ("B I O", "B I O", 1, 1, 1),
+    ("O I I O", "O B I O", 1, 1, 1),
+    ("I-A E-A I-A E-A", "I-A E-A I-A E-A", 2, 2, 2),
+    ("I-A E-A I-A E-A", "I-A I-A I-A E-A", 2, 1, 0),
+    ("E-A E-A O", "B-A B-A O", 2, 2, 2),
+    ("O E-A O", "O I-A O", 1, 1, 1),
+    ("B-PER I-PER O I-ORG I-ORG B-ORG", "B-PER I-PER I-PER O I-ORG I-ORG", 3, 2, 0),
+]
+UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X _"
+PENN = "$ '' , -LRB- -RRB- . : CC CD DT EX FW IN JJ LS MD NN NNP PRP PRP$ RB RP SYM TO UH VB WP$ `` HYPH"
+RELATIONS = "acl acl:relcl advmod case cc:preconj det iobj nmod:poss nsubj:pass obl root"
+BANKING = ["card_arrival", "Refund_not_showing_up", "reverted_card_payment?", "country_support", "top_up_limits"]
+
+
+def seqeval_entities(tags: list[str]) -> list[Entity]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*seems not to be NE tag", UserWarning)
+        return [Entity(kind, start, end + 1) for kind, start, end in get_entities(list(tags))]
+
+
+def with_prefixes(tags: list[str], **renamed: str) -> list[str]:
+    return [renamed.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+
+
+def sentences(alphabet: list[str]) -> st.SearchStrategy[list[list[tuple[str, str]]]]:
+    pair = st.tuples(st.sampled_from(alphabet), st.sampled_from(alphabet))
+    same = st.sampled_from(alphabet).map(lambda tag: (tag, tag))
+    return st.lists(st.lists(pair | same, max_size=8), min_size=1, max_size=6)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(BIOES), max_size=12) | st.lists(st.sampled_from(ODD), max_size=8))
+def test_entities_are_seqevals(tags: list[str]) -> None:
+    assert entities(tags) == seqeval_entities(tags)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text("OBIES.-_xN\u00e9 ", min_size=1, max_size=4), max_size=8))
+def test_entities_of_any_text_are_seqevals(tags: list[str]) -> None:
+    assert entities(tags) == seqeval_entities(tags)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sentences(BIOES))
+def test_scores_are_seqevals(pairs: list[list[tuple[str, str]]]) -> None:
+    y_true = [[true for true, _ in sentence] for sentence in pairs]
+    y_pred = [[pred for _, pred in sentence] for sentence in pairs]
+    found = entity_scores(y_true, y_pred)
+    micro = precision_recall_fscore_support(y_true, y_pred, average="micro", zero_division=0)
+    assert (found.precision, found.recall, found.f1, found.n_true) == pytest.approx(micro)
+    per_type = precision_recall_fscore_support(y_true, y_pred, average=None, zero_division=0)
+    assert len(found.per_type) == len(per_type[0])
+    assert list(found.per_type) == sorted(found.per_type)
+    for scores, *theirs in zip(found.per_type.values(), *per_type, strict=True):
+        assert tuple(scores) == pytest.approx(tuple(theirs))
+    if found.per_type:
+        macro = precision_recall_fscore_support(y_true, y_pred, average="macro", zero_division=0)
+        assert found.macro_f1 == pytest.approx(macro[2])
+    else:
+        assert found.macro_f1 == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(sentences(ODD))
+def test_counts_by_sequence_and_by_type_are_those_of_sets(pairs: list[list[tuple[str, str]]]) -> None:
+    y_true = [[true for true, _ in sentence] for sentence in pairs]
+    y_pred = [[pred for _, pred in sentence] for sentence in pairs]
+    counts = entity_counts(y_true, y_pred)
+    sets = [(set(seqeval_entities(t)), set(seqeval_entities(p))) for t, p in zip(y_true, y_pred, strict=True)]
+    assert counts.by_sequence.tp.tolist() == [len(t & p) for t, p in sets]
+    assert counts.by_sequence.n_pred.tolist() == [len(p) for _, p in sets]
+    assert counts.by_sequence.n_true.tolist() == [len(t) for t, _ in sets]
+    kinds = sorted({entity.type for t, p in sets for entity in t | p})
+    assert counts.types == tuple(kinds)
+    for i, kind in enumerate(kinds):
+        of_kind = [({e for e in t if e.type == kind}, {e for e in p if e.type == kind}) for t, p in sets]
+        assert counts.by_type.tp[i] == sum(len(t & p) for t, p in of_kind)
+        assert counts.by_type.n_pred[i] == sum(len(p) for _, p in of_kind)
+        assert counts.by_type.n_true[i] == sum(len(t) for t, _ in of_kind)
+
+
+@pytest.mark.parametrize(("y_true", "y_pred", "n_true", "n_predicted", "n_correct"), CONLLEVAL)
+def test_counts_are_those_of_conlleval(y_true: str, y_pred: str, n_true: int, n_predicted: int, n_correct: int) -> None:
+    nested = ([sentence.split() for sentence in tags.split("/")] for tags in (y_true, y_pred))
+    found = entity_scores(*nested)
+    assert (found.n_true, found.n_predicted, found.n_correct) == (n_true, n_predicted, n_correct)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(["O", *(f"{p}-{kind}" for p in "BILU" for kind in ("PER", "LOC"))]), max_size=10))
+def test_bilou_and_bmewo_count_as_bioes(tags: list[str]) -> None:
+    as_bioes = with_prefixes(tags, L="E", U="S")
+    assert entities(tags) == seqeval_entities(as_bioes)
+    assert entities(with_prefixes(as_bioes, I="M", S="W")) == seqeval_entities(as_bioes)
+
+
+def test_well_formed_tags_mean_what_seqevals_schemes_say() -> None:
+    y_true = [["U-PER", "O", "B-LOC", "I-LOC", "L-LOC"], ["U-PER", "U-PER", "B-PER", "L-PER", "O"]]
+    y_pred = [["U-PER", "O", "B-LOC", "L-LOC", "O"], ["U-PER", "O", "B-PER", "L-PER", "U-LOC"]]
+    found = entity_scores(y_true, y_pred)
+    theirs = strict_scores(y_true, y_pred, average="micro", scheme=BILOU)
+    assert (found.precision, found.recall, found.f1, found.n_true) == pytest.approx(theirs)
+    bio = [["B-PER", "I-PER", "B-PER", "O"]], [["B-PER", "I-PER", "O", "B-PER"]]
+    assert entity_scores(*bio).f1 == pytest.approx(strict_scores(*bio, average="micro", scheme=IOB2)[2])
+
+
+def test_flat_tags_with_lengths_are_nested_ones() -> None:
+    lengths = [2, 0, 3]
+    y_true = np.array(["B-PER", "I-PER", "I-PER", "O", "B-LOC"])
+    y_pred = ["B-PER", "I-PER", "B-PER", "O", "I-LOC"]
+    counts = entity_counts(y_true, y_pred, lengths)
+    assert counts.by_sequence.tp.tolist() == [1, 0, 2]
+    assert counts.types == ("LOC", "PER")
+    nested = [["B-PER", "I-PER"], [], ["I-PER", "O", "B-LOC"]]
+    again = entity_counts(nested, y_pred, lengths)
+    assert again.by_type.n_true.tolist() == counts.by_type.n_true.tolist() == [1, 2]
+    assert entity_scores([[], []], [[], []]).to_dict() == {
+        "precision": 0.0,
+        "recall": 0.0,
+        "f1": 0.0,
+        "macro_f1": 0.0,
+        "n_correct": 0,
+        "n_predicted": 0,
+        "n_true": 0,
+        "per_type": {},
+    }
+    assert entity_scores([["B-A"]], [["B-A"]]).to_dict()["per_type"] == {
+        "A": {"precision": 1.0, "recall": 1.0, "f1": 1.0, "support": 1}
+    }
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_pred", "lengths", "said"),
+    [
+        ([["O", ""]], [["O", "O"]], None, "'' is no tag"),
+        ([[1, 0]], [[1, 0]], None, "1 is no tag|0 is no tag"),
+        (["O", "B-A"], ["O", "B-A"], None, "pass lengths along with tags that lie end to end"),
+        ([["O", "O"]], [["O"]], None, "sequences of different lengths"),
+        (["O", "O", "O"], ["O", "O"], [3], "y has 2 labels for 3 rows"),
+    ],
+)
+def test_what_are_no_tags_is_refused(y_true: object, y_pred: object, lengths: object, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        entity_scores(y_true, y_pred, lengths)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["O", "B-PER", "I-PER"],
+        np.array(["O", "O", "B-corporation", "I-creative-work"]),
+        ["I-PER", "I-LOC", "O"],
+        ["O", "U-PER"],
+        ["B-Chemical", "I-Chemical"],
+        ["O", "B", "I"],
+        ["O", "I"],
+        ["O", "B-PER", "I-PER", "B-O"],
+        ["O", "B-GENE", "M-GENE", "E-GENE", "W-GENE"],
+    ],
+)
+def test_tags_are_known(labels: object) -> None:
+    assert is_tag_scheme(labels)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        UPOS.split(),
+        PENN.split(),
+        RELATIONS.split(),
+        BANKING,
+        ["O"],
+        [],
+        ["NOUN", "ADJ", "X", "PRP-S"],
+        ["S", "M", "L"],
+        ["S-32", "M-34", "L-36"],
+        ["B", "I"],
+        ["O", "B-PER", "NOUN"],
+        ["O", "B_PER"],
+        ["O", "B-"],
+        ["O", ""],
+        ["O", "b-PER"],
+        [0, 1, 2],
+        [True, False],
+        ["O", None, "B-PER"],
+    ],
+)
+def test_other_labels_are_no_tags(labels: list[object]) -> None:
+    assert not is_tag_scheme(labels)

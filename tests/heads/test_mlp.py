@@ -1,0 +1,255 @@
+"""The MLP head and its scalar mix: what they can learn, what they keep, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.metrics import recall_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+
+from bertfeat.errors import UserError
+from bertfeat.heads.mix import ScalarMix
+from bertfeat.heads.mlp import MLPProbe
+from tests.support.probe_streams import ArrayStream
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+
+SMALL = {"hidden_size": 16, "batch_size": 32, "lr": 0.01}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = x[order].astype(np.float32), y[order]
+    return x[:1200], y[:1200], x[1200:], y[1200:]
+
+
+def xor(n_rows: int = 400):
+    x = np.random.default_rng(0).normal(size=(n_rows, 2)).astype(np.float32)
+    return x, np.where(x[:, 0] * x[:, 1] > 0, "same", "other")
+
+
+def layers(informative: int, n_layers: int = 4, n_rows: int = 500):
+    """Return vectors of several layers end to end, of which one tells the class."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 3, n_rows)
+    hidden = rng.normal(size=(n_rows, n_layers, 6)).astype(np.float32)
+    hidden[:, informative, :3] += 2.5 * np.eye(3)[y]
+    return hidden.reshape(n_rows, -1), y
+
+
+def test_scalar_mix_is_equation_1_of_peters_et_al():
+    mix = ScalarMix(3)
+    hidden = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
+    np.testing.assert_allclose(mix(torch.from_numpy(hidden)).detach().numpy(), hidden.mean(axis=1), rtol=1e-5)
+    w = np.array([0.5, -1.0, 2.0])
+    with torch.no_grad():
+        mix.weights.copy_(torch.from_numpy(w))
+        mix.gamma.fill_(1.7)
+    shares = np.exp(w) / np.exp(w).sum()
+    want = 1.7 * sum(shares[layer] * hidden[:, layer] for layer in range(3))
+    np.testing.assert_allclose(mix(torch.from_numpy(hidden)).detach().numpy(), want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(mix.report()["weights"], shares, rtol=1e-6)
+    assert mix.report()["gamma"] == pytest.approx(1.7)
+
+
+def test_it_learns_xor_which_no_line_separates():
+    x, y = xor()
+    probe = MLPProbe(**SMALL).fit(x, y)
+    assert probe.score(x, y) > 0.9
+    assert probe.predict(x[:3]).tolist() == y[:3].tolist()
+    probabilities = probe.predict_proba(x)
+    assert probabilities.dtype == np.float32
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    assert (probe.classes_[probabilities.argmax(axis=1)] == probe.predict(x)).all()
+
+
+def test_it_does_well_on_digits_in_memory_and_streamed(digits):
+    x, y, x_test, y_test = digits
+    probe = MLPProbe(max_epochs=15, batch_size=64, lr=0.003)
+    in_memory = probe.fit(x, y).score(x_test, y_test)
+    stream = ArrayStream(x, borders=range(100, 1200, 100))
+    streamed = clone(probe).fit(stream, y)
+    assert in_memory > 0.95
+    assert streamed.score(ArrayStream(x_test, borders=[150, 300]), y_test) == pytest.approx(in_memory, abs=0.025)
+    # One pass to standardise, one to hold rows out, and one an epoch.
+    assert stream.n_passes == 2 + streamed.fit_report()["n_epochs"]
+
+
+@pytest.mark.parametrize("informative", [0, 2])
+def test_the_mix_finds_the_layer_that_tells(informative):
+    x, y = layers(informative)
+    probe = MLPProbe(**SMALL, mix=4).fit(x[:400], y[:400])
+    mix = probe.fit_report()["mix"]
+    assert int(np.argmax(mix["weights"])) == informative
+    assert mix["weights"][informative] > 0.8
+    assert sum(mix["weights"]) == pytest.approx(1)
+    assert mix["gamma"] > 0
+    assert probe.score(x[400:], y[400:]) > 0.8
+    json.dumps(probe.fit_report(), allow_nan=False)
+
+
+def test_standardising_is_per_column_under_a_mix():
+    x, y = layers(0)
+    skewed = x * np.repeat([1e-3, 1e3, 50, 1], 6) + np.repeat([0, -500, 80, 3], 6)
+    plain, moved = (MLPProbe(**SMALL, mix=4).fit(data.astype(np.float32), y) for data in (x, skewed))
+    assert moved.fit_report()["mix"]["weights"][0] > 0.8
+    assert moved.score(skewed, y) == pytest.approx(plain.score(x, y), abs=0.02)
+    # Not standardised, what the first layer tells is lost under the others.
+    assert MLPProbe(**SMALL, mix=4, standardize=False).fit(skewed, y).score(skewed, y) < moved.score(skewed, y) - 0.1
+
+
+def test_class_weights_raise_the_recall_of_a_rare_class():
+    rng = np.random.default_rng(2)
+    y = (rng.random(600) < 0.06).astype(int)
+    x = rng.normal(size=(600, 4)).astype(np.float32) + 0.9 * y[:, None]
+    recall = {
+        how: recall_score(y, MLPProbe(**SMALL, class_weight=how, max_epochs=10).fit(x, y).predict(x))
+        for how in (None, "balanced")
+    }
+    assert recall["balanced"] > recall[None] + 0.2
+
+
+def test_it_follows_scikit_learns_conventions():
+    x, y = xor(200)
+    probe = MLPProbe(**SMALL, max_epochs=5, weight_decay=[0.0, 0.1])
+    assert clone(probe).get_params() == probe.get_params()
+    assert is_classifier(probe)
+    assert not hasattr(probe, "n_features_in_")
+    probe.set_params(weight_decay=0.0)
+    scores = cross_val_score(make_pipeline(PCA(2), probe), x, y, cv=3)
+    assert np.isfinite(scores).all()
+    search = GridSearchCV(probe, {"hidden_size": [2, 16]}, cv=2).fit(x, y)
+    assert search.best_estimator_.n_features_in_ == 2
+
+
+def test_state_goes_to_another_probe_and_predicts_the_same(digits):
+    x, y, x_test, _ = digits
+    probe = MLPProbe(**SMALL, max_epochs=2, mix=2, n_layers=2).fit(x, y)
+    arrays, values = probe.get_state()
+    assert all(type(array) is np.ndarray and array.dtype == np.float32 for array in arrays.values())
+    other = clone(probe)
+    other.classes_ = probe.classes_
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    other.set_state(arrays, json.loads(json.dumps(values, allow_nan=False)))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    np.testing.assert_array_equal(other.predict_proba(x_test), probe.predict_proba(x_test))
+    assert other.fit_report() == probe.fit_report()
+    assert other.n_features_in_ == 64
+
+
+def test_a_damaged_state_is_refused():
+    x, y = xor(100)
+    probe = MLPProbe(**SMALL, max_epochs=1).fit(x, y)
+    arrays, values = probe.get_state()
+    weight = "body.output.weight"
+
+    def load(changed, kept=values):
+        return probe.set_state(changed, kept)
+
+    with pytest.raises(UserError, match="holds arrays"):
+        load({name: array for name, array in arrays.items() if name != weight})
+    with pytest.raises(UserError, match="holds arrays"):
+        load({**arrays, "extra": np.ones(2, np.float32)})
+    with pytest.raises(UserError, match=r"body.output.weight has shape \(16, 2\), but the probe needs \(2, 16\)"):
+        load({**arrays, weight: arrays[weight].T})
+    with pytest.raises(UserError, match="NaN"):
+        load({**arrays, weight: np.full_like(arrays[weight], np.nan)})
+    with pytest.raises(UserError, match="scale holds a number that is not above 0"):
+        load({**arrays, "scale": -arrays["scale"]})
+    with pytest.raises(UserError, match="no array mean"):
+        load({name: array for name, array in arrays.items() if name != "mean"})
+    with pytest.raises(UserError, match="report"):
+        load(arrays, {})
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"hidden_size": 0}, "hidden_size 0"),
+        ({"n_layers": 1.5}, "n_layers 1.5"),
+        ({"dropout": 1.0}, "dropout 1.0 is no number of 0 or more and below 1"),
+        ({"lr": -1}, "lr -1"),
+        ({"weight_decay": -0.1}, "weight_decay -0.1"),
+        ({"weight_decay": "0.1"}, "weight_decay '0.1'"),
+        ({"weight_decay": []}, "weight_decay is a list and there is no dev"),
+        ({"weight_decay": [0.1, 0.2]}, "weight_decay is a list and there is no dev"),
+        ({"batch_size": 0}, "batch_size 0"),
+        ({"max_epochs": 0}, "max_epochs 0"),
+        ({"patience": 0}, "patience 0"),
+        ({"mix": 0}, "mix 0"),
+        ({"mix": 3}, "mix 3 does not divide vectors 2 wide"),
+        ({"standardize": "yes"}, "standardize 'yes'"),
+        ({"class_weight": "most"}, "class_weight 'most'"),
+        ({"metric": "entity_f1"}, "metric 'entity_f1' is none of auto, accuracy, macro_f1, loss"),
+        ({"validation_fraction": 1.0}, "validation_fraction 1.0"),
+        ({"early_stopping": 1}, "early_stopping 1"),
+        ({"seed": -1}, "seed -1"),
+        ({"device": "gpu"}, "device 'gpu'"),
+        ({"device": "cuda:99"}, "cuda:99"),
+    ],
+)
+def test_wrong_parameters_are_named_in_fit(params, message):
+    x, y = xor(20)
+    with pytest.raises(UserError) as caught:
+        MLPProbe(**params).fit(x, y)
+    assert message in str(caught.value)
+
+
+def test_wrong_data_is_refused():
+    x, y = xor(40)
+    probe = MLPProbe(**SMALL, max_epochs=2)
+    with pytest.raises(UserError, match="one class alone"):
+        probe.fit(x, ["a"] * 40)
+    with pytest.raises(UserError, match="y has 39 labels for 40 rows of X"):
+        probe.fit(x, y[:39])
+    with pytest.raises(UserError, match="dev has no rows"):
+        probe.fit(x, y, dev=(x[:0], y[:0]))
+    with pytest.raises(UserError, match="pass a pair"):
+        probe.fit(x, y, dev=x)
+    with pytest.raises(UserError, match="dev's X has vectors 1 wide"):
+        probe.fit(x, y, dev=(x[:, :1], y))
+    bad = x.copy()
+    bad[17, 1] = np.nan
+    for standardize in (True, False):
+        with pytest.raises(UserError, match="row 17: its vector holds NaN"):
+            clone(probe).set_params(standardize=standardize).fit(bad, y)
+    with pytest.raises(UserError, match="dev: row 17: its vector holds NaN"):
+        probe.fit(x, y, dev=(bad, y))
+    probe.fit(x, y)
+    with pytest.raises(UserError, match="row 17: its vector holds NaN"):
+        probe.predict(bad)
+    with pytest.raises(UserError, match="X has vectors 3 wide; the probe was fitted on vectors 2 wide"):
+        probe.predict(np.ones((2, 3)))
+    assert probe.predict(x[:0]).shape == (0,)
+    assert probe.predict_proba(x[:0]).shape == (0, 2)
+
+
+def test_labels_of_dev_that_train_has_not_seen_count_as_errors():
+    x, y = xor()
+    mixed = np.where(np.arange(400) % 2, y, "unseen")
+    probe = MLPProbe(**SMALL).fit(x, y, dev=(x, mixed))
+    assert 0.4 < probe.fit_report()["dev_score"] <= 0.5
+    assert probe.classes_.tolist() == ["other", "same"]
+    with pytest.raises(UserError, match="dev holds no label that train has seen"):
+        MLPProbe(**SMALL, metric="loss").fit(x, y, dev=(x, ["unseen"] * 400))
+    report = MLPProbe(**SMALL, max_epochs=1).fit(x, y, dev=(x, ["unseen"] * 400)).fit_report()
+    assert (report["dev_score"], report["dev_loss"]) == (0, None)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int64, bool])
+def test_other_types_of_numbers_are_taken(dtype):
+    x = (np.arange(40)[:, None] % 2 * np.ones((1, 3))).astype(dtype)
+    y = np.arange(40) % 2 == 1
+    probe = MLPProbe(**SMALL, max_epochs=10, early_stopping=False).fit(x, y)
+    assert probe.predict(x).dtype == np.bool_
+    assert probe.score(x, y) == 1

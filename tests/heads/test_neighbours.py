@@ -1,0 +1,244 @@
+"""Centroids and nearest neighbours against scikit-learn's and against brute force, ties and zeros included."""
+
+# ruff: noqa: N803, N806
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+from sklearn.base import clone, is_classifier
+from sklearn.datasets import load_digits, make_classification
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import pairwise_distances
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler
+
+from bertfeat.errors import UserError
+from bertfeat.heads import exact_neighbours
+from bertfeat.heads.exact_neighbours import ExactNeighbours
+from bertfeat.heads.neighbours import CentroidProbe, KNNProbe
+from bertfeat.heads.scaling import Scaling, fit_scaling
+from tests.support.probe_streams import ArrayStream
+
+pytestmark = pytest.mark.numeric
+
+BOTH = (CentroidProbe, KNNProbe)
+
+
+def digits(dtype=np.float32):
+    X, y = load_digits(return_X_y=True)
+    return X[:1200].astype(dtype), y[:1200], X[1200:].astype(dtype), y[1200:]
+
+
+def two_classes():
+    X, y = make_classification(n_samples=300, n_features=20, n_informative=8, flip_y=0.2, random_state=0)
+    return X.astype(np.float32), np.array(["no", "yes"])[y]
+
+
+def scaled_as(X, other) -> np.ndarray:
+    """Return vectors standardised by scikit-learn as others are, in float64."""
+    return StandardScaler().fit(X.astype(np.float64)).transform(other.astype(np.float64))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Make blocks so small that every search goes over many of them."""
+    monkeypatch.setattr(exact_neighbours, "_QUERY_ROWS", 100)
+    monkeypatch.setattr(exact_neighbours, "_VECTOR_ROWS", 170)
+    monkeypatch.setattr(exact_neighbours, "_PAIR_VALUES", 5000)
+    monkeypatch.setattr(exact_neighbours, "_N_SPARE", 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("weights", ["uniform", "distance"])
+@pytest.mark.parametrize("k", [1, 5, 30])
+def test_knn_is_scikit_learns(k, weights, dtype, small_blocks):
+    X, y, X_test, y_test = digits(dtype)
+    oracle = KNeighborsClassifier(k, weights=weights, algorithm="brute").fit(scaled_as(X, X), y)
+    probe = KNNProbe(k=k, weights=weights, metric="euclidean").fit(X, y)
+    assert probe.vectors_.dtype == dtype
+    np.testing.assert_allclose(probe.predict_proba(X_test), oracle.predict_proba(scaled_as(X, X_test)), atol=1e-6)
+    np.testing.assert_array_equal(probe.predict(X_test), oracle.predict(scaled_as(X, X_test)))
+    np.testing.assert_array_equal(probe.predict(ArrayStream(X_test, (3, 300))), probe.predict(X_test))
+    assert probe.score(X_test, y_test) > 0.9
+
+
+@pytest.mark.parametrize("weights", ["uniform", "distance"])
+def test_knn_by_cosine_is_scikit_learns(weights, small_blocks):
+    X, y, X_test, _ = digits()
+    oracle = KNeighborsClassifier(7, weights=weights, metric="cosine").fit(scaled_as(X, X), y)
+    probe = KNNProbe(k=7, weights=weights).fit(X, y)
+    np.testing.assert_allclose(probe.predict_proba(X_test), oracle.predict_proba(scaled_as(X, X_test)), atol=1e-5)
+
+
+def test_rows_at_no_distance_outvote_all_others():
+    X, y, _, _ = digits()
+    for metric in ("cosine", "euclidean"):
+        probe = KNNProbe(k=10, weights="distance", metric=metric).fit(X, y)
+        assert probe.score(X, y) == 1.0
+        assert (probe.predict_proba(X).max(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("n_copies", [2, 5, 40, 200])
+def test_of_equal_distances_the_lowest_rows_come_first(metric, n_copies, small_blocks):
+    rng = np.random.default_rng(n_copies)
+    distinct = rng.normal(size=(6, 33)).astype(np.float32)
+    places = rng.permutation(np.repeat(np.arange(6), n_copies))
+    queries = np.concatenate([distinct, rng.normal(size=(30, 33)).astype(np.float32)])
+    k = min(3 * n_copies // 2 + 1, len(places))
+    distances, rows = ExactNeighbours(distinct[places], Scaling.identity(33), metric).search(queries, k)
+    by_class = cdist(queries.astype(np.float64), distinct.astype(np.float64), metric)
+    for found, near, far in zip(rows, distances, by_class, strict=True):
+        want = sorted(range(len(places)), key=lambda row, far=far: (far[places[row]], row))[:k]
+        assert found.tolist() == want
+        np.testing.assert_allclose(near, far[places[want]], atol=1e-12)
+    assert (distances[np.arange(6), 0] == 0).all()
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_zero_vectors_have_a_distance_too(metric):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 5)).astype(np.float32)
+    X[[3, 4, 20]] = 0
+    queries = np.concatenate([X[:5], np.zeros((1, 5), np.float32)])
+    distances, rows = ExactNeighbours(X, Scaling.identity(5), metric).search(queries, 40)
+    want = pairwise_distances(queries, X, metric=metric)
+    np.testing.assert_allclose(distances, np.take_along_axis(want, rows, axis=1), atol=1e-6)
+    assert (np.sort(rows, axis=1) == np.arange(40)).all()
+
+
+def test_near_duplicates_far_from_the_origin_are_told_apart():
+    base = np.full((1, 50), 1000, np.float32)
+    X = np.repeat(base, 30, axis=0)
+    X[:, 0] += np.arange(30, dtype=np.float32)[::-1] * 0.001
+    distances, rows = ExactNeighbours(X, Scaling.identity(50), "euclidean").search(base, 4)
+    assert rows.tolist() == [[29, 28, 27, 26]]
+    np.testing.assert_allclose(distances[0], np.sort((X[:, 0] - 1000).astype(np.float64))[:4], atol=1e-12)
+
+
+# Digits have pixels that are always 0, which scikit-learn warns of.
+@pytest.mark.filterwarnings("ignore:self.within_class_std_dev_")
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_the_nearest_centroid_is_scikit_learns(standardize, streamed):
+    X, y, X_test, _ = digits()
+    source = ArrayStream(X, (1, 500, 777)) if streamed else X
+    probe = CentroidProbe(metric="euclidean", standardize=standardize).fit(source, y)
+    if streamed:
+        assert source.n_passes == 1 + standardize
+    known, new = (scaled_as(X, X), scaled_as(X, X_test)) if standardize else (X, X_test)
+    oracle = NearestCentroid().fit(known, y)
+    np.testing.assert_allclose(probe.centroids_, oracle.centroids_, atol=1e-5)
+    np.testing.assert_array_equal(probe.predict(X_test), oracle.predict(new))
+    distances = pairwise_distances(new, oracle.centroids_)
+    np.testing.assert_allclose(probe.decision_function(X_test), -distances, atol=1e-4)
+
+
+def test_the_nearest_centroid_by_cosine_is_brute_forces():
+    X, y, X_test, y_test = digits()
+    probe = CentroidProbe().fit(X, y)
+    scaled = scaled_as(X, X)
+    centroids = np.stack([scaled[y == label].mean(axis=0) for label in range(10)])
+    distances = pairwise_distances(scaled_as(X, X_test), centroids, metric="cosine")
+    np.testing.assert_array_equal(probe.predict(X_test), distances.argmin(axis=1))
+    np.testing.assert_allclose(probe.decision_function(X_test), 1 - distances, atol=1e-5)
+    assert probe.score(X_test, y_test) > 0.8
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_centroids_of_two_classes_give_one_score_a_row(metric):
+    X, y = two_classes()
+    probe = CentroidProbe(metric=metric).fit(X, y)
+    scores = probe.decision_function(X)
+    assert scores.shape == (300,)
+    np.testing.assert_array_equal(probe.predict(X), np.where(scores > 0, "yes", "no"))
+
+
+def test_a_centroid_at_zero_has_no_direction():
+    X = np.array([[1, 1], [-1, -1], [3, 2], [4, 3]], np.float32)
+    probe = CentroidProbe(standardize=False).fit(X, [0, 0, 1, 1])
+    assert np.isfinite(probe.decision_function(X)).all()
+    assert probe.predict(np.zeros((1, 2), np.float32)).tolist() == [0]
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_they_are_scikit_learn_estimators(cls):
+    X, y = two_classes()
+    probe = cls(metric="euclidean")
+    assert is_classifier(probe)
+    assert clone(probe).get_params() == probe.get_params()
+    assert not hasattr(probe, "n_features_in_")
+    with pytest.raises(NotFittedError):
+        probe.predict(X)
+    assert cross_val_score(probe, X, y, cv=3).mean() > 0.6
+    assert make_pipeline(Normalizer(), cls()).fit(X, y).predict(X).dtype == y.dtype
+    grid = GridSearchCV(cls(), {"metric": ["cosine", "euclidean"], "standardize": [True, False]}, cv=2).fit(X, y)
+    assert grid.best_estimator_.n_features_in_ == 20
+    assert cls().fit(X[:50], y[:50]).predict(X[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_dev_is_scored_in_the_report(cls):
+    X, y = two_classes()
+    assert cls().fit(X, y).fit_report() == {}
+    probe = cls().fit(X[:200], y[:200], dev=(ArrayStream(X[200:], (10,)), y[200:]))
+    assert probe.fit_report() == {"metric": "accuracy", "dev_score": probe.score(X[200:], y[200:])}
+
+
+def test_knn_refuses_a_stream_with_its_size():
+    X, y = two_classes()
+    assert not KNNProbe.streams
+    assert CentroidProbe.streams
+    message = r"head knn keeps all of its 300 training rows in memory, 24000 bytes as float32; .* use another head"
+    with pytest.raises(UserError, match=message):
+        KNNProbe().fit(ArrayStream(X), y)
+
+
+def test_knn_keeps_the_array_it_is_given_where_it_can():
+    X, y = two_classes()
+    assert KNNProbe().fit(X, y).vectors_ is X
+    half = X.astype(np.float16)
+    assert KNNProbe().fit(half, y).vectors_ is half
+    assert KNNProbe().fit(X.astype(np.float64), y).vectors_.dtype == np.float32
+    np.testing.assert_allclose(
+        KNNProbe(metric="euclidean").fit(X, y).predict_proba(X),
+        KNNProbe(metric="euclidean").fit(X.astype(np.float64), y).predict_proba(X.astype(np.float64)),
+    )
+    assert fit_scaling(half).scale.dtype == np.float32
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_a_vector_with_nan_is_named(cls):
+    X, y = two_classes()
+    bad = X.copy()
+    bad[7, 0] = np.nan
+    for standardize in (True, False):
+        with pytest.raises(UserError, match="row 7: its vector holds NaN or infinity"):
+            cls(standardize=standardize).fit(bad, y)
+    with pytest.raises(UserError, match="row 7: "):
+        cls().fit(X, y).predict(ArrayStream(bad, (3,)))
+    with pytest.raises(UserError, match="dev: row 7: "):
+        cls().fit(X, y, dev=(bad, y))
+
+
+def test_bad_input_is_refused_in_one_line():
+    X, y = two_classes()
+    cases = [
+        (CentroidProbe(), (X, ["a"] * 300), {}, "one class alone"),
+        (CentroidProbe(metric="manhattan"), (X, y), {}, "metric 'manhattan' is none of cosine, euclidean"),
+        (CentroidProbe(standardize=1), (X, y), {}, "standardize 1"),
+        (CentroidProbe(), (X, y), {"dev": (X[:0], y[:0])}, "dev has no rows"),
+        (KNNProbe(k=0), (X, y), {}, "k 0 is no whole number of 1 or more"),
+        (KNNProbe(k=301), (X, y), {}, "k 301 is more than the 300 training rows"),
+        (KNNProbe(weights="rank"), (X, y), {}, "weights 'rank' is none of uniform, distance"),
+        (KNNProbe(metric=None), (X, y), {}, "metric None"),
+        (KNNProbe(), (X, y[:3]), {}, "X has 300 rows and y 3 labels"),
+        (KNNProbe(), (X, y), {"dev": (X[:0], y[:0])}, "dev has no rows"),
+    ]
+    for probe, arguments, options, message in cases:
+        with pytest.raises(UserError, match=message) as caught:
+            probe.fit(*arguments, **options)
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,281 @@
+"""Scores against scikit-learn and seqeval, and bootstrap intervals against a loop that scores every resample anew."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seqeval.metrics import f1_score as seqeval_f1
+from sklearn import metrics as sk
+
+from bertfeat.errors import UserError
+from bertfeat.heads.bootstrap import bootstrap_interval, mean_and_deviation, resamples
+from bertfeat.heads.scores import METRICS, primary_metric, score_rows, score_sequences
+
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+
+def rows_of(labels: list[Any]) -> st.SearchStrategy[list[tuple[Any, Any]]]:
+    """Return true and predicted labels of rows, half of them right."""
+    label = st.sampled_from(labels)
+    return st.lists(st.tuples(label, label) | label.map(lambda one: (one, one)), min_size=1, max_size=40)
+
+
+def random_tags(n_sequences: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return true and predicted tags end to end, and the lengths of sequences, some of them empty."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, 12, n_sequences)
+    n_rows = int(lengths.sum())
+    truth = np.array(TAGS)[random.integers(0, len(TAGS), n_rows)]
+    guesses = np.where(random.random(n_rows) < 0.7, truth, np.array(TAGS)[random.integers(0, len(TAGS), n_rows)])
+    return truth, guesses, lengths
+
+
+def nested(flat: np.ndarray, lengths: np.ndarray) -> list[list[str]]:
+    return [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
+
+
+@settings(max_examples=80, deadline=None)
+@given(rows_of(["a", "b", "c", "d", "not in training"]) | rows_of([0, 1, 2, 30]) | rows_of([True, False]))
+def test_scores_are_scikit_learns(rows: list[tuple[Any, Any]]) -> None:
+    y_true, y_pred = (list(column) for column in zip(*rows, strict=True))
+    scores = score_rows(y_true, y_pred, ["a", "b", "c", "d"] if isinstance(y_true[0], str) else [0, 1, 2])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes|A single label was found", UserWarning)
+        report = sk.classification_report(y_true, y_pred, output_dict=True, zero_division=0)
+        labels = sorted({*y_true, *y_pred})
+        matrix = sk.confusion_matrix(y_true, y_pred, labels=labels)
+        assert scores.accuracy == pytest.approx(sk.accuracy_score(y_true, y_pred))
+        assert scores.macro_f1 == pytest.approx(sk.f1_score(y_true, y_pred, average="macro", zero_division=0))
+        assert scores.micro_f1 == pytest.approx(sk.f1_score(y_true, y_pred, average="micro", zero_division=0))
+    assert list(scores.per_class) == list(scores.confusion.labels) == labels
+    for label, (precision, recall, f1, support) in scores.per_class.items():
+        theirs = report[str(label)]
+        assert (precision, recall, f1, support) == pytest.approx(
+            (theirs["precision"], theirs["recall"], theirs["f1-score"], theirs["support"])
+        )
+    assert scores.confusion.matrix.tolist() == matrix.tolist()
+    assert scores.confusion.unpredicted.tolist() == [0] * len(labels)
+    unseen = {label: y_true.count(label) for label in ("not in training", 30) if label in y_true}
+    assert scores.unseen_labels == unseen
+    assert scores.entities is None
+    assert scores.n_rows == len(rows)
+    assert scores.n_without_vector == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows_of(["a", "b", "c"]), st.data())
+def test_rows_without_a_prediction_are_errors(rows: list[tuple[str, str]], data: st.DataObject) -> None:
+    y_true, y_pred = (list(column) for column in zip(*rows, strict=True))
+    has_guess = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    scores = score_rows(y_true, np.array(y_pred), ["a", "b", "c"], predicted=np.array(has_guess))
+    # To scikit-learn a prediction that is no label at all.
+    replaced = [guess if known else "none" for guess, known in zip(y_pred, has_guess, strict=True)]
+    labels = sorted({*y_true, *(set(replaced) - {"none"})})
+    assert scores.accuracy == pytest.approx(sk.accuracy_score(y_true, replaced))
+    assert scores.macro_f1 == pytest.approx(
+        sk.f1_score(y_true, replaced, labels=labels, average="macro", zero_division=0)
+    )
+    assert scores.micro_f1 == pytest.approx(scores.accuracy)
+    assert list(scores.per_class) == labels
+    assert scores.n_without_vector == has_guess.count(False)
+    supports = scores.confusion.matrix.sum(axis=1) + scores.confusion.unpredicted
+    assert supports.tolist() == [y_true.count(label) for label in labels]
+    as_none = [guess if known else None for guess, known in zip(y_pred, has_guess, strict=True)]
+    assert score_rows(y_true, as_none, ["a", "b", "c"]).to_dict() == scores.to_dict()
+
+
+def test_many_classes_in_few_rows_do_not_warn() -> None:
+    y = [f"class {i}" for i in range(40)]
+    assert score_rows(y, y, y).accuracy == 1
+
+
+def test_sequences_have_entity_scores_where_labels_are_tags() -> None:
+    truth, guesses, lengths = random_tags(50, seed=1)
+    scores = score_sequences(truth, guesses, lengths, TAGS)
+    assert scores.entities is not None
+    expected = seqeval_f1(nested(truth, lengths), nested(guesses, lengths))
+    assert scores.value("entity_f1") == scores.entities.f1 == pytest.approx(expected)
+    assert scores.accuracy == pytest.approx(sk.accuracy_score(truth, guesses))
+    from_lists = score_sequences(nested(truth, lengths), nested(guesses, lengths), lengths, TAGS)
+    assert from_lists.to_dict() == scores.to_dict()
+    parts_of_speech = score_sequences(["NOUN", "X"], ["NOUN", "NOUN"], [1, 1], ["NOUN", "X"])
+    assert parts_of_speech.entities is None
+    assert parts_of_speech.accuracy == 0.5
+
+
+def test_words_without_a_vector_are_outside_of_entities() -> None:
+    truth = ["B-PER", "I-PER", "O", "B-LOC"]
+    scores = score_sequences(truth, truth, [3, 1], TAGS, predicted=np.array([True, False, True, False]))
+    assert scores.entities is not None
+    assert (scores.entities.n_true, scores.entities.n_predicted, scores.entities.n_correct) == (2, 1, 0)
+    assert scores.accuracy == 0.5
+    assert scores.n_without_vector == 2
+
+
+def test_a_score_is_found_by_its_name() -> None:
+    scores = score_rows(["a", "b"], ["a", "a"], ["a", "b"])
+    assert scores.value("accuracy") == scores.value("micro_f1") == 0.5
+    assert scores.value("macro_f1") == pytest.approx(1 / 3)
+    with pytest.raises(UserError, match=r"no score 'f1'; choose accuracy, macro_f1, micro_f1$"):
+        scores.value("f1")
+    with pytest.raises(UserError, match="no score 'entity_f1'; the labels are no tags of entities; choose accuracy"):
+        scores.value("entity_f1")
+    assert primary_metric(np.array(TAGS)) == "entity_f1"
+    assert primary_metric(["NOUN", "X"]) == primary_metric([0, 1]) == "accuracy"
+
+
+def test_scores_as_json_and_as_lines() -> None:
+    truth, guesses, lengths = random_tags(30, seed=2)
+    truth[3] = "B-NEW"
+    predicted = np.arange(len(truth)) != 5
+    scores = score_sequences(truth, guesses, lengths, TAGS, predicted=predicted)
+    assert json.loads(json.dumps(scores.to_dict())) == scores.to_dict()
+    assert scores.to_dict()["unseen_labels"] == {"B-NEW": 1}
+    lines = scores.lines()
+    assert lines[0] == f"rows      {len(truth)}, 1 of them without a vector (counted as errors)"
+    assert lines[1] == f"accuracy  {scores.accuracy:.4f}"
+    assert any(line.split()[:3] == ["entity", "F1", f"{scores.value('entity_f1'):.4f}"] for line in lines)
+    assert lines[-1] == "labels that training has not seen, counted as errors: B-NEW (1 rows)"
+    person = next(line for line in lines if line.startswith("B-PER"))
+    assert person.split() == ["B-PER", *(f"{v:.4f}" for v in scores.per_class["B-PER"][:3]), str(sum(truth == "B-PER"))]
+    numbers = score_rows([0, 1, 7], [0, 1, 1], [0, 1]).to_dict()
+    assert list(numbers["per_class"]) == ["0", "1", "7"]
+    assert numbers["confusion"]["labels"] == [0, 1, 7]
+    assert numbers["confusion"]["matrix"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+    hostile = score_rows(["a\n\x1b[31m", "b"], ["b", "b"], ["b"]).lines()
+    assert all(line.isprintable() for line in hostile)
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_pred", "classes", "predicted", "said"),
+    [
+        ([], [], ["a"], None, "no rows to score"),
+        (["a", None], ["a", "a"], ["a"], None, r"y_true\[1\] is null; leave out rows without a label"),
+        (["a", "b"], ["a"], ["a"], None, r"y_pred has shape \(1,\), y_true \(2,\)"),
+        (["1", "2"], [1, 2], ["1", "2"], None, "y_true holds labels such as '1', y_pred such as 1; give the label col"),
+        ([1, 2], [1, 2], ["1", "2"], None, "the probe's classes such as '1'"),
+        (["a"], ["a"], [], None, "classes are empty"),
+        (["a"], ["a"], ["a"], np.array([1]), r"predicted is int64 \(1,\); pass one bool for each of 1 rows"),
+        (["a", "b"], ["a", None], ["a"], np.array([True, True]), r"y_pred\[1\] is null, but predicted\[1\] is true"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(y_true: Any, y_pred: Any, classes: Any, predicted: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        score_rows(y_true, y_pred, classes, predicted=predicted)
+
+
+def naive_interval(score: Callable[[np.ndarray], float], n_units: int, level: float, seed: int) -> tuple[float, float]:
+    """Score every resample of `resamples` anew."""
+    values = [score(units) for units in resamples(n_units, 60, seed)]
+    low, high = np.percentile(values, [50 - 50 * level, 50 + 50 * level])
+    return float(low), float(high)
+
+
+SKLEARN: dict[str, Callable[[Any, Any], float]] = {
+    "accuracy": sk.accuracy_score,
+    "micro_f1": lambda t, p: sk.f1_score(t, p, average="micro"),
+    "macro_f1": lambda t, p: sk.f1_score(t, p, average="macro", zero_division=0),
+}
+
+
+@pytest.mark.parametrize("metric", SKLEARN)
+@pytest.mark.parametrize("step_values", [1, 4 << 20])
+def test_intervals_of_rows_are_those_of_a_loop(metric: str, step_values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertfeat.heads.bootstrap._STEP_VALUES", step_values)
+    random = np.random.default_rng(0)
+    truth = np.array(["a", "b", "c", "rare"])[random.choice(4, 80, p=[0.4, 0.3, 0.28, 0.02])]
+    guesses = np.where(random.random(80) < 0.7, truth, "a")
+    found = bootstrap_interval(metric, truth, guesses, level=0.9, n_resamples=60, seed=3)
+    expected = naive_interval(lambda rows: SKLEARN[metric](truth[rows], guesses[rows]), 80, 0.9, 3)
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert (found.level, found.n_resamples, found.n_units) == (0.9, 60, 80)
+    assert found.to_dict()["low"] == found.low
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_intervals_of_sequences_draw_whole_sequences(metric: str) -> None:
+    truth, guesses, lengths = random_tags(40, seed=4)
+    found = bootstrap_interval(metric, truth, guesses, lengths=lengths, n_resamples=60, seed=5)
+    true_parts, pred_parts = ([part for part in nested(flat, lengths) if part] for flat in (truth, guesses))
+
+    def score(units: np.ndarray) -> float:
+        t, p = ([parts[i] for i in units] for parts in (true_parts, pred_parts))
+        return seqeval_f1(t, p) if metric == "entity_f1" else SKLEARN[metric](np.concatenate(t), np.concatenate(p))
+
+    expected = naive_interval(score, len(true_parts), 0.95, 5)
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert found.n_units == len(true_parts) < len(lengths)
+
+
+def test_intervals_count_rows_without_a_prediction_as_errors() -> None:
+    truth = np.array(["a", "b"] * 30)
+    predicted = np.arange(60) % 3 > 0
+    masked = bootstrap_interval("accuracy", truth, truth, predicted=predicted, n_resamples=50)
+    wrong = bootstrap_interval("accuracy", truth, np.where(predicted, truth, "c"), n_resamples=50)
+    assert masked == wrong
+    macro = bootstrap_interval("macro_f1", truth, np.where(predicted, truth, None), n_resamples=60, seed=6)
+    expected = naive_interval(
+        lambda rows: sk.f1_score(
+            truth[rows], np.where(predicted, truth, "c")[rows], labels=["a", "b"], average="macro"
+        ),
+        60,
+        0.95,
+        6,
+    )
+    assert (macro.low, macro.high) == pytest.approx(expected)
+
+
+def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
+    random = np.random.default_rng(7)
+    held = []
+    for trial in range(300):
+        is_right = random.random(150) < 0.8
+        found = bootstrap_interval("accuracy", is_right, np.ones(150, bool), n_resamples=200, seed=trial, level=0.9)
+        held.append(found.low <= 0.8 <= found.high)
+    # 0.9 with a deviation of 0.017 over 300 trials; the percentile method is a little too narrow.
+    assert 0.84 <= np.mean(held) <= 0.95
+
+
+def test_words_that_fail_together_make_the_interval_of_sequences_wider() -> None:
+    is_right = np.repeat(np.random.default_rng(8).random(60) < 0.7, 20)
+    is_right[::7] = True
+    rows = bootstrap_interval("accuracy", is_right, np.ones(1200, bool))
+    sequences = bootstrap_interval("accuracy", is_right, np.ones(1200, bool), lengths=[20] * 60)
+    # The deviation of a mean of 60 is sqrt(20) of that of a mean of 1,200.
+    assert (sequences.high - sequences.low) / (rows.high - rows.low) == pytest.approx(20**0.5, rel=0.15)
+    assert sequences == bootstrap_interval("accuracy", is_right, np.ones(1200, bool), lengths=[20] * 60)
+    assert sequences != bootstrap_interval("accuracy", is_right, np.ones(1200, bool), lengths=[20] * 60, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"metric": "f2"}, "no metric 'f2'; choose accuracy, macro_f1, micro_f1, entity_f1"),
+        ({"metric": "entity_f1"}, "entity_f1 needs sequences"),
+        ({"level": 1.0}, "level 1.0 is not between 0 and 1"),
+        ({"n_resamples": 0}, "n_resamples 0 is below 1"),
+        ({"lengths": [1, 2]}, "y has 2 labels for 3 rows"),
+        ({"y_true": [], "y_pred": []}, "no rows to score"),
+    ],
+)
+def test_wrong_settings_of_an_interval_are_refused(arguments: dict[str, Any], said: str) -> None:
+    given_arguments = {"metric": "accuracy", "y_true": ["O", "B-A"], "y_pred": ["O", "O"], **arguments}
+    with pytest.raises(UserError, match=said):
+        bootstrap_interval(**given_arguments)
+
+
+def test_mean_and_deviation() -> None:
+    values = [0.91, 0.93, 0.935, 0.9]
+    assert mean_and_deviation(values) == pytest.approx((statistics.mean(values), statistics.stdev(values)))
+    assert mean_and_deviation([0.1] * 3) == pytest.approx((0.1, 0.0))
+    assert mean_and_deviation([0.5]) == (0.5, None)
+    with pytest.raises(UserError, match="no values"):
+        mean_and_deviation([])

@@ -1,0 +1,270 @@
+"""The taggers: what they can learn, whatever the batches, and that sequences come back as they went in."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, cross_val_score
+
+from bertfeat.errors import UserError
+from bertfeat.heads.batching import BatchSize, ordered_batches
+from bertfeat.heads.entities import entity_scores
+from bertfeat.heads.matrices import Sequences
+from bertfeat.heads.taggers import BiLSTMTagger, LinearTagger
+from tests.support.probe_streams import ArrayStream
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+
+SMALL = {"hidden_size": 16, "lr": 0.01, "device": "cpu"}
+DIM = 6
+
+
+def words(n_sequences: int, seed: int, max_words: int = 8):
+    """Return sentences of noisy one-hot words of three kinds, and the kinds; some sentences are empty."""
+    rng = np.random.default_rng(seed)
+    kinds = [rng.integers(0, 3, rng.integers(0, max_words + 1)) for _ in range(n_sequences)]
+    vectors = []
+    for kind in kinds:
+        sentence = rng.normal(size=(len(kind), DIM)).astype(np.float32) * 0.3
+        sentence[np.arange(len(kind)), kind] += 1
+        vectors.append(sentence)
+    return vectors, kinds
+
+
+def kinds_of(n_sequences: int, seed: int):
+    vectors, kinds = words(n_sequences, seed)
+    return vectors, [[f"kind{k}" for k in kind] for kind in kinds]
+
+
+def previous(n_sequences: int, seed: int):
+    """Label each word by the kind of the word before it."""
+    vectors, kinds = words(n_sequences, seed)
+    return vectors, [[f"after{k}" for k in [0, *kind[:-1]][: len(kind)]] for kind in kinds]
+
+
+def tags(n_sequences: int, seed: int):
+    """Label runs of the kinds 1 and 2 as entities."""
+    vectors, kinds = words(n_sequences, seed)
+    labels = []
+    for kind in kinds:
+        before = [0, *kind[:-1]]
+        labels.append(["O" if k == 0 else f"{'I' if k == b else 'B'}-K{k}" for k, b in zip(kind, before, strict=False)])
+    return vectors, labels
+
+
+def stream_of(x, n_chunks: int) -> Sequences:
+    """Return the same sequences over a stream whose chunks end between sequences."""
+    data = Sequences.of(x)
+    borders = sorted({int(data.starts[len(data) * i // n_chunks]) for i in range(1, n_chunks)})
+    return Sequences(ArrayStream(data.vectors, borders), data.lengths)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, y = previous(150, seed=1)
+    return BiLSTMTagger(**SMALL, max_epochs=15).fit(x, y, dev=previous(50, seed=2))
+
+
+def test_the_bilstm_learns_what_needs_context_and_the_linear_tagger_cannot(fitted):
+    x, y = previous(60, seed=3)
+    assert fitted.score(x, y) > 0.97
+    linear = LinearTagger(lr=0.01).fit(*previous(150, seed=1), dev=(x, y))
+    assert linear.score(x, y) < 0.6
+
+
+def test_the_linear_tagger_is_a_softmax_over_each_word():
+    x, y = kinds_of(150, seed=1)
+    x_test, y_test = kinds_of(60, seed=2)
+    tagger = LinearTagger(lr=0.01, weight_decay=0.0).fit(x, y)
+    rows, labels = np.concatenate(x), [label for sentence in y for label in sentence]
+    test_rows, test_labels = np.concatenate(x_test), [label for sentence in y_test for label in sentence]
+    oracle = LogisticRegression(C=100).fit(rows, labels)
+    assert tagger.score(x_test, y_test) == pytest.approx(oracle.score(test_rows, test_labels), abs=0.03)
+    # A word's label does not depend on its sentence.
+    one_by_one = tagger.predict([row[None] for row in test_rows])
+    assert np.concatenate(one_by_one).tolist() == np.concatenate(tagger.predict(x_test)).tolist()
+
+
+@pytest.mark.parametrize("which", ["forward", "backward"])
+def test_both_directions_are_read(which):
+    step = 1 if which == "forward" else -1
+    vectors, kinds = words(200, seed=4)
+    y = [np.roll(kind, step) if len(kind) else kind for kind in kinds]  # the ends wrap round, which few words notice
+    tagger = BiLSTMTagger(**SMALL, max_epochs=12, n_layers=1, dropout=0.0, early_stopping=False).fit(vectors, y)
+    assert tagger.score(vectors, y) > 0.8
+
+
+def test_a_prediction_does_not_depend_on_the_batch(fitted):
+    x, _ = previous(40, seed=5)
+    x.append(np.random.default_rng(0).normal(size=(300, DIM)).astype(np.float32))
+    together = fitted.predict_proba(x)
+    alone = [fitted.predict_proba([sentence])[0] for sentence in x]
+    reverse = fitted.predict_proba(x[::-1])[::-1]
+    for a, b, c in zip(together, alone, reverse, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+        np.testing.assert_allclose(a, c, atol=2e-6)
+
+
+def test_the_bilstm_equals_torchs_own_on_one_sentence(fitted):
+    x, _ = previous(10, seed=6)
+    sentence = max(x, key=len)
+    network = fitted.network_
+    scaled = (torch.from_numpy(sentence) - network.mean) / network.scale
+    with torch.no_grad():
+        states, _ = network.body.lstm(scaled[:, None])
+        want = torch.softmax(network.body.output(states[:, 0]), dim=1).numpy()
+    np.testing.assert_allclose(fitted.predict_proba([sentence])[0], want, atol=2e-6)
+
+
+def test_predictions_come_in_the_shape_of_the_sequences(fitted):
+    x = [np.zeros((n, DIM), np.float32) for n in (3, 0, 1, 0)]
+    predicted, probabilities = fitted.predict(x), fitted.predict_proba(x)
+    assert [len(labels) for labels in predicted] == [3, 0, 1, 0]
+    assert [p.shape for p in probabilities] == [(3, 3), (0, 3), (1, 3), (0, 3)]
+    assert all(p.dtype == np.float32 for p in probabilities)
+    assert set(np.concatenate(predicted)) <= set(fitted.classes_)
+    nothing = [np.zeros((0, DIM), np.float32)]
+    assert [labels.tolist() for labels in fitted.predict(nothing)] == [[]]
+
+
+def test_streams_are_predicted_like_memory(fitted):
+    x, y = previous(60, seed=7)
+    stream = stream_of(x, 5)
+    for a, b in zip(fitted.predict_proba(stream), fitted.predict_proba(x), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+    assert fitted.score(stream, y) == fitted.score(x, y)
+    assert fitted.score(x, [label for labels in y for label in labels]) == fitted.score(x, y)
+
+
+def test_streamed_training_scores_like_training_in_memory():
+    x, y = previous(200, seed=1)
+    test = previous(80, seed=2)
+    tagger = BiLSTMTagger(**SMALL, max_epochs=20)
+    in_memory, streamed = clone(tagger).fit(x, y).score(*test), clone(tagger).fit(stream_of(x, 8), y).score(*test)
+    assert in_memory > 0.95
+    assert streamed == pytest.approx(in_memory, abs=0.03)
+
+
+def test_a_chunk_that_ends_inside_a_sequence_is_refused(fitted):
+    data = Sequences(ArrayStream(np.zeros((6, DIM), np.float32), borders=[2]), [3, 3])
+    with pytest.raises(UserError, match="ends inside a sequence"):
+        fitted.predict(data)
+
+
+def test_tags_are_scored_and_stopped_by_entities():
+    x, y = tags(150, seed=1)
+    x_dev, y_dev = tags(60, seed=2)
+    tagger = BiLSTMTagger(**SMALL, max_epochs=15).fit(x, y, dev=(x_dev, y_dev))
+    report = tagger.fit_report()
+    assert report["metric"] == "entity_f1"
+    found = entity_scores(y_dev, [labels.tolist() for labels in tagger.predict(x_dev)])
+    assert tagger.score(x_dev, y_dev) == found.f1 == report["dev_score"] > 0.8
+    words_right = np.mean(np.concatenate(tagger.predict(x_dev)) == [label for labels in y_dev for label in labels])
+    assert words_right != found.f1
+    assert clone(tagger).set_params(metric="accuracy", max_epochs=1).fit(x, y).fit_report()["metric"] == "accuracy"
+
+
+def test_labels_of_dev_that_train_has_not_seen_count_as_errors():
+    x, y = tags(80, seed=1)
+    x_dev, y_dev = tags(30, seed=2)
+    y_new = [[label.replace("K2", "NEW") for label in labels] for labels in y_dev]
+    tagger = BiLSTMTagger(**SMALL, max_epochs=6).fit(x, y, dev=(x_dev, y_new))
+    assert "B-NEW" not in tagger.classes_
+    assert 0 < tagger.fit_report()["dev_score"] == tagger.score(x_dev, y_new) < tagger.score(x_dev, y_dev)
+
+
+def test_the_mix_finds_the_layer_that_tells():
+    rng = np.random.default_rng(0)
+    x, y = kinds_of(150, seed=1)
+    noise = [[rng.normal(size=sentence.shape).astype(np.float32) for _ in range(2)] for sentence in x]
+    stacked = [np.hstack([a, sentence, b]) for (a, b), sentence in zip(noise, x, strict=True)]
+    for tagger in (LinearTagger(lr=0.01, mix=3), BiLSTMTagger(**SMALL, mix=3, max_epochs=10)):
+        weights = tagger.fit(stacked, y).fit_report()["mix"]["weights"]
+        assert weights[1] == max(weights) > 0.6, tagger
+
+
+def test_scikit_learn_splits_lists_and_sequences():
+    x, y = kinds_of(60, seed=1)
+    tagger = LinearTagger(lr=0.01, max_epochs=10)
+    assert not is_classifier(tagger)
+    assert clone(tagger).get_params() == tagger.get_params()
+    folds = KFold(3, shuffle=True, random_state=0)
+    by_list = cross_val_score(tagger, x, y, cv=folds)
+    by_sequences = cross_val_score(tagger, Sequences.of(x), y, cv=folds)
+    assert by_list.min() > 0.7
+    np.testing.assert_array_equal(by_list, by_sequences)
+
+
+def test_a_document_of_thousands_of_words_is_a_batch_alone():
+    rng = np.random.default_rng(0)
+    lengths = [5, 5000, 7, 0, 90]
+    x = Sequences(rng.normal(size=(sum(lengths), DIM)).astype(np.float16), lengths)
+    batches = list(ordered_batches(x, BatchSize(32, 100)))
+    assert [batch.lengths.tolist() for batch in batches] == [[5000], [90], [5, 7]]
+    y = rng.integers(0, 2, sum(lengths))
+    tagger = BiLSTMTagger(hidden_size=2, n_layers=1, max_epochs=1, batch_tokens=100, early_stopping=False).fit(x, y)
+    assert [len(labels) for labels in tagger.predict(x)] == lengths
+
+
+def test_the_same_seed_gives_the_same_weights_and_the_global_generator_stays():
+    x, y = previous(40, seed=1)
+    states = []
+    for seed, disturbance in ((0, 1), (0, 2), (1, 1)):
+        torch.manual_seed(disturbance)
+        np.random.seed(disturbance)  # noqa: NPY002
+        before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+        states.append(BiLSTMTagger(**SMALL, max_epochs=2, seed=seed).fit(x, y).get_state()[0])
+        assert torch.equal(torch.random.get_rng_state(), before[0])
+        np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+    first, again, other = states
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name])
+    assert not np.array_equal(first["body.lstm.weight_hh_l0"], other["body.lstm.weight_hh_l0"])
+
+
+def test_state_goes_to_another_probe_and_predicts_the_same(fitted):
+    arrays, values = fitted.get_state()
+    other = clone(fitted)
+    other.classes_ = fitted.classes_
+    other.set_state(arrays, json.loads(json.dumps(values, allow_nan=False)))
+    x, _ = previous(20, seed=8)
+    for a, b in zip(other.predict_proba(x), fitted.predict_proba(x), strict=True):
+        np.testing.assert_array_equal(a, b)
+    wider = clone(fitted).set_params(hidden_size=17)
+    wider.classes_ = fitted.classes_
+    with pytest.raises(UserError, match=r"body.* has shape .*, but the probe needs"):
+        wider.set_state(arrays, values)
+
+
+def test_wrong_data_is_refused(fitted):
+    x, y = kinds_of(20, seed=1)
+    tagger = LinearTagger(max_epochs=1)
+    with pytest.raises(UserError, match="different lengths"):
+        tagger.fit(x, y[::-1])
+    with pytest.raises(UserError, match="no list of arrays"):
+        tagger.fit([], [])
+    with pytest.raises(UserError, match="dev has no rows"):
+        tagger.fit(x, y, dev=([], []))
+    with pytest.raises(UserError, match="dev has no rows"):
+        tagger.fit(x, y, dev=([np.zeros((0, DIM), np.float32)], [[]]))
+    with pytest.raises(UserError, match="holds no labels"):
+        tagger.fit([np.zeros((0, DIM), np.float32)], [[]])
+    longest = max(range(20), key=lambda i: len(x[i]))
+    with pytest.raises(UserError, match="one sequence alone"):
+        tagger.fit([x[longest]], [y[longest]])
+    with pytest.raises(UserError, match=r"metric 'f1' is none of .*entity_f1"):
+        LinearTagger(metric="f1").fit(x, y)
+    with pytest.raises(UserError, match="batch_tokens 0"):
+        BiLSTMTagger(batch_tokens=0).fit(x, y)
+    with pytest.raises(UserError, match=f"X has vectors 2 wide; the probe was fitted on vectors {DIM} wide"):
+        fitted.predict([np.zeros((3, 2))])
+    bad = [sentence.copy() for sentence in x]
+    bad[longest][0, 0] = np.inf
+    row = sum(len(sentence) for sentence in x[:longest])
+    with pytest.raises(UserError, match=f"row {row}: its vector holds NaN or infinity"):
+        fitted.predict(bad)

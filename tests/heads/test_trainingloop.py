@@ -1,0 +1,206 @@
+"""The training loop: the best epoch, the weight decay, seeds, and what ends a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.metrics import f1_score
+
+from bertfeat.errors import RunError, UserError
+from bertfeat.heads.judging import DevSplit, Measure
+from bertfeat.heads.matrices import Sequences
+from bertfeat.heads.mlp import MLPProbe
+from bertfeat.heads.networks import Network, RowByRow
+from bertfeat.heads.scaling import Scaling
+from bertfeat.heads.taggers import BiLSTMTagger, LinearTagger
+from bertfeat.heads.trainingloop import own_randomness, pick_device
+from tests.support.probe_streams import ArrayStream
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+
+SMALL = {"hidden_size": 16, "batch_size": 32, "lr": 0.01}
+CPU = torch.device("cpu")
+
+
+def blobs(n_rows: int, seed: int, noise: float = 1.2):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n_rows)
+    return (noise * rng.normal(size=(n_rows, 5)) + np.eye(3, 5)[y] * 2).astype(np.float32), y
+
+
+def test_the_best_epoch_is_restored(monkeypatch):
+    scores = iter([0.1, 0.5, 0.3, 0.5, 0.9])
+    monkeypatch.setattr(DevSplit, "measure", lambda *_: Measure("accuracy", next(scores), 1.0))
+    x, y = blobs(200, seed=0)
+    probe = MLPProbe(**SMALL, patience=2).fit(x, y, dev=(x, y))
+    report = probe.fit_report()
+    assert (report["n_epochs"], report["best_epoch"], report["dev_score"]) == (4, 2, 0.5)
+    # Dev and stopping draw no random numbers: a run of two epochs ends with the same weights.
+    scores = iter([0.1, 0.5])
+    short = clone(probe).set_params(max_epochs=2, early_stopping=False).fit(x, y, dev=(x, y))
+    for name, array in probe.get_state()[0].items():
+        np.testing.assert_array_equal(array, short.get_state()[0][name])
+    assert report["train_loss"] == short.fit_report()["train_loss"]
+
+
+def test_an_equal_score_with_a_lower_loss_is_better():
+    zero = Measure("entity_f1", 0.0, 2.0)
+    assert zero.is_better_than(None)
+    assert Measure("entity_f1", 0.0, 1.5).is_better_than(zero)
+    assert not Measure("entity_f1", 0.0, 2.0).is_better_than(zero)
+    assert Measure("entity_f1", 0.1, 9.0).is_better_than(zero)
+    assert Measure("loss", 1.5, 1.5).is_better_than(Measure("loss", 2.0, 2.0))
+    assert Measure("accuracy", 0.5, 1.0).is_better_than(Measure("accuracy", 0.5, None))
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "loss"])
+def test_what_is_kept_is_the_best_that_was_seen(metric):
+    x, y = blobs(100, seed=0, noise=2)
+    x_dev, y_dev = blobs(80, seed=1, noise=2)
+    epochs = []
+    probe = MLPProbe(**SMALL, metric=metric, max_epochs=15, patience=4)
+    report = probe.fit(x, y, dev=(x_dev, y_dev), progress=epochs.append).fit_report()
+    assert [e["epoch"] for e in epochs] == list(range(1, report["n_epochs"] + 1))
+    assert {e["metric"] for e in epochs} == {metric}
+    assert epochs[0]["max_epochs"] == 15
+    best = (min if metric == "loss" else max)(e["dev_score"] for e in epochs)
+    assert report["dev_score"] == best == epochs[report["best_epoch"] - 1]["dev_score"]
+    assert report["n_epochs"] in (15, report["best_epoch"] + 4)
+    predicted = probe.predict(x_dev)
+    own = -np.log(probe.predict_proba(x_dev)[np.arange(80), y_dev]).mean()
+    want = {"accuracy": np.mean(predicted == y_dev), "macro_f1": f1_score(y_dev, predicted, average="macro")}
+    assert best == pytest.approx({**want, "loss": own}[metric], rel=1e-5)
+    assert report["dev_loss"] == pytest.approx(own, rel=1e-5)
+
+
+def test_macro_f1_counts_labels_of_either_side():
+    classes = np.array(["a", "b", "c"])
+    labels = np.array(["a", "a", "b", "unseen", "b"])
+    network = Network(Scaling.identity(3), None, RowByRow(torch.nn.Identity(), torch.nn.Linear(3, 3)))
+    x = np.eye(3, dtype=np.float32)[[0, 1, 1, 2, 0]]
+    with torch.no_grad():
+        network.body.output.weight.copy_(torch.eye(3))
+        network.body.output.bias.zero_()
+    split = DevSplit(Sequences(x, np.ones(5, np.int64)), labels, classes, np.ones(3), "macro_f1")
+    want = f1_score(labels, ["a", "b", "b", "c", "a"], average="macro", zero_division=0)
+    assert split.measure(network, CPU).score == pytest.approx(want)
+
+
+def test_without_early_stopping_all_epochs_run_and_all_rows_are_learned_from():
+    x, y = blobs(120, seed=0)
+    epochs = []
+    probe = MLPProbe(**SMALL, early_stopping=False, max_epochs=7, patience=1).fit(x, y, progress=epochs.append)
+    assert probe.fit_report() == {
+        "weight_decay": 0.01,
+        "n_epochs": 7,
+        "best_epoch": 7,
+        "train_loss": epochs[-1]["train_loss"],
+        "device": "cpu",
+    }
+    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
+    one = MLPProbe(**SMALL, early_stopping=False, max_epochs=1).fit(x[:2], [0, 1])
+    assert one.predict(x).shape == (120,)
+
+
+def test_the_weight_decay_is_chosen_on_dev():
+    # Each of many columns tells a little of train by chance, and one tells the class.
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 240)
+    x = rng.normal(size=(240, 100)).astype(np.float32)
+    x[:, 0] += 2 * y
+    train, dev = (x[:40], y[:40]), (x[40:], y[40:])
+    values = [0.0, 0.1, 30.0]
+    probe = MLPProbe(**SMALL, max_epochs=40, early_stopping=False, dropout=0.0)
+    chosen = clone(probe).set_params(weight_decay=values).fit(*train, dev=dev)
+    report = chosen.fit_report()
+    singles = {v: clone(probe).set_params(weight_decay=v).fit(*train, dev=dev) for v in values}
+    assert [entry["weight_decay"] for entry in report["tried"]] == [30.0, 0.1, 0.0]
+    assert [entry["dev_score"] for entry in report["tried"]] == [singles[v].score(*dev) for v in (30.0, 0.1, 0.0)]
+    assert len({entry["dev_score"] for entry in report["tried"]}) > 1
+    assert report["dev_score"] == max(entry["dev_score"] for entry in report["tried"])
+    kept = singles[report["weight_decay"]]
+    for name, array in chosen.get_state()[0].items():
+        np.testing.assert_array_equal(array, kept.get_state()[0][name])
+
+
+def test_weight_decay_shrinks_weights_but_not_intercepts():
+    x, y = blobs(200, seed=0)
+    states = [
+        MLPProbe(**SMALL, max_epochs=10, early_stopping=False, weight_decay=decay).fit(x, y + 5).get_state()[0]
+        for decay in (0.0, 10.0)
+    ]
+    weight, bias = ([np.abs(state[f"body.output.{name}"]).mean() for state in states] for name in ("weight", "bias"))
+    assert weight[1] < weight[0] / 2
+    assert bias[1] > bias[0] / 2
+
+
+def test_scores_start_at_the_shares_of_the_classes():
+    # With steps too small to learn, the probabilities are those of a probe that knows the shares alone.
+    rng = np.random.default_rng(0)
+    y = np.repeat(["O", "B-X", "I-X"], [900, 70, 30])
+    x = [rng.normal(size=(1000, 4)).astype(np.float32)]
+    tagger = LinearTagger(lr=1e-12, max_epochs=1, early_stopping=False)
+    np.testing.assert_allclose(tagger.fit(x, y).predict_proba(x)[0][0], [0.07, 0.03, 0.9], atol=1e-6)
+    tagger.set_params(class_weight="balanced").fit(x, y)
+    np.testing.assert_allclose(tagger.predict_proba(x)[0][0], [1 / 3] * 3, atol=1e-6)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_its_epoch():
+    x, y = blobs(100, seed=0)
+    with pytest.raises(
+        RunError, match=r"epoch [12]: the (training loss|loss on dev) is (nan|inf).*lower lr than 1e\+30"
+    ):
+        MLPProbe(lr=1e30, batch_size=10).fit(x, y)
+
+
+def test_the_same_seed_gives_the_same_weights_streamed_too():
+    x, y = blobs(300, seed=0)
+
+    def weights(seed, source):
+        return MLPProbe(**SMALL, max_epochs=3, seed=seed).fit(source, y).get_state()[0]["body.output.weight"]
+
+    for make in (lambda: x, lambda: ArrayStream(x, range(50, 300, 50))):
+        np.testing.assert_array_equal(weights(1, make()), weights(1, make()))
+        assert not np.array_equal(weights(1, make()), weights(2, make()))
+
+
+def test_the_global_generator_is_left_as_it_was_even_after_an_error():
+    torch.manual_seed(3)
+    want = torch.rand(3)
+    torch.manual_seed(3)
+    with own_randomness(7, CPU):
+        inside = torch.rand(3)
+    with own_randomness(7, CPU):
+        assert torch.equal(torch.rand(3), inside)
+    with pytest.raises(RunError):
+        MLPProbe(lr=1e30, batch_size=10).fit(*blobs(100, seed=0))
+    assert torch.equal(torch.rand(3), want)
+
+
+def test_devices():
+    assert pick_device("cpu") == CPU
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    for wrong in ("mps", "cpu,cuda", "cuda:x", "", None, 0):
+        with pytest.raises(UserError):
+            pick_device(wrong)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("head", [MLPProbe(**SMALL, mix=5), BiLSTMTagger(hidden_size=16, lr=0.01, max_epochs=10)])
+def test_a_gpu_learns_like_the_cpu(head, monkeypatch):
+    # LSTMs are computed with 10 bits of mantissa otherwise.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    x, y = blobs(600, seed=0)
+    if head.is_tagger:
+        x = Sequences(x, [6] * 100)
+    before = torch.cuda.get_rng_state()
+    on_gpu = clone(head).set_params(device="cuda").fit(x, y)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    on_cpu = clone(head).set_params(device="cpu").fit(x, y)
+    assert on_gpu.score(x, y) == pytest.approx(on_cpu.score(x, y), abs=0.03)
+    on_cpu.set_state(*on_gpu.get_state())
+    for a, b in zip(on_cpu.predict_proba(x), on_gpu.predict_proba(x), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3)

@@ -1,0 +1,344 @@
+"""Fitting on stores: against scikit-learn by hand, streamed against in memory, seeds, dev, scores, saving."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from seqeval.metrics import f1_score as seqeval_f1
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, f1_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import bertfeat
+from bertfeat import fit_probe, load_probe
+from bertfeat.config import Level
+from bertfeat.errors import UserError
+from bertfeat.heads.probefolder import save_probe
+from bertfeat.probes import learningrows
+from bertfeat.probes.fitted import FittedProbe
+from bertfeat.store.reader import Store
+from tests.support.probe_stores import METADATA, Stores, make_stores, numbered, word_frame, write_fake
+from tests.support.store_fakes import HIDDEN
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = {"hidden_size": 16, "max_epochs": 3, "lr": 0.01}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return make_stores(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="module")
+def tagger(stores: Stores) -> FittedProbe:
+    """A small BiLSTM, the best of two seeds on dev."""
+    return fit_probe(
+        stores.words_train, "label", level="word", head="bilstm", dev=stores.words_dev, seeds=2, seed=7, **SMALL
+    )
+
+
+def classes_store(folder: Path, *, n_documents: int = 40, n_classes: int = 3, first_doc: int = 0) -> Store:
+    """Words whose vectors lie around the mean of their class."""
+
+    def label(doc: int, word: int) -> str:
+        return f"c{(doc * 7 + word) % n_classes}"
+
+    frames = [word_frame(first_doc + start, [4] * 10, label) for start in range(0, n_documents, 10)]
+    labels = pl.concat(frames)["label"].to_list()
+    rng = np.random.default_rng(first_doc)
+    means = np.random.default_rng(99).normal(size=(n_classes, 4 * HIDDEN))
+    rows = np.array([means[int(name[1:])] for name in labels]) + rng.normal(size=(len(labels), 4 * HIDDEN))
+    return write_fake(folder, [{Level.WORD: frame} for frame in frames], lambda level, start, stop: rows[start:stop])
+
+
+class TestFit:
+    def test_it_is_what_scikit_learn_gives_by_hand(self, stores: Stores) -> None:
+        fitted = fit_probe(stores.train, "domain")
+        frame = stores.train.polars("sentence", ["domain"])
+        has = stores.train.valid("sentence", "concat_last4")
+        vectors = stores.train.numpy("sentence", "concat_last4")[has].astype(np.float32)
+        by_hand = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+        by_hand.fit(vectors, frame["domain"].to_numpy()[has].astype(str))
+        test = stores.dev.numpy("sentence", "concat_last4")
+        has_test = stores.dev.valid("sentence", "concat_last4")
+        want = by_hand.predict_proba(test[has_test].astype(np.float32))
+        got = fitted.predict(stores.dev)
+        assert got["prediction"].is_null().to_list() == (~has_test).tolist()
+        found = got.filter(pl.col("prediction").is_not_null())
+        assert found["prediction"].to_list() == by_hand.classes_[want.argmax(axis=1)].tolist()
+        np.testing.assert_allclose(found["probability"], want.max(axis=1), atol=2e-3)
+        assert fitted.training["n_rows"] == int(has.sum())
+        assert fitted.training["n_without_vector"] == int((~has).sum()) == 3
+        assert fitted.training["counts"] == dict(frame.filter(has)["domain"].value_counts().sort("domain").rows())
+
+    def test_scores_count_rows_without_a_vector_as_errors(self, stores: Stores) -> None:
+        fitted = fit_probe(
+            stores.words_train, "label", level="word", feature="layer_06", dev=stores.words_dev, head="ridge"
+        )
+        frame = fitted.predict(stores.words_dev)
+        truth = stores.words_dev.polars("word", ["label"])["label"]
+        guess = frame["prediction"].fill_null("none")
+        found = fitted.score(stores.words_dev)
+        assert found.scores.n_without_vector == frame["prediction"].null_count() > 0
+        assert found.scores.accuracy == pytest.approx(accuracy_score(truth, guess))
+        labels = sorted(set(truth) | set(frame["prediction"].drop_nulls()))
+        assert found.scores.macro_f1 == pytest.approx(f1_score(truth, guess, labels=labels, average="macro"))
+        tags = pl.DataFrame({"doc": frame["doc_id"], "truth": truth, "guess": frame["prediction"].fill_null("O")})
+        by_document = tags.group_by("doc", maintain_order=True).agg("truth", "guess")
+        want = seqeval_f1(by_document["truth"].to_list(), by_document["guess"].to_list())
+        assert found.metric == "entity_f1"
+        assert found.value == pytest.approx(want)
+        assert set(found.intervals) == {"entity_f1", "accuracy", "macro_f1"}
+        assert found.intervals["entity_f1"].low <= found.value <= found.intervals["entity_f1"].high
+        assert found.intervals["entity_f1"].n_units == len(by_document)
+        assert fitted.training["scores"]["entity_f1"] == {"mean": found.value, "deviation": None, "n": 1}
+        assert json.loads(json.dumps(found.to_dict()))["entity_f1"] == found.value
+        assert any(line.startswith("entity F1") for line in found.lines())
+
+    def test_the_best_seed_on_dev_is_kept(self, tagger: FittedProbe, stores: Stores) -> None:
+        notes = tagger.training
+        assert notes["seeds"] == [7, 8]
+        scores = {trial["seed"]: trial["dev"]["entity_f1"] for trial in notes["trials"]}
+        assert notes["seed"] == max(scores, key=scores.__getitem__)
+        values = list(scores.values())
+        summary = notes["scores"]["entity_f1"]
+        assert summary["mean"] == pytest.approx(np.mean(values))
+        assert summary["deviation"] == pytest.approx(np.std(values, ddof=1))
+        assert tagger.score(stores.words_dev, bootstrap=False).value == pytest.approx(max(values))
+        alone = fit_probe(
+            stores.words_train, "label", level="word", head="bilstm", dev=stores.words_dev, seed=8, **SMALL
+        )
+        assert alone.training["trials"][0]["dev"]["entity_f1"] == scores[8]
+
+    def test_a_head_without_chance_is_fitted_once(self, tmp_path: Path) -> None:
+        store = classes_store(tmp_path / "s")
+        notes = fit_probe(store, "label", level="word", head="ridge", seeds=5).training
+        assert (notes["seeds"], notes["n_seeds_asked"], len(notes["trials"])) == ([], 5, 1)
+
+    def test_settings_are_chosen_on_dev(self, tmp_path: Path) -> None:
+        store, dev = classes_store(tmp_path / "s"), classes_store(tmp_path / "d", first_doc=100)
+        fitted = fit_probe(store, "label", level="word", dev=dev, C=[1e-6, 1e-2, 1.0], metric="macro_f1")
+        tried = fitted.training["fit_report"]["tried"]
+        assert [entry["C"] for entry in tried] == [1e-6, 1e-2, 1.0]
+        best = max(tried, key=lambda entry: entry["dev_score"])
+        assert fitted.training["fit_report"]["C"] == best["C"]
+        assert fitted.training["metric"] == "macro_f1"
+        assert fitted.training["scores"]["macro_f1"]["mean"] == pytest.approx(best["dev_score"])
+
+    def test_a_mix_learns_weights_of_layers(self, stores: Stores) -> None:
+        fitted = fit_probe(
+            stores.words_train, "label", level="word", head="linear", mix="-2..-1", max_epochs=2, early_stopping=False
+        )
+        assert fitted.spec.layers == (5, 6)
+        assert fitted.spec.feature == "concat_05_06"
+        assert fitted.probe.get_params()["mix"] == 2
+        weights = fitted.training["fit_report"]["mix"]["weights"]
+        assert len(weights) == 2
+        assert sum(weights) == pytest.approx(1)
+        assert weights[0] != weights[1]
+
+    def test_tokens_learn_the_labels_of_words(self, stores: Stores) -> None:
+        store, limit = stores.words_train, 30
+        word = fit_probe(store, "label", level="word", feature="layer_06", limit=limit, head="ridge")
+        token = fit_probe(store, "label", level="token", feature="layer_06", limit=limit, head="ridge")
+        assert word.training["n_rows"] == token.training["n_rows"]
+        assert word.training["n_documents"] == limit
+        np.testing.assert_array_equal(word.probe.get_state()[0]["coef"], token.probe.get_state()[0]["coef"])
+        assert token.first_tokens
+
+    def test_labels_from_a_file(self, stores: Stores, tmp_path: Path) -> None:
+        frame = stores.train.polars("sentence", ["doc_id", "domain"]).rename({"domain": "kind"})
+        frame.write_csv(tmp_path / "kinds.csv")
+        fitted = fit_probe(stores.train, "kind", labels=tmp_path / "kinds.csv")
+        same = fit_probe(stores.train, "domain")
+        np.testing.assert_array_equal(fitted.probe.get_state()[0]["coef"], same.probe.get_state()[0]["coef"])
+        assert fitted.training["labels"] == "kinds.csv"
+        assert fitted.score(stores.dev, label="domain").value == same.score(stores.dev).value
+        assert fitted.score(stores.train, labels=frame).value == same.score(stores.train).value
+
+
+class TestStreaming:
+    @pytest.mark.parametrize("head", ["logreg", "svm", "ridge", "centroid"])
+    def test_a_streamed_fit_finds_the_same(self, tmp_path: Path, head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, test = classes_store(tmp_path / "s"), classes_store(tmp_path / "t", first_doc=200)
+        in_memory = fit_probe(store, "label", level="word", head=head)
+        monkeypatch.setattr(learningrows, "_MIN_CHUNK_BYTES", 30 * 4 * 4 * HIDDEN)
+        streamed = fit_probe(store, "label", level="word", head=head, max_memory=1000)
+        assert (in_memory.training["streamed"], streamed.training["streamed"]) == (False, True)
+        one, other = in_memory.predict(test), streamed.predict(test)
+        assert one["prediction"].to_list() == other["prediction"].to_list()
+        if head == "logreg":
+            np.testing.assert_allclose(one["probability"], other["probability"], atol=1e-3)
+
+    def test_a_streamed_tagger_scores_alike(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, test = classes_store(tmp_path / "s", n_documents=100), classes_store(tmp_path / "t", first_doc=200)
+        monkeypatch.setattr(learningrows, "_MIN_CHUNK_BYTES", 100 * 4 * 4 * HIDDEN)
+        settings = {"level": "word", "head": "bilstm", "hidden_size": 8, "lr": 0.02, "max_epochs": 8, "dev": test}
+        in_memory = fit_probe(store, "label", **settings)
+        streamed = fit_probe(store, "label", max_memory=1000, **settings)
+        assert streamed.training["streamed"]
+        one, other = in_memory.score(test), streamed.score(test)
+        assert min(one.value, other.value) > 0.6
+        assert one.intervals["accuracy"].low <= other.value <= one.intervals["accuracy"].high
+
+    def test_a_dev_split_is_streamed_where_train_leaves_no_room(self, tmp_path: Path) -> None:
+        store, dev = classes_store(tmp_path / "s"), classes_store(tmp_path / "d", first_doc=100)
+        fitted = fit_probe(store, "label", level="word", dev=dev, max_memory=160 * 16 * 4 * 3 + 1)
+        assert not fitted.training["streamed"]
+        assert fitted.training["scores"]["accuracy"]["mean"] == fitted.score(dev).scores.accuracy
+
+
+class TestRefusals:
+    def test_labels_that_train_has_not_seen_are_errors_and_said(self, stores: Stores) -> None:
+        ids = stores.train.polars("sentence", ["doc_id", "domain"]).filter(pl.col("domain") != "python")
+        fitted = fit_probe(stores.train, "domain", labels=ids, dev=stores.dev)
+        assert set(fitted.training["dev"]["unseen_labels"]) == {"python"}
+        found = fitted.score(stores.dev)
+        n_python = stores.dev.polars("sentence", ["domain"])["domain"].to_list().count("python")
+        assert found.scores.unseen_labels == {"python": n_python}
+        assert found.scores.per_class["python"].recall == 0
+        assert found.scores.accuracy <= 1 - n_python / found.scores.n_rows
+        assert any("python" in line and "not seen" in line for line in found.lines())
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"label": "nothing"}, "no label column 'nothing' at level sentence"),
+            ({"label": "one"}, "column 'one' holds one class alone, 'same'"),
+            ({"head": "forest"}, "no head 'forest'; heads are logreg, "),
+            ({"depth": 3}, "head logreg has no parameter 'depth'; it has C, "),
+            ({"C": -1}, "C -1 is no number above 0"),
+            ({"metric": "entity_f1"}, "metric 'entity_f1' is none of auto, accuracy, macro_f1"),
+            ({"level": "paragraph"}, "no level 'paragraph'; levels are sentence"),
+            ({"feature": "layer_12"}, "no feature 'layer_12' at level sentence"),
+            ({"head": "bilstm"}, "head bilstm tags the words or tokens of a document; pass --level word"),
+            ({"mix": "last4"}, "head logreg has no scalar mix"),
+            ({"mix": "last4", "head": "mlp", "feature": "layer_06"}, "name two features"),
+            ({"seeds": 0}, "seeds 0 is below 1"),
+            ({"dev_labels": "x.csv"}, "dev labels without a dev store"),
+            ({"C": [0.1, 1]}, "C is a list and there is no dev split"),
+        ],
+    )
+    def test_settings_that_cannot_be_used(self, stores: Stores, arguments: dict, message: str) -> None:
+        settings = {"label": "domain", **arguments}
+        with pytest.raises(UserError, match=message):
+            fit_probe(stores.train, **settings)
+
+    def test_an_empty_dev_split(self, stores: Stores) -> None:
+        nobody = pl.DataFrame({"doc_id": ["medical-45"], "domain": ["medical"]})
+        with pytest.raises(
+            UserError, match=r"the dev split is empty: it has 45 rows .*, 44 without a label, 1 without a"
+        ):
+            fit_probe(stores.train, "domain", dev=stores.dev, dev_labels=nobody)
+
+    def test_labels_of_another_kind_on_dev(self, stores: Stores) -> None:
+        numbers = stores.dev.polars("sentence", ["doc_id"]).with_columns(domain=pl.lit(1))
+        with pytest.raises(UserError, match="labels on dev are such as 1, on train such as 'medical'"):
+            fit_probe(stores.train, "domain", dev=stores.dev, dev_labels=numbers)
+
+    def test_a_store_of_other_features_is_refused_with_both_settings(self, tmp_path: Path) -> None:
+        fitted = fit_probe(classes_store(tmp_path / "s"), "label", level="word")
+        frame = {Level.WORD: word_frame(0, [3], lambda doc, n: "c0")}
+        other = write_fake(
+            tmp_path / "other", [frame], numbered, word_pooling="mean", model="x", weights_sha256="9" * 64
+        )
+        message = (
+            rf"probe logreg and store other hold different features \(model: {METADATA['model']} and x; "
+            r"model weights: aaaa.*… and 9999.*…; pooling: first and mean\); extract with the settings of probe logreg"
+        )
+        for use in (fitted.score, fitted.predict, lambda s: fitted.predict_to(s, tmp_path / "o.parquet")):
+            with pytest.raises(UserError, match=message):
+                use(other)
+        with pytest.raises(UserError, match=r"store s and store other hold different features"):
+            fit_probe(tmp_path / "s", "label", level="word", dev=other)
+        assert not (tmp_path / "o.parquet").exists()
+
+    @pytest.mark.parametrize("max_memory", [1, None])
+    def test_nan_in_a_feature(self, tmp_path: Path, max_memory: int | None) -> None:
+        def with_nan(level: Level, start: int, stop: int) -> np.ndarray:
+            rows = numbered(level, start, stop)
+            rows[-1, -1] = np.nan
+            return rows
+
+        frame = {Level.WORD: word_frame(0, [3, 3], lambda doc, n: f"c{n}")}
+        store = write_fake(tmp_path / "s", [frame], with_nan, checked=False)
+        with pytest.raises(UserError, match=r"concat_last4 of word row 5 \(document 1\) holds NaN or infinity; run"):
+            fit_probe(store, "label", level="word", max_memory=max_memory)
+
+
+class TestSaving:
+    def test_only_json_and_safetensors(self, tagger: FittedProbe, tmp_path: Path) -> None:
+        tagger.save(tmp_path / "probe")
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ["probe", "probe.json", "weights.safetensors"]
+        document = json.loads((tmp_path / "probe" / "probe.json").read_text())
+        assert document["extra"]["spec"]["feature"] == "concat_last4"
+        assert str(tmp_path) not in json.dumps(document), "paths of this machine are nobody's business"
+        with pytest.raises(UserError, match="a probe stands there"):
+            tagger.save(tmp_path / "probe")
+        tagger.save(tmp_path / "probe", overwrite=True)
+
+    def test_a_new_process_predicts_the_same(
+        self,
+        tagger: FittedProbe,
+        stores: Stores,
+        tmp_path: Path,
+    ) -> None:
+        used = {"ner": (tagger, stores.words_dev), "is_medical": (fit_probe(stores.train, "is_medical"), stores.dev)}
+        for name, (fitted, _) in used.items():
+            fitted.save(tmp_path / name)
+        script = (
+            "import sys, bertfeat, torch\n"
+            "torch.set_num_threads(1)\n"
+            "for probe, store in zip(sys.argv[1::2], sys.argv[2::2]):\n"
+            "    bertfeat.load_probe(probe).predict(store).write_parquet(probe + '.parquet')\n"
+        )
+        named = [str(path) for name, (_, store) in used.items() for path in (tmp_path / name, store.path)]
+        subprocess.run([sys.executable, "-c", script, *named], check=True, timeout=240)
+        for name, (fitted, store) in used.items():
+            assert pl.read_parquet(tmp_path / f"{name}.parquet").equals(fitted.predict(store))
+
+    def test_what_is_loaded_is_what_was_saved(self, tagger: FittedProbe, tmp_path: Path) -> None:
+        tagger.save(tmp_path / "ner")
+        loaded = load_probe(tmp_path / "ner")
+        assert (loaded.spec, loaded.label, loaded.first_tokens) == (tagger.spec, tagger.label, tagger.first_tokens)
+        assert loaded.training == json.loads(json.dumps(tagger.training))
+        assert loaded.name == "ner"
+        assert loaded.summary()["head"] == "bilstm"
+
+    @pytest.mark.parametrize("damage", ["spec", "label", "field"])
+    def test_a_damaged_description_is_refused(self, tmp_path: Path, damage: str) -> None:
+        fitted = fit_probe(classes_store(tmp_path / "s"), "label", level="word", head="ridge")
+        extra = {"spec": fitted.spec.to_dict(), "label": "x", "first_tokens": False, "training": {}}
+        if damage == "field":
+            del extra["spec"]["layers"]
+        else:
+            del extra[damage]
+        save_probe(fitted.probe, tmp_path / "p", extra)
+        with pytest.raises(UserError, match=r"missing or unknown keys: '(spec|label|layers)'\); fit it again"):
+            load_probe(tmp_path / "p")
+
+
+def test_probes_need_the_extra(tmp_path: Path) -> None:
+    script = (
+        "import importlib.util as util, sys\n"
+        "real = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name == 'sklearn' else real(name, *rest)\n"
+        "from bertfeat.cli import main\n"
+        f"sys.argv = ['bertfeat', 'probe', 'fit', 'store', '-o', {str(tmp_path / 'p')!r}]\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "bertfeat: probes need scikit-learn: pip install 'bertfeat[probes]'\n"
+
+
+def test_the_public_names() -> None:
+    assert bertfeat.FittedProbe is FittedProbe
+    assert {"fit_probe", "load_probe", "sweep_probes", "FittedProbe"} <= set(dir(bertfeat))

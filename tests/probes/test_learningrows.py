@@ -1,0 +1,335 @@
+"""Reading for learning: which rows take part, with which label, and the same vectors in memory and as a stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertfeat.config import Level
+from bertfeat.errors import UserError
+from bertfeat.heads.matrices import VectorStream, chunks_of
+from bertfeat.probes import learningrows, vectorstream
+from bertfeat.probes.features import Choice, choose_feature, features_to_sweep
+from bertfeat.probes.learningrows import free_memory, read_dataset
+from bertfeat.probes.vectorstream import StoreStream
+from bertfeat.store.reader import Store
+from tests.support.probe_stores import Stores, make_stores, numbered, word_frame, write_fake
+from tests.support.store_fakes import HIDDEN
+
+DIM = 4 * HIDDEN
+LENGTHS = [[3, 1, 4], [2, 2], [5]]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return make_stores(tmp_path_factory.getbasetemp())
+
+
+def label_of(doc: int, word: int) -> str | None:
+    return None if (doc + word) % 4 == 3 else f"L{(doc + word) % 2}"
+
+
+def shards_of_words() -> list[dict[Level, pl.DataFrame]]:
+    shards, doc = [], 0
+    for lengths in LENGTHS:
+        shards.append({Level.WORD: word_frame(doc, lengths, label_of)})
+        doc += len(lengths)
+    return shards
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Documents of 3, 1, 4, 2, 2 and 5 words in three shards; words 4 and 12 have no vector."""
+    return write_fake(
+        tmp_path_factory.mktemp("words") / "store",
+        shards_of_words(),
+        numbered,
+        valid=lambda level, start, stop: ~np.isin(np.arange(start, stop), [4, 12]),
+    )
+
+
+def expected_rows(store: Store) -> list[tuple[int, int, str]]:
+    """Row, document and label of each word that takes part, found one by one."""
+    found = []
+    for row, (doc, word, _, label) in enumerate(store.polars("word", ["doc_id", "word_index", "word", "label"]).rows()):
+        assert label == label_of(doc, word)
+        if label is not None and row not in (4, 12):
+            found.append((row, doc, label))
+    return found
+
+
+class TestDataset:
+    def test_rows_without_vector_or_label_are_left_out_and_counted(self, words: Store) -> None:
+        data = read_dataset(words, "word", "concat_last4", "label")
+        rows = expected_rows(words)
+        assert data.rows.tolist() == [row for row, _, _ in rows]
+        assert data.labels is not None
+        assert data.labels.tolist() == [label for _, _, label in rows]
+        assert isinstance(data.X, np.ndarray)
+        np.testing.assert_array_equal(data.X, numbered(Level.WORD, 0, 17)[data.rows])
+        docs = [doc for _, doc, _ in rows]
+        assert data.lengths is not None
+        assert data.lengths.tolist() == [docs.count(doc) for doc in sorted(set(docs))]
+        n_null = sum(label is None for label in words.polars("word", ["label"])["label"])
+        assert (data.n_total, data.n_without_label) == (17, n_null)
+        assert data.n_without_vector == 17 - n_null - len(rows)
+
+    def test_a_stream_reads_the_same(self, words: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = read_dataset(words, "word", "concat_last4", "label")
+        monkeypatch.setattr(learningrows, "_MIN_CHUNK_BYTES", 3 * DIM * 4)
+        data = read_dataset(words, "word", "concat_last4", "label", max_memory=1)
+        assert data.is_streamed
+        assert not whole.is_streamed
+        assert isinstance(data.X, VectorStream)
+        assert len(data.X.chunks) > 3
+        np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(data.X)]), whole.X)
+        assert data.labels is not None
+        assert whole.labels is not None
+        assert data.labels.tolist() == whole.labels.tolist()
+        borders = {0, *np.cumsum(data.lengths).tolist()}
+        assert {chunk.start for chunk in data.X.chunks} <= borders
+        np.testing.assert_array_equal(data.sequences.starts, whole.sequences.starts)
+
+    def test_memory_decides(self, words: Store) -> None:
+        n_rows = len(expected_rows(words))
+        need = n_rows * DIM * 4 * 3
+        assert not read_dataset(words, "word", "concat_last4", "label", max_memory=need).is_streamed
+        assert read_dataset(words, "word", "concat_last4", "label", max_memory=need - 1).is_streamed
+        assert 0 < free_memory() < 1 << 50
+
+    def test_without_labels_every_row_with_a_vector_takes_part(self, words: Store) -> None:
+        data = read_dataset(words, "word", "layer_05")
+        assert data.labels is None
+        assert data.rows.tolist() == [row for row in range(17) if row not in (4, 12)]
+        np.testing.assert_array_equal(data.X, words.numpy("word", "layer_05")[data.rows])
+
+    @pytest.mark.parametrize("limit", [1, 3, 4, 6, 100])
+    def test_limit_takes_the_first_documents(self, words: Store, limit: int) -> None:
+        data = read_dataset(words, "word", "concat_last4", "label", limit=limit)
+        assert data.rows.tolist() == [row for row, doc, _ in expected_rows(words) if doc < limit]
+        assert data.n_total == sum([n for shard in LENGTHS for n in shard][:limit])
+
+    def test_limit_below_one_is_refused(self, words: Store) -> None:
+        with pytest.raises(UserError, match="limit 0 is below 1"):
+            read_dataset(words, "word", "concat_last4", "label", limit=0)
+
+    def test_documents_are_split_whole(self, words: Store) -> None:
+        found = learningrows.select_rows(words, Level.WORD, "concat_last4", "label")
+        train, held = found.split(0.3, seed=1)
+        assert not set(train.documents) & set(held.documents)
+        assert sorted([*train.rows, *held.rows]) == found.rows.tolist()
+        assert len(np.unique(held.documents)) == 2
+        again = found.split(0.3, seed=1)[1]
+        assert again.rows.tolist() == held.rows.tolist()
+        with pytest.raises(UserError, match="too few labelled documents"):
+            learningrows.select_rows(words, Level.WORD, "concat_last4", "label", limit=1).split(0.3, seed=0)
+
+
+class TestTokens:
+    def test_a_words_label_belongs_to_its_first_token(self, stores: Stores) -> None:
+        store = stores.words_dev
+        data = read_dataset(store, "token", "layer_06", "label")
+        labels = {
+            (doc, word): label for doc, word, label in store.polars("word", ["doc_id", "word_index", "label"]).rows()
+        }
+        want, seen = [], set()
+        for row, key in enumerate(store.polars("token", ["doc_id", "word_index"]).rows()):
+            if key[1] is not None and key not in seen:
+                seen.add(key)
+                want.append((row, labels[key]))
+        assert data.rows.tolist() == [row for row, _ in want]
+        assert data.labels is not None
+        assert data.labels.tolist() == [label for _, label in want]
+        assert data.labelled.first_tokens
+        assert data.n_total == len(want)
+        # The first token's vector is the word's, as the words were pooled.
+        words_with_vector = read_dataset(store, "word", "layer_06", "label")
+        np.testing.assert_array_equal(data.X, words_with_vector.X)
+
+    def test_integer_labels_with_nulls(self, stores: Stores) -> None:
+        data = read_dataset(stores.train, "sentence", "concat_last4", "is_medical")
+        assert data.labels is not None
+        assert data.labels.dtype.kind == "i"
+        assert set(data.labels.tolist()) == {0, 1}
+        assert data.n_without_label == data.n_total // 2
+        assert data.lengths is None
+
+
+class TestStream:
+    @given(
+        lengths=st.lists(st.integers(1, 9), min_size=1, max_size=30), max_rows=st.integers(1, 12), gap=st.integers(1, 3)
+    )
+    def test_chunks_cover_all_rows_and_cut_no_document(self, lengths: list[int], max_rows: int, gap: int) -> None:
+        documents = np.repeat(np.arange(len(lengths)) * gap, lengths)
+        chunks = vectorstream._cut(len(documents), documents, max_rows)
+        assert [row for chunk in chunks for row in chunk] == list(range(len(documents)))
+        starts = {0, *np.cumsum(lengths).tolist()}
+        for chunk in chunks:
+            assert {chunk.start, chunk.stop} <= starts
+            n_documents = len(np.unique(documents[chunk.start : chunk.stop]))
+            assert len(chunk) <= max_rows or n_documents == 1
+        assert vectorstream._cut(len(documents), None, max_rows)[:-1] == [
+            range(n, n + max_rows) for n in range(0, len(documents) - max_rows, max_rows)
+        ]
+
+    @pytest.mark.parametrize("feature", ["layer_04", "concat_03_05", "mean_last4", "concat_last4"])
+    def test_chunks_in_any_order_and_across_row_groups(
+        self, tmp_path: Path, feature: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bertfeat.store.schema._ROW_GROUP_BYTES", 3 * 4 * DIM)
+        store = write_fake(tmp_path / "s", shards_of_words(), numbered)
+        rows = np.array([0, 2, 3, 7, 8, 9, 11, 16])
+        stream = StoreStream(store, "word", feature, rows=rows, chunk_bytes=3 * 4 * store.feature("word", feature).dim)
+        assert stream.shape == (8, store.feature("word", feature).dim)
+        want = store.numpy("word", feature)[rows]
+        for chunk in (2, 0, 1, 0):
+            span = stream.chunks[chunk]
+            np.testing.assert_array_equal(stream.read(chunk), want[span.start : span.stop])
+        np.testing.assert_array_equal(stream.whole(), want)
+        np.testing.assert_array_equal(StoreStream(store, "word", feature).whole(), store.numpy("word", feature))
+
+    def test_what_is_handed_out_is_not_what_is_kept(self, words: Store) -> None:
+        stream = StoreStream(words, "word", "layer_03", rows=np.array([0, 1, 2]))
+        first = stream.read(0).copy()
+        stream.read(0)[:] = -1
+        np.testing.assert_array_equal(stream.read(0), first)
+
+    def test_no_rows(self, words: Store) -> None:
+        stream = StoreStream(words, "word", "layer_03", rows=np.zeros(0, np.int64))
+        assert stream.chunks == []
+        assert stream.whole().shape == (0, HIDDEN)
+
+    def test_nan_in_a_vector_is_named(self, tmp_path: Path) -> None:
+        def with_nan(level: Level, start: int, stop: int) -> np.ndarray:
+            rows = numbered(level, start, stop)
+            rows[np.arange(start, stop) == 9, 5] = np.nan
+            return rows
+
+        store = write_fake(tmp_path / "s", shards_of_words(), with_nan, checked=False)
+        message = r"concat_last4 of word row 9 \(document 3\) holds NaN or infinity; run bertfeat verify"
+        with pytest.raises(UserError, match=message):
+            read_dataset(store, "word", "concat_last4", "label")
+        streamed = read_dataset(store, "word", "concat_last4", "label", max_memory=1)
+        with pytest.raises(UserError, match=message):
+            list(chunks_of(streamed.X))
+
+
+class TestLabels:
+    def labels(self, store: Store) -> pl.DataFrame:
+        rows = store.polars("word", ["doc_id", "word_index"]).with_row_index("n")
+        return rows.select("doc_id", "word_index", tag=pl.format("T{}", pl.col("n") % 3))
+
+    @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", None])
+    def test_a_table_is_joined_by_its_keys(self, words: Store, tmp_path: Path, ending: str | None) -> None:
+        table = self.labels(words)[::-2]
+        path = tmp_path / f"labels.{ending}"
+        if ending == "jsonl":
+            table.write_ndjson(path)
+        elif ending == "parquet":
+            table.write_parquet(path)
+        elif ending is not None:
+            table.write_csv(path, separator="\t" if ending == "tsv" else ",")
+        data = read_dataset(words, "word", "layer_03", "tag", labels=table if ending is None else path)
+        assert data.rows.tolist() == [row for row in range(0, 17, 2) if row not in (4, 12)]
+        assert data.labels is not None
+        assert data.labels.tolist() == [f"T{row % 3}" for row in data.rows]
+
+    def test_text_ids_match_numbers_in_a_table(self, stores: Stores) -> None:
+        table = pl.DataFrame({"doc_id": ["medical-3", "python-1", "nobody"], "tag": [1, 2, 3]})
+        data = read_dataset(stores.train, "sentence", "concat_last4", "tag", labels=table)
+        ids = stores.train.rows("sentence", data.rows, ["doc_id"])["doc_id"].to_list()
+        assert data.labels is not None
+        assert dict(zip(ids, data.labels.tolist(), strict=True)) == {"medical-3": 1, "python-1": 2}
+
+    @pytest.mark.parametrize(
+        ("table", "message"),
+        [
+            ({"doc_id": [0, 1, 0], "word_index": [1, 0, 1], "x": list("abc")}, "doc_id 0, word_index 1 stands 2 times"),
+            (
+                {"doc_id": [70], "word_index": [0], "x": ["a"]},
+                r"none of its 1 rows is for a row of .* \(which has .* 0\)",
+            ),
+            ({"doc_id": [0], "x": ["a"]}, "no column 'word_index'; columns are doc_id, x"),
+            ({"doc_id": [0], "word_index": [0], "y": ["a"]}, "no column 'x'; columns are doc_id, word_index, y"),
+            ({"doc_id": ["a"], "word_index": [0], "x": ["a"]}, "doc_id 'a' is no whole number"),
+            ({"doc_id": [0.5], "word_index": [0], "x": ["a"]}, "doc_id is of type Float64"),
+            ({"doc_id": [0], "word_index": [0], "x": [0.5]}, "column 'x'.* 0.5; labels are classes, not quantities"),
+            ({"doc_id": [0], "word_index": [0], "x": [["a"]]}, "column 'x' holds List"),
+        ],
+    )
+    def test_a_table_that_cannot_be_joined_is_refused(self, words: Store, table: dict, message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            read_dataset(words, "word", "layer_03", "x", labels=pl.DataFrame(table))
+
+    def test_a_file_that_is_no_table_is_refused(self, words: Store, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"nowhere\.csv: no such file"):
+            read_dataset(words, "word", "layer_03", "x", labels=tmp_path / "nowhere.csv")
+        (tmp_path / "a.xlsx").write_text("x")
+        with pytest.raises(UserError, match=r"ending '\.xlsx' is none of"):
+            read_dataset(words, "word", "layer_03", "x", labels=tmp_path / "a.xlsx")
+        (tmp_path / "a.parquet").write_text("no parquet")
+        with pytest.raises(UserError, match=r"a\.parquet: cannot be read as labels"):
+            read_dataset(words, "word", "layer_03", "x", labels=tmp_path / "a.parquet")
+
+    def test_a_missing_column_names_those_that_could_be_labels(self, stores: Stores, words: Store) -> None:
+        with pytest.raises(UserError, match=r"no label column 'x' at level sentence; .* are domain, is_medical, one"):
+            read_dataset(stores.train, "sentence", "concat_last4", "x")
+        with pytest.raises(UserError, match=r"no label column 'x' at level token; .* are column_2, label"):
+            read_dataset(stores.words_train, "token", "layer_03", "x")
+        with pytest.raises(UserError, match="no label column 'layer_03'"):
+            read_dataset(stores.words_train, "word", "layer_03", "layer_03")
+
+
+class TestFeatures:
+    def test_the_one_that_is_meant(self, words: Store, stores: Stores) -> None:
+        assert choose_feature(words, Level.WORD, None, None) == Choice("concat_last4")
+        assert choose_feature(stores.words_train, Level.WORD, None, None) == Choice("concat_last4")
+        assert choose_feature(words, Level.WORD, "layer_05", None) == Choice("layer_05")
+
+    def test_several_without_the_last_four_are_named(self, tmp_path: Path) -> None:
+        store = write_fake(tmp_path / "s", shards_of_words(), numbered, combine="none", n_layers=8)
+        manifest = {**store.manifest, "model": {**store.manifest["model"], "n_layers": 8}}
+        other = Store(store.path, manifest)
+        with pytest.raises(UserError, match=r"several features at level word: layer_03, .*; name one: --feature"):
+            choose_feature(other, Level.WORD, None, None)
+
+    @pytest.mark.parametrize(
+        ("mix", "choice"),
+        [
+            ("last4", Choice("concat_last4", 4)),
+            ("3..6", Choice("concat_last4", 4)),
+            ("-2..-1", Choice("concat_05_06", 2)),
+            ("4,6", Choice("concat_04_06", 2)),
+        ],
+    )
+    def test_mixes(self, words: Store, mix: str, choice: Choice) -> None:
+        assert choose_feature(words, Level.WORD, None, mix) == choice
+
+    @pytest.mark.parametrize(
+        ("feature", "mix", "message"),
+        [
+            ("layer_03", "3..6", "name two features"),
+            (None, "3..x", "--mix '3..x' is no layer"),
+            (None, "0..6", "no feature 'concat_00_01.*' at level word"),
+            (None, "3..9", "--mix: layer 9 is out of range"),
+            ("layer_09", None, "no feature 'layer_09' at level word"),
+        ],
+    )
+    def test_what_is_not_there_is_refused(
+        self, words: Store, feature: str | None, mix: str | None, message: str
+    ) -> None:
+        with pytest.raises(UserError, match=message):
+            choose_feature(words, Level.WORD, feature, mix)
+
+    def test_a_sweep_takes_layers_combinations_and_mixes(self, words: Store, tmp_path: Path) -> None:
+        layers = ["layer_03", "layer_04", "layer_05", "layer_06"]
+        sets = ["concat_last4", "mean_last4"]
+        plain = features_to_sweep(words, Level.WORD, with_mixes=False)
+        assert [choice.name for choice in plain] == [*layers, *sets]
+        mixed = features_to_sweep(words, Level.WORD, with_mixes=True)
+        assert [choice.name for choice in mixed] == [*layers, *sets, "mix_last4"]

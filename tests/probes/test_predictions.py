@@ -1,0 +1,231 @@
+"""Predictions: on raw text what extracting and predicting on the store gives, to the last bit; written whole or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bertfeat
+from bertfeat import fit_probe
+from bertfeat.config import Level
+from bertfeat.errors import RunError, UserError
+from bertfeat.probes import predictions
+from bertfeat.probes.fitted import FittedProbe
+from bertfeat.store.reader import Store
+from tests.support.probe_stores import Stores, make_stores, numbered, word_frame, write_fake
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = {"hidden_size": 8, "max_epochs": 2, "early_stopping": False}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return make_stores(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="module")
+def sentences(stores: Stores) -> FittedProbe:
+    """A sum that is not stored, so that it has to be added up from rounded layers."""
+    return fit_probe(stores.train, "domain", feature="mean_05_06")
+
+
+@pytest.fixture(scope="module")
+def tagger(stores: Stores) -> FittedProbe:
+    return fit_probe(stores.words_train, "label", level="word", head="bilstm", mix="last4", **SMALL)
+
+
+class TestRawText:
+    def test_sentences_as_from_the_store(
+        self,
+        sentences: FittedProbe,
+        stores: Stores,
+        tmp_path: Path,
+    ) -> None:
+        want = sentences.predict(stores.dev)
+        assert want.columns == ["doc_id", "prediction", "probability"]
+        assert want["probability"].null_count() == want["prediction"].null_count() == 3
+        written = sentences.predict_input(stores.files["dev"], tmp_path / "o.parquet", id_column="id", device="cpu")
+        assert pl.read_parquet(tmp_path / "o.parquet").equals(want)
+        assert [path.name for path in tmp_path.iterdir()] == ["o.parquet"], "the features are gone"
+        assert (written.n_rows, written.n_without) == (len(want), 3)
+        assert written.counts == dict(want["prediction"].drop_nulls().value_counts().rows())
+        texts = stores.dev.polars("sentence", ["text"])["text"].to_list()
+        in_memory = sentences.predict_texts(texts)
+        assert in_memory["doc_id"].to_list() == list(range(len(texts)))
+        assert in_memory.drop("doc_id").equals(want.drop("doc_id"))
+
+    def test_words_as_from_the_store(
+        self,
+        tagger: FittedProbe,
+        stores: Stores,
+        tmp_path: Path,
+    ) -> None:
+        want = tagger.predict(stores.words_dev)
+        assert want.columns == ["doc_id", "word_index", "word", "prediction", "probability"]
+        assert want.select("doc_id", "word_index", "word").equals(
+            stores.words_dev.polars("word", ["doc_id", "word_index", "word"])
+        )
+        tagger.predict_input(stores.files["words_dev"], tmp_path / "o.parquet")
+        got = pl.read_parquet(tmp_path / "o.parquet")
+        assert got.equals(want), "with the probe's own max_length and on_overlong"
+        assert got["prediction"].null_count() > 0
+
+    def test_running_text_for_a_probe_of_words(self, tagger: FittedProbe, tmp_path: Path) -> None:
+        texts = ["Aspirin lowers fever.", "", "No known drug allergy, he said"]
+        (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
+        store = bertfeat.extract(tmp_path / "a.txt", tmp_path / "s", tagger.spec.extract_config())
+        want = tagger.predict(store)
+        in_memory = tagger.predict_texts(texts)
+        assert in_memory.equals(want)
+        assert in_memory.schema == want.schema
+        assert in_memory["word"].to_list()[:4] == ["Aspirin", "lowers", "fever", "."]
+        tagger.predict_input(tmp_path / "a.txt", tmp_path / "o.parquet")
+        assert pl.read_parquet(tmp_path / "o.parquet").equals(want)
+
+    def test_tokens(self, stores: Stores, tmp_path: Path) -> None:
+        probe = fit_probe(stores.words_train, "label", level="token", feature="layer_06", head="linear", max_epochs=1)
+        want = probe.predict(stores.words_dev)
+        tokens = stores.words_dev.polars("token", ["doc_id", "token_index", "token", "word_index"])
+        assert want.select("doc_id", "token_index", "token").equals(tokens.drop("word_index"))
+        first = tokens.select(
+            pl.struct("doc_id", "word_index").is_first_distinct() & pl.col("word_index").is_not_null()
+        )
+        assert want["prediction"].is_not_null().to_list() == first.to_series().to_list()
+        texts = ["Aspirin lowers fever.", "electroencephalographically"]
+        in_memory = probe.predict_texts(texts)
+        (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
+        probe.predict_input(tmp_path / "a.txt", tmp_path / "o.parquet")
+        assert pl.read_parquet(tmp_path / "o.parquet").equals(in_memory)
+        assert in_memory.filter(pl.col("prediction").is_not_null())["token"].to_list()[:2] == ["as", "lowers"]
+
+    def test_the_encoder_is_loaded_once(self, sentences: FittedProbe, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = sentences.predict_texts(["a patient with fever"])
+        monkeypatch.setattr("bertfeat.extraction.embedding.load_encoder", None)
+        assert sentences.predict_texts(["a patient with fever"]).equals(first)
+        assert sentences.predict_texts([" "])["prediction"].to_list() == [None]
+
+    @pytest.mark.parametrize(
+        ("texts", "message"), [("one text", "one string"), ([], "texts is empty"), ([1], r"texts\[0\] is 1")]
+    )
+    def test_what_is_no_list_of_texts(self, sentences: FittedProbe, texts: list, message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            sentences.predict_texts(texts)
+
+    def test_another_model_of_the_same_name_is_refused(
+        self,
+        sentences: FittedProbe,
+        stores: Stores,
+        tmp_path: Path,
+    ) -> None:
+        spec = dataclasses.replace(sentences.spec, weights_sha256="0" * 64)
+        other = FittedProbe(sentences.probe, spec, "domain", False, {}, "old")
+        for use in (
+            lambda: other.predict_texts(["x"]),
+            lambda: other.predict_input(stores.files["dev"], tmp_path / "o.parquet"),
+        ):
+            with pytest.raises(
+                UserError, match=r"probe old and model minilm hold different .*weights: 000000000000… and"
+            ):
+                use()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_nothing_is_left_of_an_input_that_cannot_be_read(self, sentences: FittedProbe, tmp_path: Path) -> None:
+        (tmp_path / "bad.jsonl").write_text('{"text": "good"}\n{"text"\n')
+        with pytest.raises(UserError, match=r"bad\.jsonl:2: "):
+            sentences.predict_input(tmp_path / "bad.jsonl", tmp_path / "out" / "o.parquet")
+        assert list((tmp_path / "out").iterdir()) == []
+        written = sentences.predict_input(tmp_path / "bad.jsonl", tmp_path / "out" / "o.parquet", bad_rows="quarantine")
+        assert (written.n_rows, written.n_set_aside) == (1, 1)
+
+
+class TestOutput:
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        """Three shards of words; some have no vector, and one shard has no rows."""
+        frames = [word_frame(0, [3, 2], str_label), word_frame(2, [], str_label), word_frame(2, [4, 1], str_label)]
+        return write_fake(
+            tmp_path / "store",
+            [{Level.WORD: frame} for frame in frames],
+            lambda level, start, stop: np.sin(numbered(level, start, stop) * 3),
+            valid=lambda level, start, stop: np.arange(start, stop) % 4 != 2,
+        )
+
+    @pytest.mark.parametrize("head", ["logreg", "svm", "linear"])
+    def test_what_is_written_is_what_is_predicted(self, store: Store, tmp_path: Path, head: str) -> None:
+        params = {"max_epochs": 2, "early_stopping": False} if head == "linear" else {}
+        probe = fit_probe(store, "label", level="word", head=head, **params)
+        want = probe.predict(store)
+        out = tmp_path / "new" / "o.parquet"
+        written = probe.predict_to(store, out)
+        assert pl.read_parquet(out).equals(want)
+        assert [path.name for path in out.parent.iterdir()] == ["o.parquet"]
+        has = store.valid("word", "concat_last4")
+        assert want["prediction"].is_not_null().to_list() == has.tolist()
+        assert want.height == store.n_rows("word") == written.n_rows
+        if head == "svm":
+            assert want["probability"].null_count() == want.height
+        else:
+            assert want["probability"].is_not_null().to_list() == has.tolist()
+            assert (want["probability"].drop_nulls() > 1 / 2).all()
+        vectors = store.numpy("word", "concat_last4")
+        if head == "logreg":
+            assert want.filter(has)["prediction"].to_list() == probe.probe.predict(vectors[has]).tolist()
+
+    def test_a_file_that_stands_there_is_kept(self, store: Store, tmp_path: Path) -> None:
+        probe = fit_probe(store, "label", level="word", head="ridge")
+        out = tmp_path / "o.parquet"
+        out.write_text("mine")
+        with pytest.raises(UserError, match=r"o\.parquet: exists; name another file, or pass --overwrite"):
+            probe.predict_to(store, out)
+        assert out.read_text() == "mine"
+        probe.predict_to(store, out, overwrite=True)
+        assert pl.read_parquet(out).height == store.n_rows("word")
+        with pytest.raises(UserError, match=r"name a file that ends in \.parquet"):
+            probe.predict_to(store, tmp_path / "o.csv")
+        (tmp_path / "d.parquet").mkdir()
+        with pytest.raises(UserError, match="is a folder"):
+            probe.predict_to(store, tmp_path / "d.parquet", overwrite=True)
+
+    def test_a_damaged_part_leaves_what_stood_there(self, store: Store, tmp_path: Path) -> None:
+        probe = fit_probe(store, "label", level="word", head="ridge")
+        out = tmp_path / "o.parquet"
+        out.write_text("mine")
+        part = store.path / "word" / "part-00002.parquet"
+        part.write_bytes(part.read_bytes()[:50])
+        with pytest.raises(UserError, match=r"part-00002\.parquet: cannot be read"):
+            probe.predict_to(store, out, overwrite=True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["o.parquet", "store"]
+        assert out.read_text() == "mine"
+
+    def test_a_full_disk_is_one_line(self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        probe = fit_probe(store, "label", level="word", head="ridge")
+
+        def full(fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(predictions.os, "fsync", full)
+        with pytest.raises(RunError, match=r"o\.parquet: cannot be written: no space left on device; see to it"):
+            probe.predict_to(store, tmp_path / "o.parquet")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+    def test_labels_keep_their_type(self, store: Store, tmp_path: Path) -> None:
+        keys = store.polars("word", ["doc_id", "word_index"])
+        for values, kind in (([4, 9], pl.Int64), ([True, False], pl.Boolean), (["a", "b"], pl.String)):
+            labels = keys.with_columns(x=pl.Series([values[n % 2] for n in range(keys.height)]))
+            probe = fit_probe(store, "x", level="word", head="knn", k=1, labels=labels)
+            probe.save(tmp_path / "p", overwrite=True)
+            bertfeat.load_probe(tmp_path / "p").predict_to(store, tmp_path / "o.parquet", overwrite=True)
+            found = pl.read_parquet(tmp_path / "o.parquet")
+            assert found["prediction"].dtype == kind
+            has = store.valid("word", "concat_last4")
+            assert found.filter(has)["prediction"].to_list() == labels.filter(has)["x"].to_list()
+            assert json.loads(json.dumps(probe.summary()))["classes"] == sorted(values)
+
+
+def str_label(doc: int, word: int) -> str:
+    return f"c{(doc + word) % 2}"

@@ -1,0 +1,162 @@
+"""Sweeps: every layer and combination, scored like a fit of its own, as table, JSON and plots."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertfeat import fit_probe, sweep_probes
+from bertfeat.errors import UserError
+from bertfeat.probes.sweepresult import Sweep, SweepRow, check_folder
+from tests.support.probe_stores import Stores, make_stores
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LAYERS = ["layer_03", "layer_04", "layer_05", "layer_06"]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return make_stores(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="module")
+def words(stores: Stores) -> Sweep:
+    return sweep_probes(
+        stores.words_train, "label", level="word", head="linear", dev=stores.words_dev, seeds=2, max_epochs=2, lr=0.01
+    )
+
+
+# Writes a sweep in a process that kills itself before the plots are drawn, or at a step of publishing the folder.
+KILLED = """
+import os, signal, sys
+from bertfeat.probes import sweepresult
+from bertfeat.store import steps
+
+out, at = sys.argv[1:]
+
+
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if at == "plots":
+    sweep.plot_layer_scores = kill
+steps.hook = lambda name: kill() if name == at else None
+row = sweep.SweepRow("layer_03", (3,), 8, "accuracy", 0.75, None, None, None, 0.1, (0.75,))
+sweep.Sweep((row,), {"head": "ridge", "label": "x", "level": "sentence"}).write(out, overwrite=True)
+"""
+
+
+@pytest.mark.parametrize(("at", "score"), [("plots", 0.25), ("folder aside", 0.25), ("folder replaced", 0.75)])
+def test_a_kill_leaves_the_old_sweep_or_the_new_one(tmp_path: Path, at: str, score: float) -> None:
+    out = tmp_path / "sweep"
+    row = SweepRow("layer_03", (3,), 8, "accuracy", 0.25, None, None, None, 0.1, (0.25,))
+    old = Sweep((row,), {"head": "ridge", "label": "x", "level": "sentence"})
+    old.write(out)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(out), at], check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    assert out.exists() == (at != "folder aside")
+    with pytest.raises(UserError, match="a sweep stands there"):
+        check_folder(out, overwrite=False)
+    assert {path.name for path in out.iterdir()} == {"table.csv", "result.json", "plot.png", "plot.svg"}
+    assert json.loads((out / "result.json").read_text())["rows"][0]["score"] == score
+    assert f"accuracy,{score}," in (out / "table.csv").read_text()
+    old.write(out, overwrite=True)
+    assert not (tmp_path / ".sweep.replaced").exists()
+
+
+class TestSweep:
+    def test_layers_combinations_and_mixes(self, words: Sweep) -> None:
+        assert [row.feature for row in words.rows] == [*LAYERS, "concat_last4", "mean_last4", "mix_last4"]
+        assert [row.dim for row in words.rows] == [384] * 4 + [1536, 384, 1536]
+        assert [row.layers for row in words.rows] == [(3,), (4,), (5,), (6,), *[(3, 4, 5, 6)] * 3]
+        mixed = words.rows[-1].mixes
+        assert len(mixed) == 2
+        assert all(sum(mix["weights"]) == pytest.approx(1) for mix in mixed)
+
+    def test_each_row_is_a_fit_of_its_own(self, words: Sweep, stores: Stores) -> None:
+        settings = {"level": "word", "head": "linear", "dev": stores.words_dev, "max_epochs": 2, "lr": 0.01}
+        row = words.rows[1]
+        alone = fit_probe(stores.words_train, "label", feature="layer_04", seeds=2, **settings)
+        values = [trial["dev"]["entity_f1"] for trial in alone.training["trials"]]
+        assert list(row.values) == values
+        assert row.metric == "entity_f1"
+        assert row.score == pytest.approx(np.mean(values))
+        assert row.deviation == pytest.approx(np.std(values, ddof=1))
+        mix = words.rows[-1]
+        alone = fit_probe(stores.words_train, "label", mix="last4", seeds=2, **settings)
+        assert [trial["dev"]["entity_f1"] for trial in alone.training["trials"]] == list(mix.values)
+
+    def test_what_is_written(self, words: Sweep, tmp_path: Path) -> None:
+        words.write(tmp_path / "sweep")
+        names = {path.name for path in (tmp_path / "sweep").iterdir()}
+        assert names == {"table.csv", "result.json", "plot.png", "plot.svg"}
+        with (tmp_path / "sweep" / "table.csv").open(newline="") as file:
+            table = list(csv.DictReader(file))
+        assert [line["feature"] for line in table] == [row.feature for row in words.rows]
+        assert [float(line["score"]) for line in table] == [row.score for row in words.rows]
+        result = json.loads((tmp_path / "sweep" / "result.json").read_text())
+        assert result == words.to_dict()
+        assert result["best"] == max(words.rows, key=lambda row: row.score).feature
+        assert result["dev"] == "words_dev_store"
+        assert result["seeds"] == [0, 1]
+        assert result["held_out"] is None
+        svg = (tmp_path / "sweep" / "plot.svg").read_text()
+        for text in ("entity_f1", "concat_last4", "standard deviation over 2 seeds"):
+            assert text in svg
+        assert (tmp_path / "sweep" / "plot.png").read_bytes().startswith(b"\x89PNG")
+        assert all(row.feature in words.table() for row in words.rows)
+
+    def test_an_older_sweep_is_kept_unless_told(self, words: Sweep, tmp_path: Path) -> None:
+        words.write(tmp_path / "sweep")
+        with pytest.raises(UserError, match="a sweep stands there; choose another --output, or pass --overwrite"):
+            words.write(tmp_path / "sweep")
+        words.write(tmp_path / "sweep", overwrite=True)
+        (tmp_path / "sweep" / "mine.txt").write_text("x")
+        with pytest.raises(UserError, match=r"no sweep \(it has mine\.txt\)"):
+            words.write(tmp_path / "sweep", overwrite=True)
+        with pytest.raises(UserError, match="not a folder"):
+            words.write(tmp_path / "sweep" / "mine.txt")
+
+    def test_a_fifth_of_the_documents_is_held_out(self, stores: Stores) -> None:
+        found = sweep_probes(stores.train, "domain", head="centroid", features=["layer_04", "concat_last4"], seed=3)
+        n_rows = stores.train.n_rows("sentence")
+        assert (found.settings["n_dev"], found.settings["n_train"]) == (round(n_rows / 5), n_rows - round(n_rows / 5))
+        assert found.settings["held_out"] == {"share_of_documents": 0.2, "seed": 3}
+        assert found.settings["seeds"] == []
+        row = found.rows[0]
+        assert row.low is not None
+        assert row.high is not None
+        assert row.low <= row.score <= row.high
+        assert row.deviation is None
+        again = sweep_probes(stores.train, "domain", head="centroid", features=["layer_04", "concat_last4"], seed=3)
+        assert [row.score for row in again.rows] == [row.score for row in found.rows]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"features": ["layer_09"]}, "no feature 'layer_09'"),
+            ({"features": []}, "features is empty"),
+            ({"features": ["mix_last4"]}, "mix_last4: head ridge has no scalar mix"),
+            ({"label": "nothing"}, "no label column 'nothing'"),
+            ({"label": "one"}, "one class alone"),
+            ({"limit": 1}, r"too few labelled documents \(1\) to hold some out for dev; pass --dev"),
+            ({"dev_labels": "x.csv"}, "dev labels without a dev store"),
+            ({"wrong": 1}, "head ridge has no parameter 'wrong'"),
+        ],
+    )
+    def test_what_cannot_be_swept(self, stores: Stores, arguments: dict, message: str) -> None:
+        settings = {"label": "domain", "head": "ridge", **arguments}
+        with pytest.raises(UserError, match=message):
+            sweep_probes(stores.train, **settings)
+
+    def test_a_dev_store_of_other_features(self, stores: Stores) -> None:
+        with pytest.raises(UserError, match="works at level sentence, store words_dev_store holds token, word"):
+            sweep_probes(stores.train, "domain", dev=stores.words_dev)

@@ -1,0 +1,109 @@
+"""What `make test-cpus` rests on: its settings are in force, each variable counts, and no numeric file is left out."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+import torch
+
+from tests.support import cpus
+from tests.support.cpus import (
+    MARKER,
+    ONEDNN_NAMES,
+    OPENBLAS_NAMES,
+    SETTINGS,
+    Setting,
+    features,
+    main,
+    numeric_files,
+    openblas_kernels,
+)
+from tests.support.places import TESTS
+
+pytestmark = pytest.mark.numeric
+
+# Files that compare within a tolerance but need no other processor, by the reason.
+ELSEWHERE = {
+    "times, sizes and pictures": "benchmarks estimation reports factory",
+    "counts and measures of exact numbers": "entities scores evaluation reliability_rows",
+    "whole runs over what other files compute; slow": "cli_search text_context embedding families_extract "
+    "search levels probe_memory pairs pipelines pipelines_search fitting sweeps autoindex words_parity",
+}
+
+
+def onednn_isa(capfd: pytest.CaptureFixture[str]) -> str:
+    """Return the instruction set that oneDNN says it uses."""
+    if not torch.backends.mkldnn.is_available():
+        return ""
+    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON), torch.inference_mode():
+        torch.nn.functional.linear(torch.ones(8, 8).to_mkldnn(), torch.ones(8, 8).to_mkldnn())
+    # It says so once in a process.
+    found = re.search(r"cpu,isa:(.*)", capfd.readouterr().out)
+    return found[1].strip() if found else ""
+
+
+def test_what_the_environment_asks_for_is_in_force(capfd: pytest.CaptureFixture[str]) -> None:
+    kernels, isa = openblas_kernels(), onednn_isa(capfd)
+    level, dispatched = faiss.SIMDConfig.get_level_name(), np._core._multiarray_umath.__cpu_dispatch__
+    on = [name for name in dispatched if name in features()]
+    with capfd.disabled():
+        print(
+            f"\nOpenBLAS {kernels}; NumPy {on}; faiss {level}; torch {torch.backends.cpu.get_cpu_capability()}", end=""
+        )
+        print(f"; oneDNN {isa or '(said before)'}")
+    if wanted := os.environ.get("OPENBLAS_CORETYPE"):
+        assert len(kernels) >= 2
+        for package, kernel in kernels.items():
+            assert kernel in OPENBLAS_NAMES.get(wanted, {wanted}), package
+    if wanted := os.environ.get("ATEN_CPU_CAPABILITY"):
+        assert torch.backends.cpu.get_cpu_capability() == wanted.upper()
+    if (wanted := os.environ.get("ONEDNN_MAX_CPU_ISA")) and isa:
+        assert isa == ONEDNN_NAMES[wanted]
+    if wanted := os.environ.get("FAISS_SIMD_LEVEL"):
+        assert level == wanted
+    assert not {*on} & {*os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()}
+
+
+def test_the_settings_take_every_value() -> None:
+    assert {setting.openblas for setting in SETTINGS} == {"", "Haswell", "SkylakeX", "Zen", "Prescott"}
+    assert {setting.torch for setting in SETTINGS} == {"", "default", "avx2"}
+    assert {setting.onednn for setting in SETTINGS} == {"", "SSE41", "AVX2"}
+    assert SETTINGS[0].variables({*SETTINGS[-1].numpy}) == {}
+    # NumPy warns of what the processor lacks.
+    assert SETTINGS[-1].variables({"X86_V3"})["NPY_DISABLE_CPU_FEATURES"] == "X86_V3"
+
+
+def test_what_a_processor_cannot_run_is_skipped_and_said(monkeypatch, capfd) -> None:
+    monkeypatch.setattr(cpus, "SETTINGS", [Setting("SkylakeX", ("AVX2", "AVX512_SKX"), "SkylakeX")])
+    monkeypatch.setattr(cpus, "features", lambda: {"AVX2"})
+    assert main() == 0
+    assert capfd.readouterr().out == "== SkylakeX: skipped, this processor has no AVX512_SKX\n"
+
+
+def test_a_failure_under_one_setting_is_named(monkeypatch, capfd, tmp_path) -> None:
+    (tmp_path / "test_x.py").write_text(
+        f"import os, pytest\npytestmark = pytest.mark.{MARKER}\n"
+        "def test_x():\n    assert os.environ.get('OPENBLAS_CORETYPE') != 'Prescott'\n"
+    )
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n    {MARKER}\n")
+    monkeypatch.setattr(cpus, "TESTS", tmp_path)
+    monkeypatch.setattr(cpus, "SETTINGS", [Setting("own"), Setting("other", (), "Prescott")])
+    assert main() == 1
+    out = capfd.readouterr()
+    assert out.err == "failed under other\n"
+    assert out.out.count("1 passed") == out.out.count("1 failed") == 1
+
+
+def test_every_file_that_compares_within_a_tolerance_is_numeric_or_named_here() -> None:
+    """A new one runs under every setting, or says here why it need not."""
+    marked = {Path(path).name for path in numeric_files()}
+    within = re.compile(r"assert_allclose|assert_close|\ballclose|pytest\.approx")
+    files = {path.name for path in TESTS.rglob("test_*.py") if within.search(path.read_text("utf-8"))}
+    named = {f"test_{name}.py" for names in ELSEWHERE.values() for name in names.split()}
+    assert files - marked - named == set()
+    assert {"test_transforms.py", "test_parity.py", "test_resume_kill.py"} <= marked

@@ -1,0 +1,59 @@
+"""Every example in a docstring runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import bertfeat
+from tests.support.places import ROOT
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(bertfeat.__path__, "bertfeat.")
+    if module.name != "bertfeat.__main__"
+)
+# The public entry points, each with an example of its own.
+WITH_EXAMPLE = [
+    "ExtractConfig",
+    "build_index",
+    "embed",
+    "extract",
+    "fit_probe",
+    "load_probe",
+    "open_index",
+    "open_store",
+    "sweep_probes",
+]
+
+
+def examples_of(module: str) -> list[doctest.DocTest]:
+    found = doctest.DocTestFinder().find(importlib.import_module(module))
+    return [test for test in found if any(doctest.SKIP not in example.options for example in test.examples)]
+
+
+WITH_DOCTESTS = [module for module in MODULES if examples_of(module)]
+
+
+@pytest.mark.parametrize("module", WITH_DOCTESTS)
+def test_docstrings(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for test in examples_of(module):
+        test.globs["tmp"] = tmp_path
+        said: list[str] = []
+        result = doctest.DocTestRunner().run(test, out=said.append)
+        assert result.attempted > 0
+        assert result.failed == 0, "".join(said)
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLE)
+def test_public_entry_points_have_an_example(name: str) -> None:
+    assert ">>> " in (getattr(bertfeat, name).__doc__ or "")
+
+
+def test_there_are_doctests() -> None:
+    assert len(WITH_DOCTESTS) >= 10

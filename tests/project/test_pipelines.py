@@ -1,0 +1,174 @@
+"""The pipelines on probes: each runs on small real data, and its result is what its parts give."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import polars as pl
+import pytest
+
+import bertfeat
+from tests.support.places import ROOT
+from tests.support.probe_stores import blocks, corpus, write_jsonl
+
+N_SENTENCES = 60
+
+
+def run(name: str, *arguments: str | Path) -> tuple[int, str]:
+    """Run a pipeline as its file is run; return its exit code and what it printed."""
+    path = ROOT / "pipelines" / f"{name}.py"
+    out = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+    ):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as ended:
+            return int(ended.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+def result(folder: Path) -> Any:
+    return json.loads((folder / "result.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train, dev and test of BC5CDR's chemicals and diseases, as a folder of CoNLL files."""
+    folder = tmp_path_factory.mktemp("bc5cdr")
+    sentences = blocks("bc5cdr_test.tsv")
+    cuts = {"train": slice(0, 80), "devel": slice(80, 120), "test": slice(120, 160)}
+    for name, cut in cuts.items():
+        (folder / f"{name}.tsv").write_text("\n\n".join(sentences[cut]) + "\n\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_table7(words: Path, tmp_path: Path) -> None:
+    code, printed = run(
+        "table7", "--corpus", words, "--out", tmp_path, "--head", "linear", "--limit", N_SENTENCES, "--seeds", 2,
+        "--max-epochs", 3,
+    )  # fmt: skip
+    assert code == 0, printed
+    found = result(tmp_path)
+    assert [row["features"] for row in found["rows"]] == [
+        "Embeddings",
+        "Second-to-last hidden",
+        "Last hidden",
+        "Weighted sum of last four",
+        "Concatenated last four",
+        "Weighted sum of all layers",
+    ]
+    assert [row["paper"] for row in found["rows"]] == [91.0, 95.6, 94.9, 95.9, 96.1, 95.5]
+    assert not found["document_context"]
+    for row in found["rows"]:
+        assert row["metric"] == "entity_f1"
+        assert len(row["dev"]["scores"]) == len(row["test"]["scores"]) == 2
+        assert row["dev"]["mean"] == pytest.approx(sum(row["dev"]["scores"]) / 2)
+    mixes = [[len(mix["weights"]) for mix in row["mixes"]] for row in found["rows"]]
+    assert mixes == [[], [], [], [4, 4], [], [6, 6]]
+    table = (tmp_path / "table.md").read_text("utf-8")
+    assert table.splitlines()[0] == "| features | dev | test | paper (CoNLL-2003 dev) |"
+    assert len(table.splitlines()) == 8
+    assert table in printed
+    stores = {name: bertfeat.open_store(tmp_path / "features" / name) for name in ("train", "dev", "test")}
+    assert {name: store.n_rows("word") for name, store in stores.items()} == found["n_words"]
+    assert stores["train"].polars("word", ["doc_id"])["doc_id"].n_unique() == N_SENTENCES
+    # One row again, by its parts.
+    probe = bertfeat.fit_probe(
+        stores["train"], "label", level="word", feature="layer_06", head="linear", dev=stores["dev"], seed=1,
+        max_epochs=3,
+    )  # fmt: skip
+    score = probe.score(stores["test"], bootstrap=False).scores.value("entity_f1")
+    assert found["rows"][2]["test"]["scores"][1] == pytest.approx(100 * score)
+
+
+def test_table7_turns_document_context_on_where_documents_are_marked(tmp_path: Path) -> None:
+    sentences = blocks("ud_ewt_test.conllu")
+    assert any("# newdoc" in sentence for sentence in sentences[:20])
+    # Cut within a document; the second part is marked as one of its own.
+    texts = {"train": "\n\n".join(sentences[:20]), "dev": "# newdoc id = second\n" + "\n\n".join(sentences[20:40])}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.conllu").write_text(text + "\n\n", encoding="utf-8")
+    code, printed = run(
+        "table7", "--corpus", tmp_path, "--label", "upos", "--out", tmp_path / "out", "--head", "linear",
+        "--seeds", 1, "--max-epochs", 2,
+    )  # fmt: skip
+    assert code == 0, printed
+    found = result(tmp_path / "out")
+    assert found["document_context"]
+    assert {row["metric"] for row in found["rows"]} == {"accuracy"}
+    assert bertfeat.open_store(tmp_path / "out" / "features" / "dev").metadata["document_context"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no train and no dev file"),
+        (["--train", "train.tsv"], "no dev file"),
+        (["--corpus", ".", "--dev", "devel.tsv"], "--corpus names the folder of all files"),
+    ],
+)
+def test_table7_says_which_files_it_misses(
+    words: Path, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(words)
+    code, printed = run("table7", *arguments, "--out", tmp_path / "out")
+    assert code == 2
+    assert message in " ".join(printed.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_sentence_classifier(tmp_path: Path) -> None:
+    rows = [row for row in corpus(0, 40) if row["text"] != " "]
+    path = write_jsonl(tmp_path / "train.jsonl", rows)
+    code, printed = run("sentence_classifier", "--corpus", path, "--label", "domain", "--out", tmp_path / "out")
+    assert code == 0, printed
+    found = result(tmp_path / "out")
+    n_rows = found["n_rows"]
+    assert sum(n_rows.values()) == len(rows)
+    assert n_rows["test"] == len(rows) // 5
+    assert found["training"]["fit_report"]["C"] in [0.01, 0.1, 1.0, 10.0]
+    # Medical abstracts, tweets and Python proposals are not hard to tell apart.
+    assert found["score"]["accuracy"] > 0.9
+    assert {path.name for path in (tmp_path / "out").glob("confusion.*")} == {"confusion.png", "confusion.svg"}
+    predictions = pl.read_parquet(tmp_path / "out" / "predictions.parquet")
+    test = bertfeat.open_store(tmp_path / "out" / "features" / "test")
+    truth = test.polars("sentence", ["domain"])["domain"]
+    assert (predictions["prediction"] == truth).mean() == pytest.approx(found["score"]["accuracy"])
+    again = bertfeat.load_probe(tmp_path / "out" / "probe").predict(test)
+    assert again.equals(predictions)
+
+
+def test_sentence_classifier_names_the_columns(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "train.jsonl", corpus(0, 10))
+    code, printed = run("sentence_classifier", "--corpus", path, "--label", "topic", "--out", tmp_path / "out")
+    assert code == 2
+    assert "no column 'topic'; columns are id, text, domain" in " ".join(printed.split())
+
+
+def test_layer_sweep(words: Path, tmp_path: Path) -> None:
+    code, printed = run(
+        "layer_sweep", "--corpus", words / "train.tsv", "--dev", words / "devel.tsv", "--format", "conll",
+        "--head", "ridge", "--out", tmp_path,
+    )  # fmt: skip
+    assert code == 0, printed
+    found = result(tmp_path)["sweep"]
+    names = [row["feature"] for row in found["rows"]]
+    assert names[:7] == [f"layer_{layer:02d}" for layer in range(7)]
+    assert {"concat_last4", "mean_last4"} <= set(names)
+    assert {path.name for path in (tmp_path / "sweep").iterdir()} == {
+        "table.csv", "plot.png", "plot.svg", "result.json",
+    }  # fmt: skip
+    csv = pl.read_csv(tmp_path / "sweep" / "table.csv")
+    assert csv["feature"].to_list() == names
+    assert found["best"] in printed

@@ -1,0 +1,181 @@
+"""Other systems: what only Linux has is not needed, macOS is written to the drive, and Windows is refused clearly."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertfeat.store import files, plain
+from bertfeat.store.pages import Runs
+from tests.support.places import ROOT
+
+# Names that Python has on Linux, and not (or not in every version) on macOS.
+LINUX_ONLY = {
+    "os": "sched_getaffinity sched_setaffinity sched_getscheduler sched_setscheduler sched_getparam sched_setparam "
+    "posix_fadvise posix_fallocate preadv pwritev copy_file_range splice memfd_create eventfd eventfd_read "
+    "eventfd_write pidfd_open fdatasync pipe2 getrandom getxattr setxattr listxattr removexattr getresuid getresgid "
+    "setresuid setresgid unshare setns O_DIRECT O_TMPFILE O_PATH O_NOATIME O_RSYNC O_LARGEFILE POSIX_FADV_SEQUENTIAL "
+    "POSIX_FADV_WILLNEED POSIX_FADV_DONTNEED SCHED_BATCH SCHED_IDLE RWF_NOWAIT RWF_HIPRI RWF_DSYNC RWF_APPEND",
+    "fcntl": "F_OFD_GETLK F_OFD_SETLK F_OFD_SETLKW F_SETPIPE_SZ F_GETPIPE_SZ F_ADD_SEALS F_GET_SEALS F_NOTIFY "
+    "F_SETLEASE F_GETLEASE F_SETSIG F_GETSIG",
+    "resource": "prlimit RUSAGE_THREAD RLIMIT_RTPRIO RLIMIT_RTTIME RLIMIT_SIGPENDING RLIMIT_MSGQUEUE RLIMIT_NICE",
+    "signal": "SIGPOLL SIGPWR SIGSTKFLT SIGRTMIN SIGRTMAX SIGCLD sigtimedwait sigwaitinfo pidfd_send_signal",
+    "select": "epoll",
+    "socket": "AF_NETLINK AF_ALG AF_VSOCK SOCK_CLOEXEC SOCK_NONBLOCK TCP_USER_TIMEOUT TCP_KEEPIDLE",
+    "time": "CLOCK_BOOTTIME CLOCK_TAI",
+    "mmap": "MAP_POPULATE MAP_STACK MADV_HUGEPAGE MADV_POPULATE_READ MADV_DONTFORK",
+}
+# Removes these names, and hides /proc and /sys from all but installed packages, which go by the platform; in a fresh
+# interpreter before anything else is imported.
+ELSEWHERE = f"""
+import importlib, os, pkgutil, sys
+for module, names in {LINUX_ONLY!r}.items():
+    module = importlib.import_module(module)
+    for name in names.split():
+        module.__dict__.pop(name, None)
+
+def hide(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir") and str(arguments[0]).startswith(("/proc/", "/sys/")):
+        frame = sys._getframe(1)
+        while frame.f_globals.get("__name__", "").partition(".")[0] in ("pathlib", "os"):
+            frame = frame.f_back
+        if "site-packages" not in frame.f_code.co_filename:
+            raise FileNotFoundError(2, "hidden", arguments[0])
+
+sys.addaudithook(hide)
+link = os.readlink
+def readlink(path, **options):
+    if str(path).startswith("/proc/"):
+        raise FileNotFoundError(2, "hidden", path)
+    return link(path, **options)
+os.readlink = readlink
+"""
+
+
+def run_elsewhere(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE + code], capture_output=True, text=True, timeout=300, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_only_linux_has_is_really_gone() -> None:
+    code = """
+assert not hasattr(os, "sched_getaffinity") and not hasattr(os, "preadv")
+try:
+    open("/proc/meminfo")
+except FileNotFoundError:
+    print("hidden")
+"""
+    assert run_elsewhere(code) == "hidden\n"
+
+
+def test_imports_an_extraction_and_an_index_need_nothing_that_only_linux_has(tmp_path: Path, tiny_folder: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("the bank of the river\na boat\n")
+    code = f"""
+import bertfeat
+names = [found.name for found in pkgutil.walk_packages(bertfeat.__path__, "bertfeat.") if "__main__" not in found.name]
+for name in names:
+    importlib.import_module(name)
+assert len(names) > 50
+for path in sorted(__import__("pathlib").Path("pipelines").glob("*.py")):
+    importlib.import_module("pipelines." + path.stem)
+
+from bertfeat.memory import free_memory
+from bertfeat.store import objectlock
+place = {str(tmp_path)!r}
+corpus, model = place + "/corpus.txt", {str(tiny_folder)!r}
+store = bertfeat.extract(corpus, place + "/s", levels=["token", "sentence"], layers="-1", model=model)
+assert store.numpy("token", store.columns("token")[-1]).any() and store.take("sentence", "layer_03", [1, 0]).any()
+assert bertfeat.verify(place + "/s").is_good
+assert free_memory() > 0 and objectlock.is_running(objectlock.this_process())
+index = bertfeat.build_index(store, place + "/x", level="sentence", feature="layer_03")
+print(index.search(store.take("sentence", "layer_03", [1]), k=1)["text"][0])
+"""
+    assert run_elsewhere(code) == "a boat\n"
+
+
+def test_names_that_only_linux_has_are_only_asked_for() -> None:
+    """Such a name must go through `getattr` or `hasattr`, which the test above can see to."""
+    used = []
+    for folder in ("bertfeat", "pipelines", "examples", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    module = node.value.id
+                    if node.attr in LINUX_ONLY.get(module, "").split():
+                        used.append(f"{path}:{node.lineno}: {module}.{node.attr}")
+    assert used == []
+
+
+@pytest.mark.parametrize("has_preadv", [True, False])
+def test_reads_of_any_length_are_cut_to_what_a_system_takes(tmp_path, monkeypatch, has_preadv) -> None:
+    values = np.arange(5000, dtype=np.float32).reshape(1000, 5)
+    (tmp_path / "f").write_bytes(b"head" + values.tobytes())
+    runs = Runs(row_bytes=20, starts=np.array([0]), offsets=np.array([4]), n_bytes=values.nbytes)
+    monkeypatch.setattr(plain, "_MAX_READ_BYTES", 999)
+    if not has_preadv:
+        monkeypatch.delattr(os, "preadv")
+    out, rows = np.empty((900, 5), np.float32), np.array([7, 8, 9, 500, 900])
+    with (tmp_path / "f").open("rb") as file:
+        plain.read_rows(file.fileno(), runs, 50, 0, out)
+        np.testing.assert_array_equal(out, values[50:950])
+        plain.take_rows(file.fileno(), runs, rows, 0, out[:5])
+        np.testing.assert_array_equal(out[:5], values[rows])
+        short = Runs(row_bytes=20, starts=np.array([0]), offsets=np.array([8]), n_bytes=values.nbytes)
+        with pytest.raises(OSError, match="the file ends at byte"):
+            plain.read_rows(file.fileno(), short, 900, 0, out[:100])
+
+
+@pytest.mark.parametrize(("command", "syncs"), [(None, 1), (fcntl.F_GETFD, 0), (10_051, 1)])
+def test_a_file_is_synced_by_what_the_system_offers(tmp_path, monkeypatch, command, syncs) -> None:
+    """Linux has no F_FULLFSYNC; a command that it knows stands for one that works, and one it refuses for none."""
+    asked = []
+    monkeypatch.setattr(os, "fsync", asked.append)
+    if command is not None:
+        monkeypatch.setattr(fcntl, "F_FULLFSYNC", command, raising=False)
+    with (tmp_path / "f").open("wb") as file:
+        files.sync_fd(file.fileno())
+        assert asked == [file.fileno()] * syncs
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        files.sync_fd(10_000)
+
+
+def test_windows_is_refused_with_what_to_do_instead() -> None:
+    code = "import sys; sys.platform = 'win32'; import bertfeat"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    last = "ImportError: bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)"
+    assert done.stderr.splitlines()[-1] == last
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_refuses_to_mix_two_pythons(tmp_path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    other = tmp_path / ".venv" / "bin" / "python"
+    other.write_text("#!/bin/sh\necho 3.10\n")
+    other.chmod(0o755)
+
+    def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        # The suite itself may run under make, whose settings are none of this one's.
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTHON"))}
+        command = ["make", "-C", str(tmp_path), "--dry-run", *arguments]
+        return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60, check=False)
+
+    refused = dry_run("test", f"PYTHON={sys.executable}")
+    asked = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert refused.returncode == 2
+    assert f".venv has Python 3.10, and PYTHON={sys.executable} is {asked}; run `make clean` first" in refused.stderr
+    for arguments in (["clean", f"PYTHON={sys.executable}"], ["help", "PYTHON=none"], ["help"]):
+        assert dry_run(*arguments).returncode == 0

@@ -1,0 +1,310 @@
+"""Tables that read back and plots that are well formed, the same each time, and written whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertfeat.errors import RunError, UserError
+from bertfeat.probes.predictions import write_frames
+from bertfeat.reports.placing import spread
+from bertfeat.reports.plots import LayerScores, ScoreBar, plot_confusion, plot_layer_scores, plot_points
+from bertfeat.reports.reportfiles import write_whole
+from bertfeat.reports.tables import markdown_table, text_table, write_csv
+
+SVG = "{http://www.w3.org/2000/svg}"
+SWEEP = LayerScores(
+    metric="entity F1",
+    layers={0: ScoreBar.of(0.42, 0.01), 1: ScoreBar(0.6, 0.61, 0.63), 2: ScoreBar(0.7), 12: ScoreBar.of(0.8, None)},
+    combinations={"concat_last4": ScoreBar.of(0.82, 0.004), "mix of $all$ layers": ScoreBar(0.821)},
+    bars="standard deviation over 5 seeds",
+    title="BC5CDR <dev> & more",
+)
+
+
+def texts_of(svg: Path) -> str:
+    """Return all that is written in a plot: its texts are drawn as shapes, each with its words in a comment."""
+    parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
+    root = ElementTree.parse(svg, parser).getroot()
+    assert root.tag == SVG + "svg"
+    assert len(list(root.iter(SVG + "path"))) > 5
+    return "\n".join(node.text or "" for node in root.iter() if node.tag is ElementTree.Comment)
+
+
+def size_of(png: Path) -> tuple[int, int]:
+    data = png.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert data[-8:-4] == b"IEND"
+    return struct.unpack(">II", data[16:24])
+
+
+def blue_pixels(png: Path) -> int:
+    """Return how many pixels have exactly the colour of single layers."""
+    from matplotlib.image import imread
+
+    pixels = np.round(imread(png)[:, :, :3] * 255).astype(int)
+    return int((pixels == (0x00, 0x72, 0xB2)).all(axis=2).sum())
+
+
+def test_text_table_lines_up() -> None:
+    rows = [["layer_12", 0.91234, 768], ["概念", None, np.int64(3072)], ["a\n\x1b[31m", np.float32(0.5), 1]]
+    assert text_table(["feature", "F1", "dim"], rows).splitlines() == [
+        "feature       F1   dim",
+        "--------  ------  ----",
+        "layer_12  0.9123   768",
+        "概念           -  3072",
+        "a \ufffd[31m   0.5000     1",
+    ]
+    assert text_table(["a", "b"], []) == "a  b\n-  -"
+    spans = text_table(["head", "score"], [["svm", "0.91 ± 0.01"], ["bilstm", "±0.2"]])
+    assert spans.splitlines()[-1] == "bilstm         ±0.2"
+
+
+def test_markdown_table_escapes() -> None:
+    table = markdown_table(["label", "n", "x"], [["a|b", 3, True], ["*x*\n<b>", 10, None]])
+    assert table.splitlines() == [
+        "| label | n | x |",
+        "|---|---:|---|",
+        "| a\\|b | 3 | True |",
+        "| \\*x\\* \\<b> | 10 | - |",
+    ]
+
+
+CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(CELL, st.floats(allow_nan=False), st.none() | st.integers(-9, 9)), max_size=5))
+def test_csv_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float, int | None]]) -> None:
+    path = tmp_path_factory.getbasetemp() / "round trip.csv"
+    headers = ['label, with "quotes"', "score", "n\r"]
+    assert write_csv(path, headers, rows) == path
+    with path.open(newline="", encoding="utf-8") as file:
+        found = list(csv.reader(file))
+    assert found[0] == headers
+    assert [(text, float(score), n) for text, score, n in found[1:]] == [
+        (text, score, "" if n is None else str(n)) for text, score, n in rows
+    ]
+
+
+def test_csv_is_plain(tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv", ["a", "b"], [[np.float64(0.1), None], [np.int32(3), "x,y"]])
+    assert (tmp_path / "t.csv").read_bytes() == b'a,b\n0.1,\n3,"x,y"\n'
+
+
+@pytest.mark.parametrize("table", [text_table, markdown_table, lambda *args: write_csv("never.csv", *args)])
+def test_a_row_of_another_length_is_a_mistake(table: Any) -> None:
+    with pytest.raises(ValueError, match="a row of 1 cells in a table of 2 columns"):
+        table(["a", "b"], [[1, 2], [1]])
+    assert not Path("never.csv").exists()
+
+
+@pytest.mark.parametrize("kind", ["report", "predictions"])
+def test_a_file_is_synced_and_then_the_folder_that_holds_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = tmp_path / "f.parquet"
+    synced: list[tuple[bool, bool]] = []
+
+    def fsync(fd: int) -> None:
+        synced.append((os.path.samestat(os.fstat(fd), tmp_path.stat()), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if kind == "report":
+        write_whole(path, b"new")
+    else:
+        frame = pl.DataFrame({"prediction": ["a", None]})
+        write_frames(iter([frame]), dict(frame.schema), path)
+    assert synced == [(False, False), (True, True)], "a rename that is not synced is lost with the power"
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_whole(tmp_path / "t.csv", b"old")
+
+    def refuse(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises(RunError, match=r"t\.csv: cannot be written: no space left on device"):
+            write_csv(path, ["a"], [[1]])
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(UserError, match="nowhere: no such folder; create it first"):
+        write_csv(tmp_path / "nowhere" / "t.csv", ["a"], [])
+    with pytest.raises(UserError, match="is a folder; choose another name"):
+        write_csv(tmp_path, ["a"], [])
+
+
+def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
+    png, svg = plot_layer_scores(SWEEP, tmp_path / "plot.v1")
+    assert (png, svg) == (tmp_path / "plot.v1.png", tmp_path / "plot.v1.svg")
+    width, height = size_of(png)
+    assert 900 < width < 1600
+    assert 500 < height < 1200
+    assert blue_pixels(png) > 500
+    written = texts_of(svg)
+    for text in (
+        "entity F1",
+        "layer (0: embeddings)",
+        "concat_last4  0.820",
+        "mix of $all$ layers  0.821",
+        "bars: standard deviation over 5 seeds",
+    ):
+        assert text in written
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plot.v1.png", "plot.v1.svg"]
+
+
+def test_layers_or_combinations_may_stand_alone(tmp_path: Path) -> None:
+    many = {i: ScoreBar(0.5 + i / 100) for i in range(25)}
+    _, svg = plot_layer_scores(LayerScores("accuracy", many), tmp_path / "layers")
+    assert "concat" not in texts_of(svg)
+    png, svg = plot_layer_scores(LayerScores("accuracy", {}, {"mean_last4": ScoreBar.of(0.5, 0.1)}), tmp_path / "none")
+    assert "mean_last4  0.500" in texts_of(svg)
+    assert "layer" not in texts_of(svg)
+    assert blue_pixels(png) == 0
+    taller = LayerScores("accuracy", {}, {f"feature {i}": ScoreBar(0.5) for i in range(30)})
+    assert size_of(plot_layer_scores(taller, tmp_path / "tall")[0])[1] > size_of(png)[1]
+
+
+def test_a_confusion_matrix_as_png_and_svg(tmp_path: Path) -> None:
+    labels = ["NOUN", "PRP$", "$", "B-$x$"]
+    matrix = np.diag([10, 217, 3, 0]) + np.eye(4, k=1, dtype=int) * 44
+    png, svg = plot_confusion(labels, matrix, tmp_path / "confusion")
+    written = texts_of(svg).splitlines()
+    assert {"predicted", "true", "217", "44", *labels} <= {text.strip() for text in written}
+    assert size_of(png)[0] > 400
+    assert max(size_of(png)) < 1200
+
+
+def test_a_large_confusion_matrix_names_some_of_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertfeat.reports.plots._MAX_NAMED", 10)
+    labels = [f"class {i:03}" for i in range(25)]
+    written = texts_of(plot_confusion(labels, np.full((25, 25), 7), tmp_path / "large")[1])
+    assert [label for label in labels if label in written] == labels[::3]
+    assert " 7 " not in written, "the numbers of many labels would be too small to read"
+
+
+def test_points_as_png_and_svg(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    points = random.normal(size=(60, 2))
+    groups = ["river", "money", "中文"] * 20
+    labels = ["", "a bank of sand", *[""] * 58]
+    png, svg = plot_points(points, groups, labels, tmp_path / "senses", title="bank", axis_names=("PC 1", "PC 2"))
+    written = texts_of(svg)
+    for text in ("river (20)", "money (20)", "中文 (20)", "a bank of sand", "bank", "PC 1", "PC 2"):
+        assert text in written
+    assert blue_pixels(png) > 100
+    bare = texts_of(plot_points(points, [1] * 60, None, tmp_path / "bare")[1])
+    assert "1 (60)" in bare
+    assert "bank" not in bare
+
+
+def test_labels_that_would_cover_one_another_are_left_out(tmp_path: Path) -> None:
+    points = [[0, 0], [1, 1], *[[0.5, 0.5]] * 20]
+    labels = ["", "", *(f"label {i:02}" for i in range(20))]
+    written = texts_of(plot_points(points, ["g"] * 22, labels, tmp_path / "crowd")[1])
+    assert sum(label in written for label in labels[2:]) == 4, "one on each side of the point"
+
+
+def test_the_same_plot_gives_the_same_svg_whatever_the_users_style(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import matplotlib
+
+    points, groups = np.arange(12.0).reshape(6, 2), list("aabbcc")
+    found = []
+    for name in ("one", "two"):
+        if name == "two":
+            monkeypatch.setitem(matplotlib.rcParams, "font.size", 31.0)
+            monkeypatch.setitem(matplotlib.rcParams, "svg.hashsalt", "other")
+            monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+        (tmp_path / name).mkdir()
+        plot_layer_scores(SWEEP, tmp_path / name / "layers")
+        plot_confusion(["a", "b"], [[1, 2], [3, 4]], tmp_path / name / "confusion")
+        plot_points(points, groups, list("uvwxyz"), tmp_path / name / "points")
+        found.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert len(found[0]) == 6
+    assert found[0] == found[1]
+    assert b"<dc:date>" not in found[0]["layers.svg"]
+    assert matplotlib.rcParams["font.size"] == 31.0, "the user's settings are left as they were"
+
+
+def test_plots_are_the_same_in_another_process_and_need_no_pyplot(tmp_path: Path) -> None:
+    script = """
+import sys
+from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
+assert "matplotlib" not in sys.modules
+layers = {i: ScoreBar.of(i / 10, 0.01) for i in range(4)}
+plot_layer_scores(LayerScores("accuracy", layers, {"x": ScoreBar(0.2), "y": ScoreBar(0.21)}), sys.argv[1])
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", script, str(tmp_path / seed)]
+        subprocess.run(command, check=True, env=environment, timeout=120)
+    assert (tmp_path / "1.svg").read_bytes() == (tmp_path / "2.svg").read_bytes()
+    assert (tmp_path / "1.png").read_bytes() == (tmp_path / "2.png").read_bytes()
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"plots need matplotlib, .*; pip install 'bertfeat\[probes\]'"):
+        plot_layer_scores(SWEEP, tmp_path / "plot")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda stem: plot_layer_scores(LayerScores("F1", {}), stem), "no scores to draw"),
+        (
+            lambda stem: plot_layer_scores(LayerScores("F1", {3: ScoreBar(np.nan)}), stem),
+            "the score of 3 is .*not fini",
+        ),
+        (lambda stem: plot_confusion(["a"], [[1, 2]], stem), r"shape \(1, 2\) does not go with 1 labels"),
+        (lambda stem: plot_confusion([], [], stem), "does not go with 0 labels"),
+        (lambda stem: plot_points([[1, 2, 3]], ["a"], None, stem), r"points have shape \(1, 3\)"),
+        (lambda stem: plot_points(np.zeros((0, 2)), [], None, stem), r"points have shape \(0, 2\)"),
+        (lambda stem: plot_points([[1, 2], [np.inf, 0]], ["a", "b"], None, stem), "point 1 is not finite"),
+        (lambda stem: plot_points([[1, 2]], ["a", "b"], None, stem), "2 groups do not go with 1 points"),
+        (lambda stem: plot_points([[1, 2]], ["a"], [], stem), "0 labels do not go with 1 points"),
+        (lambda stem: plot_points(np.zeros((57, 2)), range(57), None, stem), "57 groups are more than the 56"),
+        (lambda stem: plot_confusion(["a"], [[1]], stem.parent / "nowhere" / "x"), "nowhere: no such folder"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path, draw: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        draw(tmp_path / "plot")
+    assert list(tmp_path.iterdir()) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8).map(sorted))
+def test_labels_are_moved_apart_and_no_further_than_needed(heights: list[float]) -> None:
+    gap = 0.1
+    placed = spread(heights, gap)
+    assert all(b - a >= gap - 1e-9 for a, b in itertools.pairwise(placed))
+    assert placed[0] >= -1e-9
+    assert placed[-1] <= 1 + 1e-9
+    if all(b - a >= gap for a, b in itertools.pairwise(heights)):
+        assert placed == pytest.approx(heights)
+
+
+def test_labels_at_one_height_stand_around_it() -> None:
+    assert spread([0.5, 0.5, 0.5], 0.1) == pytest.approx([0.4, 0.5, 0.6])
+    assert spread([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
+    assert spread([0.0, 0.02], 0.1) == pytest.approx([0.0, 0.1])

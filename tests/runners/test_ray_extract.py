@@ -1,0 +1,153 @@
+"""Real extractions on Ray: the bytes of a local run, and the same again after actors or the driver were killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bertfeat.extraction.run import extract
+from bertfeat.store import verify
+from tests.support.cli_runs import flags, three_shards
+from tests.support.drill import orphans, result_files, write_corpus
+from tests.support.families import build_model
+from tests.support.ray_runs import Cluster, actors_under, cluster
+from tests.support.ray_stops import prepare
+from tests.support.runner_fakes import is_alive, wait_until
+
+BERTFEAT = [sys.executable, "-m", "bertfeat", "extract"]
+STOPPING = [sys.executable, "-m", "tests.support.ray_stops", "extract"]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    model = build_model("bert", folder / "model", num_hidden_layers=2)
+    made = three_shards(folder, model)
+    return made | {"inputs": str(write_corpus(folder / "corpus.jsonl", 60, bad_every=9)), "bad_rows": "quarantine"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, settings):
+    store = extract(output=tmp_path_factory.mktemp("whole") / "s", **settings)
+    assert len(store.plan.shards) > 5
+    return result_files(store.path)
+
+
+def check(root: Path, whole: dict[str, bytes]) -> None:
+    assert result_files(root) == whole
+    assert orphans(root) == []
+    assert verify(root).is_good
+
+
+def test_a_run_on_ray_started_here_gives_the_bytes_of_a_local_run(tmp_path, settings, whole):
+    command = [*BERTFEAT, *flags(settings), "-o", str(tmp_path / "s"), "--runner=ray", "--workers=1", "-v"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "; 1 actor on Ray\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.startswith(f"{tmp_path / 's'}: ")
+    assert done.stdout.count("\n") == 1
+    check(tmp_path / "s", whole)
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory):
+    with cluster(tmp_path_factory.mktemp("ray")) as started:
+        yield started
+
+
+def on(ray: Cluster, settings: dict[str, Any], root: Path, *more: str) -> list[str]:
+    """Return the flags of a run on a cluster."""
+    return [*flags(settings), f"-o{root}", "--runner=ray", f"--ray-address={ray.address}", "--workers=2", *more]
+
+
+def stopped(pid: Path) -> int:
+    """Wait for the worker that stops; return its process id."""
+    wait_until(pid.exists, 120)
+    return int(pid.read_text())
+
+
+@pytest.mark.ray
+def test_local_workers_and_actors_give_the_same_bytes_and_manifest(tmp_path, settings, whole, ray: Cluster):
+    extract(output=tmp_path / "local", **settings, workers=2)
+    check(tmp_path / "local", whole)
+    for name, address in (("driver", ray.address), ("client", ray.client_address)):
+        driver = ray.start([*BERTFEAT, *on(ray, settings, tmp_path / name, f"--ray-address={address}")])
+        _, errors = driver.communicate(timeout=150)
+        assert driver.returncode == 0, errors
+        check(tmp_path / name, whole)
+
+
+@pytest.mark.ray
+def test_a_finished_store_needs_no_ray_and_another_plan_is_refused(tmp_path, settings, whole, ray: Cluster):
+    root = tmp_path / "s"
+    extract(output=root, **settings)
+    again = ray.start([*BERTFEAT, *on(ray, settings, root)])
+    assert "already complete; nothing to do" in again.communicate(timeout=60)[0]
+    other = ray.start([*BERTFEAT, *on(ray, settings, root, "--store-dtype=float32")])
+    assert "store_dtype" in other.communicate(timeout=60)[1]
+    assert other.returncode == 2
+    check(root, whole)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("step", ["part.written", "receipt.written"])
+def test_an_actor_that_is_killed_in_the_middle_of_a_shard_is_replaced(tmp_path, settings, whole, ray: Cluster, step):
+    pid = prepare(tmp_path, step)
+    driver = ray.start([*STOPPING, *on(ray, settings, tmp_path / "s")])
+    os.kill(stopped(pid), signal.SIGKILL)
+    _, errors = driver.communicate(timeout=150)
+    assert driver.returncode == 0, errors
+    check(tmp_path / "s", whole)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("runner", ["local", "ray"])
+def test_a_driver_that_is_killed_leaves_a_store_that_a_rerun_finishes(tmp_path, settings, whole, ray: Cluster, runner):
+    """Its actors end with it: none of them writes into the store that the rerun holds."""
+    root, pid = tmp_path / "s", prepare(tmp_path, "part.synced")
+    driver = ray.start([*STOPPING, *on(ray, settings, root)])
+    actors = {stopped(pid), *ray.actors()}
+    driver.kill()
+    driver.communicate()
+    wait_until(lambda: not any(map(is_alive, actors)), 30)
+    assert result_files(root).items() <= whole.items()
+    assert len(list((root / "_bertfeat" / "tmp").glob("run-*"))) == 1
+    assert len(list((root / "_bertfeat" / "receipts").iterdir())) >= 2
+    if runner == "ray":
+        rerun = ray.start([*BERTFEAT, *on(ray, settings, root)])
+        _, errors = rerun.communicate(timeout=150)
+        assert rerun.returncode == 0, errors
+    else:
+        extract(output=root, **settings)
+    check(root, whole)
+
+
+@pytest.mark.ray
+def test_a_killed_driver_takes_the_actors_of_the_ray_that_it_started_along(tmp_path, settings, whole):
+    root = tmp_path / "s"
+    started = [*BERTFEAT, *flags(settings), f"-o{root}", "--runner=ray", "--workers=2"]
+    driver = subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    receipts = root / "_bertfeat" / "receipts"
+    wait_until(lambda: receipts.is_dir() and len(list(receipts.glob("*.json"))) >= 1, 120)
+    helpers = psutil.Process(driver.pid).children(recursive=True)
+    actors = actors_under(driver.pid)
+    assert len(actors) == 2
+    driver.kill()
+    driver.wait()
+    extract(output=root, **settings)
+    check(root, whole)
+    wait_until(lambda: not any(map(is_alive, actors)), 30)
+    check(root, whole)
+    # Ray's agents outlive it for a minute and more; they run nothing of ours.
+    for helper in helpers:
+        with contextlib.suppress(psutil.Error):
+            helper.kill()

@@ -1,0 +1,518 @@
+"""Searching: queries become the vectors of the store, hits lead back to its rows, and filters keep their word."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bertfeat
+from bertfeat.ann.description import IndexDescription
+from bertfeat.ann.indexfolder import digest_file, read_description, write_description
+from bertfeat.ann.indexloading import load_index
+from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.config import Level
+from bertfeat.errors import InputError, UserError
+from bertfeat.search.filters import condition_mask
+from bertfeat.search.hitrows import HitRows
+from bertfeat.search.index import Index
+from bertfeat.search.qrels import read_qrels
+from bertfeat.search.quality import evaluate_index, evaluate_retrieval
+from bertfeat.search.queryfiles import QueryFile
+from bertfeat.store.reader import Store
+from tests.support.index_stores import N_PEPS, SENSES, documents, known_store, shared_store, tiny_store, write_jsonl
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+FEATURE = "layer_06"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return shared_store(tmp_path_factory, "base")
+
+
+@pytest.fixture(scope="module")
+def built(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An index of each level; not to be changed."""
+    folder = tmp_path_factory.mktemp("indexes")
+    for level in Level:
+        bertfeat.build_index(store, folder / level, level=level, feature=FEATURE, threads=1).close()
+    return {level: folder / level for level in Level}
+
+
+@pytest.fixture(scope="module")
+def sentences(built: dict[str, Path]) -> Iterator[Index]:
+    with bertfeat.open_index(built["sentence"]) as index:
+        yield index
+
+
+@pytest.fixture(scope="module")
+def words(built: dict[str, Path]) -> Iterator[Index]:
+    with bertfeat.open_index(built["word"]) as index:
+        yield index
+
+
+class TestQueries:
+    def test_a_text_of_the_store_finds_itself(self, sentences: Index) -> None:
+        rows = documents()[::7]
+        found = sentences.search([row["text"] for row in rows], 1)
+        assert found.columns == ["query", "rank", "score", "doc_id", "text"]
+        assert found["doc_id"].to_list() == [row["id"] for row in rows]
+        np.testing.assert_allclose(found["score"].to_numpy(), 1, atol=1e-3)
+
+    def test_texts_become_the_vectors_of_the_store(self, sentences: Index, store: Store) -> None:
+        encoded = sentences.encode([row["text"] for row in documents()])
+        stored = store.numpy("sentence", FEATURE)
+        assert encoded.vectors.dtype == stored.dtype == np.float16
+        np.testing.assert_allclose(encoded.vectors.astype(np.float32), stored.astype(np.float32), atol=2e-3)
+
+    @pytest.mark.parametrize("level", ["word", "token"])
+    def test_every_marked_word_becomes_its_row(self, built: dict[str, Path], store: Store, level: str) -> None:
+        frame = store.polars(level).filter(pl.col("doc_id") == "d001")
+        text = documents()[1]["text"]
+        if level == "token":
+            frame = frame.filter(~pl.col("is_special"))
+        spans = list(zip(frame["char_start"], frame["char_end"], strict=True))
+        queries = [f"{text[:start]}[{text[start:end]}]{text[end:]}" for start, end in spans]
+        with bertfeat.open_index(built[level]) as index:
+            encoded = index.encode(queries)
+            found = index.search(encoded, 1, columns=["doc_id", f"{level}_index"])
+        assert list(encoded.surfaces) == frame[level].to_list()
+        np.testing.assert_allclose(
+            encoded.vectors.astype(np.float32), frame[FEATURE].to_numpy().astype(np.float32), atol=2e-3
+        )
+        assert found["doc_id"].to_list() == ["d001"] * len(queries)
+        assert found[f"{level}_index"].to_list() == frame[f"{level}_index"].to_list()
+
+    def test_words_are_found_in_the_sense_that_they_have(self, words: Index) -> None:
+        sense_of = {row["id"]: row["label"] for row in documents()}
+        for query, sense in [
+            ("We had a picnic on the [bank] of the lake", "river"),
+            ("She opened an account at the [bank]", "money"),
+            ("The trees are green again in [spring]", "season"),
+            ("A steel [spring] holds the lid", "coil"),
+        ]:
+            found = words.search(query, 3, same_word=True)
+            senses = [sense_of[doc_id] for doc_id in found["doc_id"]]
+            assert senses.count(sense) >= 2, (query, senses)
+            assert senses[0] == sense
+
+    def test_one_text_many_texts_or_vectors(self, sentences: Index, store: Store) -> None:
+        texts = [row["text"] for row in documents()[:3]]
+        together = sentences.search(texts, 4)
+        for number, text in enumerate(texts):
+            alone = sentences.search(text, 4)
+            same = together.filter(pl.col("query") == number)
+            assert alone["doc_id"].to_list() == same["doc_id"].to_list()
+            np.testing.assert_allclose(alone["score"].to_numpy(), same["score"].to_numpy(), atol=1e-3)
+        by_vectors = sentences.search(store.take("sentence", FEATURE, [0, 1, 2]), 4)
+        assert by_vectors["doc_id"].to_list() == together["doc_id"].to_list()
+        assert sentences.search(store.take("sentence", FEATURE, [2])[0], 4)["query"].to_list() == [0] * 4
+        assert sentences.search([], 4).shape == (0, 5)
+
+    def test_a_corpus_of_words_is_asked_in_words(self, tmp_path: Path, tiny_folder: Path) -> None:
+        rows = [{"id": "a", "text": ["U.S.", "don't", "über-fox"]}, {"id": "b", "text": ["sea", "shells"]}]
+        store = tiny_store(tmp_path / "s", tiny_folder, rows, keep_columns=(), is_split_into_words=True)
+        stored = store.numpy("word", "layer_03").astype(np.float32)
+        with bertfeat.build_index(store, tmp_path / "index", level="word") as index:
+            encoded = index.encode(["  [U.S.]  don't\tüber-fox", "U.S. don't [über-fox]", "[sea] shells"])
+        assert encoded.surfaces == ("U.S.", "über-fox", "sea")
+        np.testing.assert_allclose(encoded.vectors.astype(np.float32), stored[[0, 2, 3]], atol=2e-3)
+
+    def test_a_marked_word_that_is_cut_off(self, tmp_path: Path, tiny_folder: Path) -> None:
+        settings = {"levels": "word", "keep_columns": (), "max_length": 8, "stride": 0, "on_overlong": "truncate"}
+        store = tiny_store(tmp_path / "s", tiny_folder, **settings)
+        with (
+            bertfeat.build_index(store, tmp_path / "index") as index,
+            pytest.raises(UserError, match=r"query 'a .* \[end\]': word 'end' has no vector"),
+        ):
+            index.encode(["a b c d e f g h i j k l [end]"])
+
+    @pytest.mark.parametrize(
+        ("queries", "said"),
+        [
+            ([" "], r"query ' ': has no tokens"),
+            (["fine", ""], r"query 1 '': has no tokens"),
+            (["fine", 7], r"queries\[1\] is 7, which is no text"),
+        ],
+    )
+    def test_mistakes_name_the_query(self, sentences: Index, queries: list[str], said: str) -> None:
+        with pytest.raises(UserError, match=said):
+            sentences.search(queries, 1)
+
+    def test_another_model_is_not_asked(self, tmp_path: Path, tiny_folder: Path) -> None:
+        model = tmp_path / "model"
+        shutil.copytree(tiny_folder, model)
+        store = tiny_store(tmp_path / "s", model, levels="sentence")
+        with bertfeat.build_index(store, tmp_path / "index") as index:
+            tokenizer = json.loads((model / "tokenizer.json").read_text())
+            tokenizer["model"]["vocab"] = dict(sorted(tokenizer["model"]["vocab"].items(), key=lambda item: item[1]))
+            (model / "tokenizer.json").write_text(json.dumps(tokenizer, indent=3))
+            with pytest.raises(UserError, match=r"index .* and model .* hold different features \(tokenizer: "):
+                index.search("one quick fox", 1)
+
+
+class TestFilters:
+    def test_where(self, sentences: Index, words: Index) -> None:
+        text = documents()[0]["text"]
+        found = sentences.search(text, 16, where="label = 'money' OR label IN ('coil')", columns=["label", "n"])
+        assert set(found["label"]) == {"money", "coil"}
+        assert len(found) == 8
+        assert len(sentences.search(text, 10, where="n >= 10 AND n < 13")) == 3
+        assert len(sentences.search(text, 10, where="label = 'nothing'")) == 0
+        # A condition on the document holds for its words.
+        found = words.search("the [bank] of the river", 50, where="label = 'season' AND word <> 'spring'")
+        assert {row["id"] for row in documents() if row["label"] == "season"} >= set(found["doc_id"])
+        assert "spring" not in found["word"].to_list()
+
+    def test_where_is_what_polars_makes_of_it(self, store: Store) -> None:
+        rows = documents()
+        mask = condition_mask(store, Level.SENTENCE, "n % 2 = 0 AND text LIKE '%spring%' AND label IS NOT NULL")
+        assert mask.tolist() == [
+            row["n"] % 2 == 0 and "spring" in row["text"] and row["label"] is not None for row in rows
+        ]
+        # Null is not true, and neither is its negation.
+        assert condition_mask(store, Level.SENTENCE, "label <> 'river'").sum() == 12
+        frame = store.polars("token", ["doc_id", "is_special"])
+        label = {row["id"]: row["label"] for row in rows}
+        assert condition_mask(store, Level.TOKEN, "NOT is_special AND label = 'coil'").tolist() == [
+            label[doc_id] == "coil" and not special for doc_id, special in frame.iter_rows()
+        ]
+
+    @pytest.mark.parametrize(
+        ("where", "said"),
+        [
+            ("nope = 1", "no column 'nope'; columns are doc_id, word_index, word"),
+            ('label = "river"', "no column 'river'; .* texts take single quotes"),
+            ("layer_06 = 1", "no column 'layer_06'"),
+            ("label =", "is no SQL condition"),
+            ("label = 'a'; DROP TABLE x", "is no SQL condition"),
+            ("", "is no SQL condition"),
+            ("foo(label) = 1", "unsupported function 'foo'"),
+            ("n", "gives Int64, where a condition is true or false"),
+            ("label = 3", "cannot be evaluated: cannot compare string with numeric"),
+            ("1 = 1", "names no column"),
+            ("doc_id IN (SELECT 1)", "holds a SELECT"),
+        ],
+    )
+    def test_mistakes_in_a_condition(self, words: Index, where: str, said: str) -> None:
+        with pytest.raises(UserError, match=f"(?s)--where .*{said}") as error:
+            words.search("[bank] x", 1, where=where)
+        assert "\n" not in str(error.value)
+
+    def test_same_word_and_other_words(self, words: Index, store: Store) -> None:
+        surfaces = store.polars("word", ["word"])["word"].str.to_lowercase()
+        n_spring = int((surfaces == "spring").sum())
+        queries = ["The [SPRING] of a clock", "a river [bank]"]
+        same = words.search(queries, 50, same_word=True)
+        assert same.filter(pl.col("query") == 0)["word"].str.to_lowercase().to_list() == ["spring"] * n_spring
+        assert set(same.filter(pl.col("query") == 1)["word"]) == {"bank"}
+        other = words.search(queries, 50, exclude_same_word=True)
+        assert "spring" not in other.filter(pl.col("query") == 0)["word"].str.to_lowercase().to_list()
+        assert "bank" not in other.filter(pl.col("query") == 1)["word"].to_list()
+        assert len(other) == 100
+        both = words.search("The [spring] of a clock", 50, same_word=True, where="label = 'coil'")
+        assert both["doc_id"].sort().to_list() == [row["id"] for row in documents() if row["label"] == "coil"]
+        # Alone among all words they rank as they do among their like.
+        everything = words.search("The [SPRING] of a clock", words.n_vectors)
+        likes = everything.filter(pl.col("word").str.to_lowercase() == "spring")["doc_id"].to_list()
+        assert likes == same.filter(pl.col("query") == 0)["doc_id"].to_list()
+
+    def test_allowed_positions(self, sentences: Index) -> None:
+        allowed = np.zeros(sentences.n_vectors, bool)
+        allowed[[4, 9]] = True
+        found = sentences.search("money", 5, allowed=allowed, columns=["row"])
+        assert sorted(found["row"]) == [4, 9]
+        assert sentences.search("money", 5, allowed=allowed, columns=[]).columns == ["query", "rank", "score"]
+        assert sentences.search("money", 5, allowed=allowed, where="n < 5", columns=["row"])["row"].to_list() == [4]
+        with pytest.raises(UserError, match="give bool of shape"):
+            sentences.search("money", 5, allowed=allowed[1:])
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"same_word": True}, "need a query with a .word. in an index of words"),
+            ({"same_word": True, "exclude_same_word": True}, "leave nothing to find"),
+            ({"columns": ["nope"]}, "no column 'nope' at level sentence"),
+            ({"columns": [FEATURE]}, "no column 'layer_06'"),
+            ({"k": 0}, "k 0 is below 1"),
+            ({"k": 1000}, f"k 1000 is more than the {16 + N_PEPS} vectors of"),
+        ],
+    )
+    def test_what_cannot_be_asked(self, sentences: Index, settings: dict[str, object], said: str) -> None:
+        with pytest.raises(UserError, match=said):
+            sentences.search("a text", **settings)
+
+    def test_vectors_that_cannot_be_asked(self, sentences: Index) -> None:
+        for vectors in (np.zeros((1, 3)), np.full((1, 384), np.nan), np.zeros((1, 2, 384))):
+            with pytest.raises(UserError):
+                sentences.search(vectors, 1)
+
+
+class TestContext:
+    def test_from_the_text_of_the_document(self, words: Index) -> None:
+        found = words.search("He sat on the [bank] of the river and fished.", 1, columns=["row", "word"])
+        context = words.contexts(found["row"], 12)[0]
+        assert context.marked() == "…sat on the [bank] of the riv…"
+        assert words.contexts(found["row"], 80)[0].marked() == "He sat on the [bank] of the river and fished."
+
+    def test_without_texts_from_the_words_around(self, tmp_path: Path, tiny_folder: Path) -> None:
+        rows = [{"id": n, "text": text} for n, text in enumerate(["one quick fox", "sells sea shells, he buys", "x"])]
+        store = tiny_store(tmp_path / "s", tiny_folder, rows, levels="word,token", keep_columns=())
+        words = store.polars("word", ["word"])["word"].to_list()
+        contexts = HitRows(store, Level.WORD).contexts(np.arange(len(words)), 30)
+        assert [context.word for context in contexts] == words
+        assert contexts[0].marked() == "[one] quick fox"
+        assert contexts[words.index("sea")].marked() == "sells [sea] shells , he buys"
+        assert contexts[-1].marked() == "[x]"
+        tokens = store.polars("token", ["token", "is_special"])
+        rows_of_text = np.flatnonzero(~tokens["is_special"].to_numpy())
+        pieces = HitRows(store, Level.TOKEN).contexts(rows_of_text, 10)
+        assert [context.word for context in pieces] == tokens["token"].filter(~tokens["is_special"]).to_list()
+        assert not any("[SEP]" in context.marked() for context in pieces)
+
+    def test_the_second_text_of_a_pair(self, tmp_path: Path, tiny_folder: Path) -> None:
+        rows = [{"id": 1, "text": "one quick fox", "other": "sells sea shells"}]
+        store = tiny_store(tmp_path / "s", tiny_folder, rows, keep_columns=(), text_pair_column="other")
+        contexts = HitRows(store, Level.WORD).contexts([1, 4], 20)
+        assert [context.marked() for context in contexts] == ["one [quick] fox", "sells [sea] shells"]
+
+    def test_whole_texts_have_none(self, sentences: Index) -> None:
+        with pytest.raises(UserError, match="holds whole texts"):
+            sentences.contexts([0])
+
+
+class TestOpening:
+    def test_columns_of_the_store_and_its_documents(self, words: Index, store: Store) -> None:
+        found = words.search("the [bank]", 5, columns=["label", "word", "row", "text", "label"])
+        assert found.columns == ["query", "rank", "score", "label", "word", "row", "text"]
+        frame = store.rows("word", found["row"], ["word", "doc_id"])
+        assert found["word"].to_list() == frame["word"].to_list()
+        known = {row["id"]: row for row in documents()}
+        assert found["text"].to_list() == [known[doc_id]["text"] for doc_id in frame["doc_id"]]
+
+    def test_the_store_is_found_beside_the_index_or_where_it_is_said_to_be(
+        self, tmp_path: Path, tiny_folder: Path
+    ) -> None:
+        old, new = tmp_path / "old", tmp_path / "new"
+        store = tiny_store(old, tiny_folder, levels="sentence")
+        bertfeat.build_index(store, old / "index").close()
+        query = store.take("sentence", "layer_03", [3])
+        old.rename(new)
+        with bertfeat.open_index(new / "index") as index:
+            assert index.store.path == new.resolve() / "store"
+            assert index.search(query, 1)["doc_id"].to_list() == ["d003"]
+        (new / "store").rename(tmp_path / "elsewhere")
+        with (
+            bertfeat.open_index(new / "index") as index,
+            pytest.raises(UserError, match=r"its store is not at .*old/store any more; pass --store"),
+        ):
+            index.search(query, 1)
+        for place in (tmp_path / "elsewhere", bertfeat.open_store(tmp_path / "elsewhere")):
+            with bertfeat.open_index(new / "index", store=place) as index:
+                assert index.search(query, 1)["doc_id"].to_list() == ["d003"]
+
+    def test_another_store_is_refused(self, tmp_path: Path, tiny_folder: Path, store: Store) -> None:
+        one = tiny_store(tmp_path / "one", tiny_folder, levels="sentence")
+        changed = tiny_store(tmp_path / "changed", tiny_folder, documents(9), levels="sentence")
+        pooled = tiny_store(tmp_path / "pooled", tiny_folder, levels="sentence", pooling="max")
+        bertfeat.build_index(one, tmp_path / "index").close()
+        for other, said in [
+            (changed, "is not the store that .* was built from, or has changed since .* bertfeat index update"),
+            (pooled, "hold different features .*pooling: mean and max"),
+            (store, "hold different features .*model: .* and minilm"),
+        ]:
+            with (
+                bertfeat.open_index(tmp_path / "index", store=other) as index,
+                pytest.raises(UserError, match=said),
+            ):
+                index.search(np.zeros(32, np.float32), 1)
+
+    def test_a_changed_index_is_refused(self, built: dict[str, Path], tmp_path: Path) -> None:
+        copy = tmp_path / "copy"
+        shutil.copytree(built["sentence"], copy)
+        raw = bytearray((copy / "index.faiss").read_bytes())
+        raw[-100] ^= 1
+        (copy / "index.faiss").write_bytes(raw)
+        with pytest.raises(UserError, match="does not match the digest"):
+            bertfeat.open_index(copy)
+
+    def test_an_index_that_is_replaced_while_it_is_opened(
+        self, built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        index, other, aside = (tmp_path / name for name in ("index", "other", "aside"))
+        shutil.copytree(built["sentence"], index)
+        shutil.copytree(built["word"], other)
+        moments = ["after", "before"]
+
+        def load(folder: Path, description: IndexDescription) -> VectorIndex:
+            moment = moments.pop() if moments else "never"
+            if moment == "before":
+                swap()
+            found = load_index(folder, description)
+            if moment == "after":
+                swap()
+            return found
+
+        def swap() -> None:
+            index.rename(aside)
+            other.rename(index)
+            aside.rename(other)
+
+        monkeypatch.setattr("bertfeat.search.index.load_index", load)
+        with bertfeat.open_index(index) as found:
+            assert not moments
+            assert (found.level, len(found.rows)) == ("sentence", found.n_vectors)
+        # Every other time, so that it never stands still.
+        moments += ["before"] * 9
+        with pytest.raises(UserError, match="is replaced again and again"):
+            bertfeat.open_index(index)
+
+    def test_a_row_map_of_another_index_is_refused(self, built: dict[str, Path], tmp_path: Path) -> None:
+        copy = tmp_path / "index"
+        shutil.copytree(built["sentence"], copy)
+        shutil.copy(built["word"] / "rows.parquet", copy / "rows.parquet")
+        with pytest.raises(UserError, match=r"rows.parquet"):
+            bertfeat.open_index(copy)
+        description = read_description(copy)
+        digests = {name: digest_file(copy / name) for name in description.files}
+        write_description(copy, dataclasses.replace(description, files=digests))
+        with pytest.raises(UserError, match=r"rows.parquet: has 1527 rows of level word, not 56 of level sentence"):
+            bertfeat.open_index(copy)
+
+    @pytest.mark.parametrize(
+        ("field", "value", "said"),
+        [
+            ("store", 7, "index.json: source: store: 7 is not a string; build the index again"),
+            ("spec", {"level": "word"}, "source: spec: missing or unknown keys: "),
+            ("rows_digest", None, "rows_digest: None is not a string"),
+            ("extra", 1, "missing or unknown keys: 'extra'"),
+        ],
+    )
+    def test_what_an_index_says_of_its_store_is_checked(
+        self, built: dict[str, Path], field: str, value: object, said: str
+    ) -> None:
+        from bertfeat.search.origin import Origin
+
+        source = {**read_description(built["word"]).source, field: value}
+        with pytest.raises(UserError, match=said):
+            Origin.from_json(source, built["word"])
+
+
+class TestEvaluation:
+    def test_flat_finds_everything(self, words: Index) -> None:
+        measured = evaluate_index(words, n_queries=50)
+        assert [measured[f"recall@{k}"] for k in (1, 10, 100)] == [1, 1, 1]
+        assert measured["n_queries"] == 50
+        assert measured["queries_per_s"] > 0
+
+    def test_recall_of_lists_is_what_brute_force_says(self, store: Store, tmp_path: Path) -> None:
+        with bertfeat.build_index(
+            store, tmp_path / "index", level="word", feature=FEATURE, index="IVF32,Flat", recall=0.6, threads=1
+        ) as index:
+            measured = evaluate_index(index, n_queries=10_000)
+            vectors = store.numpy("word", FEATURE).astype(np.float64)
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            cosines = vectors @ vectors.T
+            np.fill_diagonal(cosines, -2)
+            _, found = index.nearest(store.numpy("word", FEATURE), 11)
+        hits = 0
+        for row, positions in enumerate(found):
+            others = [position for position in positions if position != row][:10]
+            tenth = np.sort(cosines[row])[-10]
+            hits += sum(cosines[row, position] >= tenth - 1e-6 for position in others)
+        assert measured["recall@10"] == pytest.approx(hits / (10 * len(vectors)), abs=2e-3)
+        assert measured["recall@10"] < 1
+
+    def test_few_vectors(self, tmp_path: Path) -> None:
+        with bertfeat.build_index(known_store(tmp_path / "s", [[1, 0], [0, 1], [1, 1]]), tmp_path / "i") as index:
+            measured = evaluate_index(index)
+        assert (measured["recall@1"], measured["recall@10"], measured["recall@100"]) == (1, None, None)
+        with bertfeat.build_index(known_store(tmp_path / "t", [[1, 0]]), tmp_path / "j") as index:
+            assert index.search(np.array([2.0, 0.0]), 1)["score"].to_list() == [1]
+            with pytest.raises(UserError, match="holds 1 vectors; recall needs 2"):
+                evaluate_index(index)
+
+    def test_a_retrieval_set(self, sentences: Index, tmp_path: Path) -> None:
+        queries = [{"_id": f"q{n}", "text": texts[0]} for n, texts in enumerate(SENSES.values())]
+        file = write_jsonl(tmp_path / "queries.jsonl", [*queries, {"_id": "q9", "text": "not judged"}])
+        ids = {row["text"]: row["id"] for row in documents()}
+        # The text itself comes first; a text of no relevance is judged 0.
+        judged = [("q0", ids[SENSES["river"][0]], 2), ("q0", ids[SENSES["coil"][0]], 0)]
+        judged += [(f"q{n}", ids[texts[0]], 1) for n, texts in enumerate(SENSES.values()) if n]
+        qrels = tmp_path / "qrels.tsv"
+        qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{g}\n" for q, d, g in judged))
+        perfect = {"n_queries": 4, "n_missing": 0, "ndcg@10": 1, "mrr@10": 1, "recall@100": 1}
+        assert evaluate_retrieval(sentences, qrels, file) == perfect
+        qrels.write_text("q0 0 nowhere 1\n" + f"q1 0 {ids[SENSES['money'][0]]} 1\nmissing 0 d000 1\n")
+        found = evaluate_retrieval(sentences, qrels, file)
+        assert found == {
+            "n_queries": 2,
+            "n_missing": 1,
+            **dict.fromkeys(("ndcg@10", "mrr@10", "recall@100"), pytest.approx(1 / 3)),
+        }
+        qrels.write_text("z 0 d000 1\n")
+        with pytest.raises(UserError, match="judges none of the queries"):
+            evaluate_retrieval(sentences, qrels, file)
+        qrels.write_text("q0 0 17 1\nq1 0 3 1\n")
+        said = r"judges none of the documents of .*; ids there are like 'd000', 'd001', 'd002', here '17', '3'; extract"
+        with pytest.raises(UserError, match=said):
+            evaluate_retrieval(sentences, qrels, file)
+
+
+class TestFilesOfQueries:
+    def test_qrels_in_three_formats(self, tmp_path: Path) -> None:
+        expected = {"1": {"a b": 2, "c": 0}, "2": {"a b": 1}}
+        for name, content in {
+            "beir": "query-id\tcorpus-id\tscore\n1\ta b\t2\n1\tc\t0\n2\ta b\t1\n",
+            "trec": "1\t0\ta b\t2\n\n1\t0\tc\t0\r\n2\tQ0\ta b\t1.0\n",
+            "json": '{"query_id": 1, "doc_id": "a b", "score": 2}\n{"query-id": "1", "corpus-id": "c", "score": 0}\n'
+            '{"qid": "2", "docid": "a b", "relevance": 1}\n',
+        }.items():
+            path = tmp_path / name
+            path.write_text("\ufeff" * (name == "beir") + content)
+            assert read_qrels(path) == expected
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            ("", "holds no judgements"),
+            ("query-id corpus-id score\n", "holds no judgements"),
+            ("1 0 a x\n", ":1: '1 0 a x' is no judgement"),
+            ("1 0 a 1\n1 a\n", ":2: '1 a' is no judgement"),
+            ('{"query_id": 1}\n', ":1: .* is no judgement"),
+            ("1 0 a 1\n1 0 a 2\n", ":2: document 'a' has grade 2 for query '1', and 1 in a line before"),
+            ("1 0 a 0.5\n", "is no judgement"),
+        ],
+    )
+    def test_bad_qrels(self, tmp_path: Path, content: str, said: str) -> None:
+        path = tmp_path / "qrels"
+        path.write_text(content)
+        with pytest.raises(InputError, match=said):
+            read_qrels(path)
+        with pytest.raises(InputError, match="cannot be read"):
+            read_qrels(tmp_path / "none")
+
+    def test_queries_in_several_formats(self, tmp_path: Path) -> None:
+        pl.DataFrame({"query_id": [7, 8], "text": ["one", "two"]}).write_parquet(tmp_path / "q.parquet")
+        for name, content, ids in [
+            ("q.txt", "one\ntwo\n", [0, 1]),
+            ("q.jsonl", '{"_id": "x", "text": "one"}\n{"_id": "y", "text": "two"}\n', ["x", "y"]),
+            ("q.csv", "text,id\none,x\ntwo,y\n", ["x", "y"]),
+            ("q.tsv", "text\none\ntwo\n", [0, 1]),
+            ("q.parquet", None, [7, 8]),
+        ]:
+            if content is not None:
+                (tmp_path / name).write_text(content)
+            batches = list(QueryFile(tmp_path / name, batch_size=1).batches())
+            assert [[query.text for query in batch] for batch in batches] == [["one"], ["two"]]
+            assert [batch[0].query_id for batch in batches] == ids
+        (tmp_path / "q.csv").write_text("question,key\none,x\n")
+        assert next(QueryFile(tmp_path / "q.csv", text_column="question", id_column="key").batches())[0].query_id == "x"

@@ -1,0 +1,311 @@
+"""Building indexes of stores: what is in them, whether they are found again, and that a kill costs nothing."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bertfeat
+from bertfeat.ann.vectorparts import all_batches
+from bertfeat.config import Level
+from bertfeat.errors import UserError
+from bertfeat.search.rowsdigest import digest_rows, digest_rows_at
+from bertfeat.search.storevectors import StoreParts
+from bertfeat.search.workplace import workplace
+from bertfeat.store.reader import Store
+from tests.support.index_stores import (
+    brute_force,
+    contents,
+    documents,
+    known_store,
+    put_nan,
+    run_killed,
+    shared_store,
+    tiny_store,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+FEATURE = "layer_06"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return shared_store(tmp_path_factory, "base")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
+    return tiny_store(tmp_path_factory.mktemp("tiny") / "s", tiny_folder, shard_bytes=40_000)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index that no kill has met, with the settings of `TestKilled`."""
+    out = tmp_path_factory.mktemp("whole") / "index"
+    bertfeat.build_index(tiny, out, level="token", index="IVF8,SQ8", transform="center", threads=1).close()
+    return out
+
+
+class TestSource:
+    @pytest.mark.parametrize("level", ["sentence", "word", "token"])
+    def test_the_vectors_of_the_store_in_order(self, store: Store, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("bertfeat.search.storevectors._BATCH_BYTES", 300 * 4 * 384)
+        source = StoreParts(store, Level(level), FEATURE)
+        included = np.ones(store.n_rows(level), bool)
+        if level == "token":
+            included = ~store.polars("token")["is_special"].to_numpy()
+        assert len(source.parts) == len(store.parts(level)) > 1
+        batches = list(all_batches(source))
+        assert [n for batch in batches for n in batch.positions] == list(range(source.n_vectors))
+        np.testing.assert_array_equal(
+            np.concatenate([batch.vectors for batch in batches]), store.numpy(level, FEATURE)[included]
+        )
+        rows = [batch for part in range(len(source.parts)) for batch in source.row_batches(part, ["doc_id"])]
+        assert np.concatenate([batch.rows for batch in rows]).tolist() == np.flatnonzero(included).tolist()
+        ids = pl.concat([batch.columns for batch in rows])["doc_id"]
+        assert ids.to_list() == store.polars(level)["doc_id"].filter(pl.Series(included)).to_list()
+
+    def test_rows_without_a_vector_are_left_out(self, tmp_path: Path, tiny_folder: Path) -> None:
+        texts = {"a": "one quick fox " * 30, "b": "", "c": "sells shells"}
+        rows = [{"id": doc_id, "text": text} for doc_id, text in texts.items()]
+        cut = tiny_store(
+            tmp_path / "s", tiny_folder, rows, keep_columns=(), max_length=16, stride=0, on_overlong="truncate"
+        )
+        for level in Level:
+            source = StoreParts(cut, level, "layer_03")
+            assert 0 < source.n_vectors < cut.n_rows(level)
+            vectors = np.concatenate([batch.vectors for batch in all_batches(source)])
+            assert np.isfinite(vectors).all()
+        with bertfeat.build_index(cut, tmp_path / "index", level="sentence") as index:
+            assert index.rows.tolist() == [0, 2]
+            assert index.search(["sells shells"], k=2)["doc_id"].to_list() == ["c", "a"]
+            np.testing.assert_array_equal(index.vectors([1, 0]), cut.take("sentence", "layer_03", [2, 0]))
+
+    def test_the_digest_does_not_depend_on_parts_and_batches(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = StoreParts(store, Level.WORD, FEATURE)
+        whole = digest_rows(source)
+        first = digest_rows_at(source, 1000)[0]
+        monkeypatch.setattr("bertfeat.search.storevectors._BATCH_BYTES", 4 * 384 * 256)
+        assert digest_rows(StoreParts(store, Level.WORD, FEATURE)) == whole
+        for n, digest in [(1000, first), (store.n_rows("word"), whole)]:
+            assert digest_rows_at(StoreParts(store, Level.WORD, FEATURE), n) == (digest, whole)
+        assert first != whole
+        assert digest_rows(StoreParts(store, Level.WORD, "layer_05")) != whole
+
+
+class TestFlatIsBruteForce:
+    @pytest.mark.parametrize("transform", ["none", "center", "whiten:16", "pca:8"])
+    @pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
+    def test_scores_ids_and_texts(self, store: Store, tmp_path: Path, metric: str, transform: str) -> None:
+        self.check(store, tmp_path, "sentence", metric, transform)
+
+    @pytest.mark.parametrize(("metric", "transform"), [("cosine", "whiten"), ("l2", "center")])
+    def test_words(self, store: Store, tmp_path: Path, metric: str, transform: str) -> None:
+        self.check(store, tmp_path, "word", metric, transform)
+
+    def check(self, store: Store, folder: Path, level: str, metric: str, transform: str) -> None:
+        vectors = store.numpy(level, FEATURE)
+        queries = np.random.default_rng(0).normal(vectors.mean(0), vectors.std(0), (5, 384)).astype(np.float32)
+        queries = np.concatenate([queries, vectors[[3, 50]].astype(np.float32)])
+        scores, positions = brute_force(vectors, queries, 7, metric, transform)
+        with bertfeat.build_index(
+            store, folder / "index", level=level, feature=FEATURE, index="Flat", metric=metric, transform=transform
+        ) as index:
+            found = index.search(queries, 7, columns=["row", "doc_id", "text", "label"])
+        assert found["query"].to_list() == np.repeat(np.arange(7), 7).tolist()
+        assert found["rank"].to_list() == list(range(1, 8)) * 7
+        assert found["row"].to_list() == positions.ravel().tolist()
+        np.testing.assert_allclose(found["score"].to_numpy(), scores.ravel(), rtol=2e-4, atol=2e-5)
+        ids = store.polars(level)["doc_id"].to_list()
+        assert found["doc_id"].to_list() == [ids[row] for row in positions.ravel()]
+        known = {row["id"]: row for row in documents()}
+        assert found["text"].to_list() == [known[doc_id]["text"] for doc_id in found["doc_id"]]
+        assert found["label"].to_list() == [known[doc_id]["label"] for doc_id in found["doc_id"]]
+        if metric == "cosine":
+            assert found.filter(pl.col("query") == 5)["score"][0] == pytest.approx(1, abs=1e-3)
+
+    def test_known_values(self, tmp_path: Path) -> None:
+        store = known_store(tmp_path / "s", [[3.0, 4.0], [0.0, 2.0], [-3.0, -4.0], [6.0, 8.0]])
+        expected = {
+            "cosine": ([1.0, 1.0, 0.8], ["0", "3", "1"]),
+            "ip": ([50.0, 25.0, 8.0], ["3", "0", "1"]),
+            "l2": ([0.0, 13**0.5, 5.0], ["0", "1", "3"]),
+        }
+        for metric, (scores, ids) in expected.items():
+            with bertfeat.build_index(store, tmp_path / metric, metric=metric) as index:
+                found = index.search(np.array([3.0, 4.0]), 3)
+                np.testing.assert_allclose(found["score"].to_numpy(), scores, rtol=1e-6)
+                assert found["text"].to_list() == [f"text {number}" for number in ids]
+        with bertfeat.build_index(store, tmp_path / "centred", transform="center", metric="ip") as index:
+            # The mean is (1.5, 2.5): (1.5, 1.5) and (4.5, 5.5).
+            assert index.search(np.array([3.0, 4.0]), 1)["score"][0] == pytest.approx(1.5 * 4.5 + 1.5 * 5.5)
+
+
+class TestChoices:
+    def test_the_only_level_and_feature_are_meant(self, tmp_path: Path, tiny_folder: Path) -> None:
+        store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence")
+        with bertfeat.build_index(store.path, tmp_path / "index") as index:
+            assert (index.level, index.spec.feature, index.metric) == ("sentence", "layer_03", "cosine")
+            assert index.n_vectors == 24
+            assert index.description.factory == "Flat"
+            assert repr(index) == f"Index({str(tmp_path / 'index')!r}, 24 vectors, level sentence, Flat)"
+
+    def test_features_can_be_made_from_what_is_stored(self, tmp_path: Path, tiny_folder: Path) -> None:
+        store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")
+        for feature in (None, "mean_last4", "concat_00_02"):
+            name = feature or "concat_last4"
+            with bertfeat.build_index(store, tmp_path / name, feature=feature, metric="l2") as index:
+                text = documents()[5]["text"]
+                found = index.search(text, 1, columns=["doc_id"])
+                assert index.spec.feature == name
+                assert found["doc_id"].to_list() == ["d005"]
+                assert found["score"][0] == pytest.approx(0, abs=2e-2)
+                np.testing.assert_array_equal(index.vectors([5]), store.take("sentence", name, [5]))
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({}, "has the levels token, word, sentence; pass --level"),
+            ({"level": "page"}, "no level 'page'; levels are token, word, sentence"),
+            ({"level": "word"}, "has the features layer_05, layer_06 at level word; pass --feature"),
+            ({"level": "word", "feature": "layer_04"}, "no feature 'layer_04' at level word"),
+            ({"level": "word", "feature": FEATURE, "metric": "angle"}, "metric 'angle': unknown"),
+            ({"level": "word", "feature": FEATURE, "transform": "pca"}, "transform 'pca'"),
+            ({"level": "word", "feature": FEATURE, "transform": "pca:999"}, "give 1 to 384"),
+            ({"level": "sentence", "feature": FEATURE, "transform": "whiten"}, "385 vectors or more, and there are 56"),
+            ({"level": "word", "feature": FEATURE, "index": "PQ7"}, "384 dimensions into 7 parts"),
+            ({"level": "word", "feature": FEATURE, "index": "Flut"}, "'Flut' is not known here"),
+            ({"level": "sentence", "feature": FEATURE, "index": "IVF64,Flat"}, "64 vectors or more, and there are 56"),
+            ({"level": "word", "feature": FEATURE, "recall": 1.5}, "recall is 1.5"),
+            ({"level": "word", "feature": FEATURE, "max_memory": "lots"}, "max_memory 'lots' is no size"),
+            ({"level": "word", "feature": FEATURE, "max_memory": 1000}, "too little for any index"),
+            ({"level": "word", "feature": FEATURE, "threads": 0}, "n_threads is 0"),
+        ],
+    )
+    def test_mistakes_leave_nothing_behind(
+        self, store: Store, tmp_path: Path, settings: dict[str, object], said: str
+    ) -> None:
+        with pytest.raises(UserError, match=said):
+            bertfeat.build_index(store, tmp_path / "index", **settings)
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestAgain:
+    def test_a_finished_index_is_left_alone(self, tiny: Store, tmp_path: Path) -> None:
+        out = tmp_path / "index"
+        bertfeat.build_index(tiny, out, level="word").close()
+        before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+        said: list[str] = []
+        bertfeat.build_index(tiny, out, level="word", threads=1, progress=said.append).close()
+        assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+        assert said == []
+        bertfeat.build_index(tiny, out, level="word", overwrite=True, progress=said.append).close()
+        assert {path: path.stat().st_mtime_ns for path in out.iterdir()} != before
+        assert said[0] == "checking vectors"
+        assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+    def test_other_settings_are_refused_by_name(self, tiny: Store, tmp_path: Path) -> None:
+        out = tmp_path / "index"
+        bertfeat.build_index(tiny, out, level="word").close()
+        before = contents(out)
+        with pytest.raises(UserError, match=r"built otherwise \(metric cosine, now l2; level word, now token\)"):
+            bertfeat.build_index(tiny, out, level="token", metric="l2")
+        assert contents(out) == before
+        with bertfeat.build_index(tiny, out, level="token", metric="l2", overwrite=True) as index:
+            assert (index.level, index.metric) == ("token", "l2")
+        assert contents(out) != before
+
+    @pytest.mark.parametrize("name", ["index.faiss", "rows.parquet", "index.json"])
+    def test_a_damaged_index_is_replaced_if_that_is_asked_for(self, tiny: Store, tmp_path: Path, name: str) -> None:
+        out = tmp_path / "index"
+        bertfeat.build_index(tiny, out, level="word").close()
+        before = contents(out)
+        raw = bytearray((out / name).read_bytes())
+        raw[len(raw) // 2] ^= 1
+        (out / name).write_bytes(raw)
+        with pytest.raises(UserError, match=rf"the index there cannot be used \(.*{name}: .*\); pass --overwrite"):
+            bertfeat.build_index(tiny, out, level="word")
+        bertfeat.build_index(tiny, out, level="word", overwrite=True).close()
+        assert contents(out) == before
+
+    @pytest.mark.numeric
+    def test_the_same_settings_give_the_same_bytes(self, tiny: Store, tmp_path: Path) -> None:
+        for name in ("one", "two"):
+            bertfeat.build_index(tiny, tmp_path / name, level="token", index="IVF8,SQ8", transform="center").close()
+        assert contents(tmp_path / "one") == contents(tmp_path / "two")
+        assert set(contents(tmp_path / "one")) == {"index.faiss", "rows.parquet", "transform.safetensors"}
+
+    @pytest.mark.parametrize("kind", ["file", "folder", "link"])
+    def test_what_is_no_index_is_never_replaced(self, tiny: Store, tmp_path: Path, kind: str) -> None:
+        out = tmp_path / "index"
+        if kind == "file":
+            out.write_text("mine")
+        elif kind == "folder":
+            out.mkdir()
+            (out / "thesis.tex").write_text("mine")
+        else:
+            (tmp_path / "real").mkdir()
+            out.symlink_to(tmp_path / "real")
+        with pytest.raises(UserError, match="choose another place"):
+            bertfeat.build_index(tiny, out, level="word", overwrite=True)
+        assert out.read_text() == "mine" if kind == "file" else list(out.iterdir()) == [*out.glob("thesis.tex")]
+
+    def test_two_builds_of_one_index_do_not_meet(self, tiny: Store, tmp_path: Path) -> None:
+        with workplace(tmp_path / "index"), pytest.raises(UserError, match="another process is making this index"):
+            bertfeat.build_index(tiny, tmp_path / "index", level="word")
+        bertfeat.build_index(tiny, tmp_path / "index", level="word").close()
+
+    def test_vectors_that_are_no_numbers_are_named(self, tiny: Store, tmp_path: Path) -> None:
+        copy = tmp_path / "features"
+        shutil.copytree(tiny.path, copy)
+        put_nan(bertfeat.open_store(copy), "sentence", "layer_03", row=3, value=7)
+        with pytest.raises(UserError, match=r"row 3 of level sentence \(doc_id 'd003'\) holds NaN or infinity"):
+            bertfeat.build_index(copy, tmp_path / "index", level="sentence")
+        assert not (tmp_path / "index").exists()
+        assert not (tmp_path / ".index.building").exists()
+
+
+class TestKilled:
+    FLAGS = ("--level", "token", "--index", "IVF8,SQ8", "--transform", "center", "--threads", "1")
+
+    @pytest.mark.numeric
+    def test_a_rerun_after_kills_gives_the_same_index(self, tiny: Store, tmp_path: Path, whole: Path) -> None:
+        out = tmp_path / "index"
+        # Each run goes on from what the one before has left.
+        for n_steps in random.Random(1).choices(range(2, 9), k=3):
+            assert self.run(tiny, out, str(n_steps)).returncode == -signal.SIGKILL
+            assert not out.exists()
+        bertfeat.build_index(tiny, out, level="token", index="IVF8,SQ8", transform="center", threads=1).close()
+        assert contents(out) == contents(whole)
+        assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+    @pytest.mark.parametrize("at", ["rows.parquet ready", "published"])
+    def test_a_kill_while_it_is_published(self, tiny: Store, tmp_path: Path, whole: Path, at: str) -> None:
+        out = tmp_path / "index"
+        assert self.run(tiny, out, at).returncode == -signal.SIGKILL
+        assert out.exists() == (at == "published")
+        bertfeat.build_index(tiny, out, level="token", index="IVF8,SQ8", transform="center", threads=1).close()
+        assert contents(out) == contents(whole)
+        assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+    def test_what_a_kill_left_is_taken_up_by_the_same_settings_only(self, tiny: Store, tmp_path: Path) -> None:
+        out = tmp_path / "index"
+        assert self.run(tiny, out, "12").returncode == -signal.SIGKILL
+        with pytest.raises(UserError, match=r"begun with other settings \(index IVF8,SQ8, now Flat"):
+            bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center")
+        with bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center", overwrite=True) as index:
+            assert index.description.factory == "Flat"
+        assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+    def run(self, store: Store, out: Path, at: str) -> subprocess.CompletedProcess[str]:
+        return run_killed(at, "index", "build", store.path, "-o", out, *self.FLAGS)

@@ -1,0 +1,168 @@
+"""A grown store: its index takes the new rows, and is then what a new one would be."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import bertfeat
+from bertfeat.ann.indexfolder import read_description, write_description
+from bertfeat.cli.search_summary import description_summary
+from bertfeat.errors import UserError
+from bertfeat.replacement import standing
+from bertfeat.search.quality import evaluate_index
+from bertfeat.search.storeupdate import update_or_find
+from bertfeat.store.reader import Store
+from tests.support.index_stores import contents, documents, run_killed, shared_store, tiny_store
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+FEATURE = "layer_06"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return shared_store(tmp_path_factory, "base")
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return shared_store(tmp_path_factory, "grown")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> tuple[Store, Store]:
+    """A small store, and the same with more rows."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return tuple(tiny_store(folder / str(n), tiny_folder, documents(n), levels="sentence,word") for n in (8, 12))
+
+
+class TestUpdate:
+    @pytest.mark.parametrize(("level", "metric"), [("sentence", "l2"), ("word", "cosine"), ("token", "ip")])
+    def test_flat_is_the_same_as_a_new_index(
+        self, base: Store, grown: Store, tmp_path: Path, level: str, metric: str
+    ) -> None:
+        settings = {"level": level, "feature": FEATURE, "metric": metric, "index": "Flat", "threads": 1}
+        bertfeat.build_index(base, tmp_path / "index", **settings).close()
+        said: list[str] = []
+        with bertfeat.update_index(tmp_path / "index", grown, progress=said.append) as updated:
+            assert updated.store is grown
+            with bertfeat.build_index(grown, tmp_path / "new", **settings) as new:
+                assert updated.n_vectors == new.n_vectors > updated.description.measured["n_vectors_trained_on"]
+                query = documents()[3]["text"] if level == "sentence" else "the [bank] of the river"
+                assert updated.search(query, 20).equals(new.search(query, 20))
+                assert updated.origin.rows_digest == new.origin.rows_digest
+                for name in ("recall_at_10", "n_queries", "bytes_per_vector"):
+                    assert updated.description.measured[name] == new.description.measured[name]
+        assert contents(tmp_path / "index") == contents(tmp_path / "new")
+        assert said[0] == "comparing rows"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "new"]
+
+    def test_others_are_tuned_and_measured_again(self, base: Store, grown: Store, tmp_path: Path) -> None:
+        settings = {"level": "word", "feature": FEATURE, "index": "IVF16,SQ8", "transform": "center", "threads": 1}
+        bertfeat.build_index(base, tmp_path / "index", recall=0.9, **settings).close()
+        learned = contents(tmp_path / "index")["transform.safetensors"]
+        with bertfeat.update_index(tmp_path / "index", grown) as updated:
+            described = updated.description
+            assert described.n_vectors == grown.n_rows("word")
+            assert described.measured["recall_at_10"] >= 0.9
+            assert evaluate_index(updated)["recall@10"] >= 0.88
+            assert contents(tmp_path / "index")["transform.safetensors"] == learned
+            # What is new is found as well as what was there.
+            last = grown.n_rows("word") - 1
+            found = updated.search(grown.take("word", FEATURE, [last]), 1, columns=["row"])
+            assert found["row"].to_list() == [last]
+
+    def test_nothing_new(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
+        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
+        before = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()}
+        index, n_added = update_or_find(tmp_path / "index", tiny[0].path)
+        index.close()
+        assert n_added == 0
+        assert {path: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()} == before
+
+    def test_an_updated_index_is_what_its_settings_ask_for(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
+        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
+        index, n_added = update_or_find(tmp_path / "index", tiny[1])
+        index.close()
+        assert n_added == tiny[1].n_rows("word") - tiny[0].n_rows("word")
+        before = contents(tmp_path / "index")
+        bertfeat.build_index(tiny[1], tmp_path / "index", level="word").close()
+        assert contents(tmp_path / "index") == before
+        with pytest.raises(UserError, match="fewer than"):
+            bertfeat.update_index(tmp_path / "index", tiny[0])
+
+
+class TestRefused:
+    def test_a_store_with_other_rows_before(self, tiny: tuple[Store, Store], tmp_path: Path, tiny_folder: Path) -> None:
+        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
+        before = contents(tmp_path / "index")
+        rows = documents(12)
+        for name, changed in {
+            "swapped": [rows[1], rows[0], *rows[2:]],
+            "renamed": [{**rows[0], "id": "other"}, *rows[1:]],
+            "reworded": [*rows[:5], {**rows[5], "text": rows[5]["text"].upper() + " again"}, *rows[6:]],
+        }.items():
+            store = tiny_store(tmp_path / name, tiny_folder, changed, levels="sentence,word")
+            with pytest.raises(UserError, match=r"its first 447 rows are not those of .*index"):
+                bertfeat.update_index(tmp_path / "index", store)
+        assert contents(tmp_path / "index") == before
+
+    def test_a_store_of_another_model_or_pooling(
+        self, tiny: tuple[Store, Store], grown: Store, tmp_path: Path, tiny_folder: Path
+    ) -> None:
+        bertfeat.build_index(tiny[0], tmp_path / "index", level="sentence").close()
+        with pytest.raises(UserError, match=r"hold different features \(model: .* and minilm"):
+            bertfeat.update_index(tmp_path / "index", grown)
+        pooled = tiny_store(tmp_path / "s", tiny_folder, documents(12), levels="sentence", pooling="cls")
+        with pytest.raises(UserError, match=r"hold different features \(pooling: mean and cls\)"):
+            bertfeat.update_index(tmp_path / "index", pooled)
+
+    def test_a_damaged_index(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
+        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
+        raw = bytearray((tmp_path / "index" / "index.faiss").read_bytes())
+        raw[-9] ^= 64
+        (tmp_path / "index" / "index.faiss").write_bytes(raw)
+        with pytest.raises(UserError, match=r"index.faiss: its content does not match the digest"):
+            bertfeat.update_index(tmp_path / "index", tiny[1])
+        with pytest.raises(UserError, match="no such folder"):
+            bertfeat.update_index(tmp_path / "nowhere", tiny[1])
+
+    def test_what_does_not_fit_any_more(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
+        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
+        described = read_description(tmp_path / "index")
+        little = {**described.settings, "max_memory_bytes": 1_000_000}
+        write_description(tmp_path / "index", dataclasses.replace(described, settings=little))
+        with pytest.raises(UserError, match=r"index 'Flat' of 679 vectors .* more than max_memory 1.0 MB"):
+            bertfeat.update_index(tmp_path / "index", tiny[1])
+        unknown = {**described.settings, "colour": "blue"}
+        write_description(tmp_path / "index", dataclasses.replace(described, settings=unknown))
+        with pytest.raises(UserError, match=r"index.json: cannot be read: settings: .* unknown fields: colour"):
+            bertfeat.update_index(tmp_path / "index", tiny[1])
+
+
+class TestKilled:
+    @pytest.mark.parametrize("at", ["index.faiss written", "rows.parquet ready", "folder aside", "folder replaced"])
+    def test_the_old_index_stands_until_the_new_one_does(
+        self, tiny: tuple[Store, Store], tmp_path: Path, at: str
+    ) -> None:
+        out = tmp_path / "index"
+        bertfeat.build_index(tiny[0], out, level="word", threads=1).close()
+        old = contents(out)
+        done = run_killed(at, "index", "update", out, tiny[1].path)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert out.exists() == (at != "folder aside")
+        assert (contents(standing(out)) == old) == (at != "folder replaced")
+        with bertfeat.open_index(out) as index:
+            assert description_summary(out)["n_vectors"] == index.n_vectors
+            assert index.store.path == tiny[at == "folder replaced"].path
+        bertfeat.update_index(out, tiny[1]).close()
+        bertfeat.build_index(tiny[1], tmp_path / "new", level="word", threads=1).close()
+        assert contents(out) == contents(tmp_path / "new")
+        assert read_description(out).n_vectors == tiny[1].n_rows("word")
+        shutil.rmtree(tmp_path / "new")
+        assert [path.name for path in tmp_path.iterdir()] == ["index"]

@@ -1,0 +1,124 @@
+"""Marked queries, and hits in their context: pure text, no model."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertfeat.errors import UserError
+from bertfeat.search.kwic import context_of, display_width, printable
+from bertfeat.search.wordqueries import MarkedText, covered_row, parse_marked
+
+
+class TestMarks:
+    @pytest.mark.parametrize(
+        ("query", "text", "marked"),
+        [
+            ("He sat on the [bank] of the river", "He sat on the bank of the river", "bank"),
+            ("[bank]", "bank", "bank"),
+            ("bank", "bank", "bank"),
+            ("  bank ", "  bank ", "  bank "),
+            (r"see \[1\], the [bank]", "see [1], the bank", "bank"),
+            (r"the \[[x]\]", "the [x]", "x"),
+            (r"C:\\dir [x]", r"C:\dir x", "x"),
+            (r"C:\dir [x]", r"C:\dir x", "x"),
+            ("a [b c] d", "a b c d", "b c"),
+            ("a [] d", "a  d", ""),
+            ("[größe] 大", "größe 大", "größe"),
+        ],
+    )
+    def test_brackets_come_off(self, query: str, text: str, marked: str) -> None:
+        found = parse_marked(query)
+        assert (found.text, found.marked) == (text, marked)
+
+    @pytest.mark.parametrize(
+        ("query", "said"),
+        [
+            ("two words", "no word is marked"),
+            ("", "no word in it"),
+            (" \t", "no word in it"),
+            ("a [b", "brackets do not match"),
+            ("a b]", "brackets do not match"),
+            ("]a[ b", "brackets do not match"),
+            ("[[a]] b", "brackets do not match"),
+            ("[a [b] c]", "brackets do not match"),
+            ("[a] [b] c", "2 words are marked"),
+            (r"\[a\] b", "no word is marked"),
+        ],
+    )
+    def test_mistakes_name_the_query(self, query: str, said: str) -> None:
+        with pytest.raises(UserError, match=said) as error:
+            parse_marked(query, "query 7")
+        assert str(error.value).startswith(f"query 7 {query!r}: ")
+
+    def test_the_first_word_that_is_covered_in_part_or_whole(self) -> None:
+        #        0   4   8
+        words = ("one two six", [0, 4, 8], [3, 7, 11])
+        for query, row in [("one [two] six", 1), ("[on]e two six", 0), ("one tw[o] six", 1), ("one [ two] six", 1)]:
+            assert covered_row(parse_marked(query), *words[1:]) == row
+        for query in ("one[ ]two six", "[]one two six", "o[]ne two six", "one two six[ ]"):
+            with pytest.raises(UserError, match=r"query '.*\[.*\].*': the brackets cover no token"):
+                covered_row(parse_marked(query), *words[1:], what="token")
+        for query in ("one [two six]", "on[e t]wo six"):
+            with pytest.raises(UserError, match=r"query '.*\[.*\].*': the brackets cover several words"):
+                covered_row(parse_marked(query), *words[1:])
+
+    @given(st.lists(st.text("ab \t[]\\", max_size=4), min_size=3, max_size=3))
+    def test_escaped_text_around_a_mark_comes_back(self, parts: list[str]) -> None:
+        escaped = ["".join("\\" + c if c in "[]\\" else c for c in part) for part in parts]
+        found = parse_marked(f"{escaped[0]}[{escaped[1]}]{escaped[2]}")
+        assert (found.text, found.start, found.marked) == ("".join(parts), len(parts[0]), parts[1])
+        assert found.bracketed == f"{parts[0]}[{parts[1]}]{parts[2]}"
+
+    @given(st.lists(st.text("ab \t", max_size=5), min_size=3, max_size=3))
+    def test_collapsing_blanks_keeps_what_is_marked(self, parts: list[str]) -> None:
+        marked = MarkedText("".join(parts), len(parts[0]), len(parts[0]) + len(parts[1]))
+        found = marked.collapsed()
+        assert found.text == " ".join(marked.text.split())
+        assert found.marked.split() == parts[1].split()
+
+
+class TestContext:
+    def test_both_sides_are_cut_to_the_width(self) -> None:
+        text = "The quick brown fox jumps over the lazy dog"
+        context = context_of(text, 16, 19, width=9)
+        assert (context.left, context.word, context.right) == ("…k brown ", "fox", " jumps o…")
+        assert context.marked() == "…k brown [fox] jumps o…"
+        assert context_of(text, 0, 3, width=9).aligned(9) == " " * 9 + "[The] quick b…"
+        assert context_of(text, 40, 43, width=100).marked() == text[:40] + "[dog]"
+        assert context_of(text, 16, 19, width=0).marked() == "[fox]"
+        assert context_of(text, 16, 19, width=1).marked() == "…[fox]…"
+
+    def test_wide_and_combining_characters_are_counted_as_they_are_shown(self) -> None:
+        context = context_of("大人 e\u0301e\u0301e\u0301 X 大人小", 10, 11, width=5)
+        assert context.left == "…e\u0301e\u0301e\u0301 "
+        assert context.right == " 大…"
+        assert display_width(context.left) == 5
+        assert display_width("大a\u0301") == 3
+
+    def test_a_word_cut_inside_a_letter_shows_the_mark_on_a_circle(self) -> None:
+        assert context_of("re\u0301sume\u0301 x", 0, 2, width=3).right == "\u25cc\u0301s…"
+
+    def test_what_a_terminal_would_obey_is_made_harmless(self) -> None:
+        text = "a\tb\r\nc\x1b[31mred\x07 \u202eevil\u2066\u200b \u2028d \x00\x9b end"
+        shown = printable(text)
+        assert shown == "a b  c\ufffd[31mred\ufffd evil  d \ufffd\ufffd end"
+        assert printable("می\u200cخواهم 👩\u200d🚀") == "می\u200cخواهم 👩\u200d🚀"
+
+    def test_a_word_of_thousands_of_letters_is_shortened(self) -> None:
+        context = context_of("x " + "a" * 5000 + " y", 2, 5002, width=4)
+        assert context.word == "a" * 79 + "…"
+        assert (context.left, context.right) == ("x ", " y")
+
+    @given(st.text(max_size=60), st.integers(0, 60), st.integers(0, 12), st.integers(0, 20))
+    def test_any_text_gives_one_line_no_wider_than_asked(self, text: str, start: int, n: int, width: int) -> None:
+        start = min(start, len(text))
+        context = context_of(text, start, min(start + n, len(text)), width)
+        for side in (context.left, context.right):
+            assert display_width(side) <= width
+        line = context.aligned(width)
+        assert len(line.splitlines()) == 1
+        assert not any(unicodedata.category(char) in ("Cc", "Cs") for char in line)

@@ -1,0 +1,151 @@
+"""A network and a server that fail at random: right bytes, or one line after which the same command gives them."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from bertfeat import open_store, verify
+from bertfeat.config import Level
+from bertfeat.errors import BertfeatError, CheckFailed
+from bertfeat.store import open_for_writing
+from tests.support.object_stores import BUCKET, FAULTS, forget_clients, point_at, proxy, result_objects
+from tests.support.store_fakes import make_plan, make_result
+
+pytest.importorskip("s3fs")
+pytest.importorskip("moto")
+
+PLAN = make_plan((3, 4), combine="none")
+OTHER = make_plan((7,), levels=(Level.SENTENCE,), combine="none", kind="other")
+SEED = 15
+
+
+class Faults:
+    """Faults that begin with the nth request and last for some requests."""
+
+    def __init__(self, rng):
+        self.kind = rng.choice(FAULTS)
+        self.first, self.n_left = rng.randrange(40), rng.choice([1, 1, 2, 4, 30])
+        self.command = rng.choice([None, None, "GET", "PUT", "POST", "DELETE", "HEAD"])
+        self.n_made = 0
+
+    def __call__(self, command, path, headers):
+        self.first -= 1
+        fits = self.command in (None, command)
+        # Only a completed upload is not there any more.
+        fits = fits and (self.kind != "after 404 NoSuchUpload" or (command == "POST" and "uploadId=" in path))
+        if self.first >= 0 or not fits or self.n_left == 0:
+            return ""
+        self.n_left -= 1
+        self.n_made += 1
+        return self.kind
+
+    def __str__(self):
+        return f"{self.kind} on {self.command or 'any request'}, {self.n_made} times"
+
+
+@pytest.fixture
+def few_tries(monkeypatch):
+    """Give up on a request after a few tries; the waiting between them is what takes time."""
+    from s3fs import S3FileSystem
+
+    monkeypatch.setattr(S3FileSystem, "retries", 2)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+
+
+def write(root, plan=PLAN, **opening):
+    with open_for_writing(root, plan, **opening) as writer:
+        for shard in writer.pending():
+            writer.commit(shard, make_result(plan, shard, n_bad=1))
+        writer.complete()
+
+
+def read(root, values):
+    """Read a store in every way; whatever comes must be right."""
+    report = verify(root)
+    if not report.is_good:
+        raise CheckFailed(str(report.problems[0]))
+    store = open_store(root)
+    assert np.array_equal(store.numpy("token", "layer_03"), values)
+    assert np.array_equal(
+        np.concatenate([batch.vectors for batch in store.batches("token", "layer_03", batch_size=2)]), values
+    )
+    assert store.bad_rows()
+
+
+class Drill:
+    def __init__(self, root, seed):
+        self.root, self.random, self.faults = root, random.Random(seed), None
+        self.outcomes: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        write(f"{root}-whole")
+        self.whole = result_objects(f"{root}-whole")
+        self.values = open_store(f"{root}-whole").numpy("token", "layer_03")
+
+    def go(self, what, action):
+        """Do something while requests fail; note how it ends."""
+        faults = self.faults = Faults(self.random)
+        try:
+            action()
+            outcome = "done"
+        except BertfeatError as error:
+            outcome = "one line"
+            if "\n" in str(error):
+                self.wrong.append(f"{what}, {faults}: {error}")
+        except Exception as error:
+            outcome = "raw"
+            self.wrong.append(f"{what}, {faults}: {error!r} {traceback.format_exc(limit=-6)}")
+        finally:
+            self.faults = None
+        self.outcomes[f"{what}: {outcome}" if faults.n_made else f"{what}: not reached"] += 1
+        return outcome, str(faults)
+
+    def one(self, number):
+        root = f"{self.root}/{number}"
+        what = self.random.choice(["new", "new", "overwritten"])
+        if what == "overwritten":
+            write(root, OTHER)
+        outcome, faults = self.go(what, lambda: write(root, overwrite=what == "overwritten"))
+        if outcome != "done":
+            try:
+                write(root)
+            except BertfeatError:
+                write(root, overwrite=True)
+        if result_objects(root) != self.whole or not verify(root).is_good:
+            self.wrong.append(f"{what}, {faults}, {outcome}: not the right bytes")
+        self.go("read", lambda: read(root, self.values))
+
+
+def drill(s3, root, n_tries, seed):
+    made = None
+
+    def change(*request):
+        return made.faults(*request) if made and made.faults else ""
+
+    with proxy(s3, change) as url, pytest.MonkeyPatch.context() as patch:
+        point_at(patch, url)
+        made = Drill(root, seed)
+        for number in range(n_tries):
+            made.one(number)
+    forget_clients()
+    return made
+
+
+@pytest.mark.usefixtures("few_tries")
+def test_three_failing_runs_end_with_the_right_bytes_or_one_line(s3, root):
+    made = drill(s3, root, 3, SEED)
+    assert made.wrong == []
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("few_tries")
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_hundreds_of_failing_runs_end_with_the_right_bytes_or_one_line(s3, root, seed, capsys):
+    made = drill(s3, f"s3://{BUCKET}/{seed}/faults", 35, seed)
+    with capsys.disabled():
+        print(f"\nfaults of an object store, seed {seed}: {dict(sorted(made.outcomes.items()))}")
+    assert made.wrong == []

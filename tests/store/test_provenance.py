@@ -1,0 +1,151 @@
+"""What a probe or an index keeps of its store: compared field by field, and extracted from again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from bertfeat.config import Combine, ExtractConfig, Level
+from bertfeat.errors import UserError
+from bertfeat.records import ModelInfo
+from bertfeat.store.provenance import FeatureSpec
+from bertfeat.store.reader import Store
+from tests.support.probe_stores import numbered, word_frame, write_fake
+
+
+def store_of(folder: Path, name: str = "features", *, combine: str = "concat", **metadata: object) -> Store:
+    shard = {Level.WORD: word_frame(0, [2, 3], lambda doc, n: "x"), Level.SENTENCE: sentences()}
+    return write_fake(folder / name, [shard], numbered, combine=combine, **metadata)
+
+
+def sentences() -> pl.DataFrame:
+    return pl.DataFrame({"doc_id": [0, 1], "text": ["a b", "a b c"]})
+
+
+class TestDescription:
+    def test_each_level_keeps_what_touches_it(self, tmp_path: Path) -> None:
+        store = store_of(tmp_path, word_pooling="last", pooling="max", include_special_tokens=True)
+        word = FeatureSpec.of(store, "word", "concat_last4")
+        assert (word.level, word.layers, word.combine, word.dim) == (Level.WORD, (3, 4, 5, 6), "concat", 16)
+        assert (word.pooling, word.include_special_tokens) == ("last", None)
+        sentence = FeatureSpec.of(store, "sentence", "layer_05")
+        assert (sentence.layers, sentence.combine, sentence.dim) == ((5,), "none", 4)
+        assert (sentence.pooling, sentence.include_special_tokens) == ("max", True)
+        for name in ("no_level", "word"):
+            with pytest.raises(UserError, match=r"no level 'no_level'|no feature 'layer_09'"):
+                FeatureSpec.of(store, name, "layer_09")
+
+    def test_json_there_and_back(self, tmp_path: Path) -> None:
+        spec = FeatureSpec.of(store_of(tmp_path), "word", "mean_last4")
+        assert spec.is_added_up
+        assert FeatureSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+        values = spec.to_dict()
+        with pytest.raises(UserError, match="missing or unknown keys: 'dim', 'odd'"):
+            FeatureSpec.from_dict({**{name: value for name, value in values.items() if name != "dim"}, "odd": 1})
+
+    def test_only_what_is_not_stored_is_added_up(self, tmp_path: Path) -> None:
+        store = store_of(tmp_path, combine="none")
+        added = {name: FeatureSpec.of(store, "word", name).is_added_up for name in ("layer_03", "concat_03_04")}
+        assert added == {"layer_03": False, "concat_03_04": False}
+        assert FeatureSpec.of(store, "word", "sum_03_04").is_added_up
+
+
+class TestComparison:
+    @pytest.mark.parametrize(
+        ("metadata", "fields"),
+        [
+            ({"weights_sha256": "c" * 64}, "model weights: aaaaaaaaaaaa… and cccccccccccc…"),
+            ({"weights_sha256": "c" * 64, "model": "other"}, "model: tiny and other; model weights: aaaa"),
+            ({"tokenizer_sha256": "d" * 64}, "tokenizer: bbbbbbbbbbbb… and dddddddddddd…"),
+            ({"word_pooling": "mean"}, "pooling: first and mean"),
+            ({"document_context": True}, "document-context: False and True"),
+        ],
+    )
+    def test_what_changes_the_meaning_is_refused_with_both_values(
+        self, tmp_path: Path, metadata: dict, fields: str
+    ) -> None:
+        spec = FeatureSpec.of(store_of(tmp_path), "word", "concat_last4")
+        other = store_of(tmp_path, "others", **metadata)
+        with pytest.raises(UserError) as found:
+            spec.find_in(other, mine="probe ner")
+        message = str(found.value)
+        assert message.startswith(f"probe ner and store others hold different features ({fields}")
+        assert message.endswith("; extract with the settings of probe ner")
+        assert "\n" not in message
+
+    @pytest.mark.parametrize(
+        "metadata",
+        [
+            {"model": "another name of it"},
+            {"max_length": 16},
+            {"stride": 2},
+            {"on_overlong": "truncate"},
+            {"store_dtype": "float16"},
+            {"compute_dtype": "bfloat16"},
+            {"pooling": "max"},
+        ],
+    )
+    def test_lengths_types_and_other_levels_may_differ(self, tmp_path: Path, metadata: dict) -> None:
+        spec = FeatureSpec.of(store_of(tmp_path), "word", "concat_last4")
+        assert spec.find_in(store_of(tmp_path, "others", **metadata), mine="probe ner").layers == spec.layers
+
+    def test_another_level_or_feature_is_named(self, tmp_path: Path) -> None:
+        store = store_of(tmp_path, combine="none")
+        spec = FeatureSpec.of(store, "word", "layer_03")
+        with pytest.raises(UserError, match=r"pooling: first and mean"):
+            spec.require_same(FeatureSpec.of(store, "sentence", "layer_03"), mine="a", theirs="b")
+        with pytest.raises(UserError, match=r"layers: \[3\] and \[4\]"):
+            spec.require_same(FeatureSpec.of(store, "word", "layer_04"), mine="a", theirs="b")
+        below = dataclasses.replace(spec, feature="layer_02", layers=(2,))
+        with pytest.raises(
+            UserError, match=r"layers: \[2\] and \[3, 4, 5, 6\]; feature: layer_02 and layer_03, layer_"
+        ):
+            below.find_in(store, mine="probe ner")
+        token = dataclasses.replace(spec, level=Level.TOKEN)
+        with pytest.raises(UserError, match="probe ner works at level token, store features holds word, sentence"):
+            token.find_in(store, mine="probe ner")
+
+    def test_another_model_is_named_before_a_missing_layer(self, tmp_path: Path) -> None:
+        spec = FeatureSpec.of(store_of(tmp_path), "word", "layer_03")
+        large = dataclasses.replace(spec, feature="layer_20", layers=(20,), model="large", weights_sha256="e" * 64)
+        with pytest.raises(
+            UserError, match=r"\(model: large and tiny; model weights: .*; layers: \[20\] and .*feature:"
+        ):
+            large.find_in(store_of(tmp_path, "others"), mine="probe ner")
+
+    def test_the_model_at_hand(self, tmp_path: Path) -> None:
+        spec = FeatureSpec.of(store_of(tmp_path), "word", "layer_03")
+        info = ModelInfo("tiny", None, "bert", "a" * 64, "b" * 64, 6, 4, 32)
+        spec.require_model(info, mine="probe ner")
+        with pytest.raises(UserError, match=r"probe ner and model tiny hold .*model weights: aaaaaaaaaaaa… and ffff"):
+            spec.require_model(dataclasses.replace(info, weights_sha256="f" * 64), mine="probe ner")
+
+
+class TestSettings:
+    def test_the_settings_extract_the_feature_alone(self, tmp_path: Path) -> None:
+        store = store_of(tmp_path, word_pooling="last", max_length=20, stride=3, on_overlong="truncate")
+        config = FeatureSpec.of(store, "word", "concat_last4").extract_config(text_column="body", device="cpu")
+        assert config == ExtractConfig(
+            model="tiny",
+            levels="word",
+            layers="3,4,5,6",
+            combine="concat",
+            word_pooling="last",
+            max_length=20,
+            stride=3,
+            on_overlong="truncate",
+            store_dtype="float32",
+            compute_dtype="float32",
+            text_column="body",
+            device="cpu",
+        )
+
+    def test_a_sum_of_rounded_layers_is_made_of_rounded_layers_again(self, tmp_path: Path) -> None:
+        store = store_of(tmp_path)
+        assert FeatureSpec.of(store, "word", "mean_last4").extract_config().combine == (Combine.NONE,)
+        sentence = FeatureSpec.of(store, "sentence", "layer_05").extract_config()
+        assert (sentence.combine, sentence.layers, sentence.pooling) == ((Combine.NONE,), "5", "mean")

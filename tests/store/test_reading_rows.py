@@ -1,0 +1,184 @@
+"""Some rows of a store, or batches: the same as those of the whole, and what else is stored is not read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertfeat.config import Level
+from bertfeat.errors import StoreError
+from bertfeat.store import codec, open_for_writing, open_store
+from bertfeat.store.vectors import opened_part
+from tests.support import store_fakes
+from tests.support.store_fakes import make_plan, make_result, write_store
+
+SHARDS = (40, 0, 7, 25)
+N_ROWS = sum(SHARDS)
+FEATURES = ("layer_03", "concat_last4", "concat_04_06", "mean_last4", "sum_03_05", "layer_06")
+KINDS = [(dtype, encoding) for dtype in ("float16", "float32") for encoding in ("array", "binary")]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=str)
+def stores(request, tmp_path_factory):
+    """Stores of layers and of their concatenation, of several row groups a part, the third part with null vectors."""
+    dtype, encoding = request.param
+    folder = tmp_path_factory.mktemp("stores")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertfeat.store.schema._ROW_GROUP_BYTES", 11 * 4 * 4 * store_fakes.HIDDEN)
+        for combine in ("none", "concat"):
+            plan = make_plan(SHARDS, levels=(Level.WORD,), combine=combine, dtype=dtype, encoding=encoding)
+            with open_for_writing(folder / combine, plan) as writer:
+                for shard in writer.pending():
+                    writer.commit(shard, make_result(plan, shard, nulls=shard.index == 2))
+                writer.complete()
+    return {combine: open_store(folder / combine) for combine in ("none", "concat")}
+
+
+def decoded(store, feature):
+    """Return a feature as pyarrow decodes the layers, put together here."""
+    columns = {}
+    for part in store.stored_parts("word"):
+        with opened_part(part) as file:
+            table = file.read()
+        for name in table.column_names:
+            if "layer" in name or "concat" in name:
+                columns.setdefault(name, []).extend(table[name].to_pylist())
+    dtype, binary = store.manifest["store_dtype"], store.manifest["vector_encoding"] == "binary"
+    arrays = {}
+    for name, rows in columns.items():
+        width = store_fakes.HIDDEN * (4 if "concat" in name else 1)
+        lost = [np.nan] * width
+        arrays[name] = np.array(
+            [lost if row is None else np.frombuffer(row, dtype) if binary else row for row in rows], dtype
+        )
+    if "concat_last4" in arrays:
+        arrays |= {f"layer_{n:02d}": arrays["concat_last4"][:, 4 * n - 12 : 4 * n - 8] for n in (3, 4, 5, 6)}
+    layers = store.feature("word", feature).layers
+    blocks = [arrays[f"layer_{layer:02d}"] for layer in layers]
+    combine = store.feature("word", feature).combine
+    if combine in ("sum", "mean"):
+        total = np.sum([block.astype(np.float32) for block in blocks], axis=0)
+        return (total / len(blocks) if combine == "mean" else total).astype(dtype)
+    return np.concatenate(blocks, axis=1)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_whole_columns(stores, feature):
+    for store in stores.values():
+        np.testing.assert_array_equal(store.numpy("word", feature), decoded(store, feature))
+        np.testing.assert_array_equal(store.torch("word", feature).numpy(), decoded(store, feature))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, N_ROWS - 1), max_size=80), st.sampled_from(FEATURES))
+def test_rows_in_any_order_and_more_than_once(stores, rows, feature):
+    for store in stores.values():
+        whole = store.numpy("word", feature)
+        np.testing.assert_array_equal(store.take("word", feature, rows), whole[np.array(rows, np.int64)])
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("batch_size", [1, 11, 64])
+def test_batches_and_slices(stores, feature, batch_size):
+    for store in stores.values():
+        whole, frame = store.numpy("word", feature), store.polars("word", ["word", "doc_id"])
+        batches = list(store.batches("word", feature, batch_size=batch_size, columns=["word", "doc_id"]))
+        assert [len(batch.vectors) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+        np.testing.assert_array_equal(np.concatenate([batch.vectors for batch in batches]), whole)
+        for batch in batches:
+            assert batch.columns.equals(frame[batch.rows.start : batch.rows.stop])
+        for start in range(0, N_ROWS, 9):
+            stop = min(N_ROWS, start + batch_size)
+            np.testing.assert_array_equal(store.slice("word", feature, start, stop), whole[start:stop])
+    batch = next(store.batches("word", feature))
+    assert batch.columns.shape == (len(batch.vectors), 0)
+
+
+def test_columns_of_rows_that_stand_in_many_row_groups(stores):
+    rows = np.random.default_rng(0).integers(0, N_ROWS, 200)
+    for store in stores.values():
+        frame = store.polars("word", ["word", "label"])
+        assert store.rows("word", rows, ["word", "label"]).equals(frame[rows])
+
+
+@pytest.mark.parametrize(("dtype", "encoding"), KINDS)
+def test_some_rows_of_many_are_read_alone(tmp_path, monkeypatch, dtype, encoding):
+    monkeypatch.setattr(store_fakes, "HIDDEN", 384)
+    n_rows = 10_000
+    write_store(tmp_path / "s", make_plan((n_rows,), combine="none", dtype=dtype, encoding=encoding))
+    store = open_store(tmp_path / "s")
+    whole = store.numpy("token", "layer_05")
+    rows = np.random.default_rng(0).choice(n_rows, 100, replace=False)
+    n_read = 0
+
+    def count(real, *arguments):
+        nonlocal n_read
+        found = real(*arguments)
+        n_read += found if isinstance(found, int) else len(found)
+        return found
+
+    for name in ("preadv", "pread"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *arguments, real=real: count(real, *arguments))
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *arguments, **options: pytest.fail("a row group read"))
+    np.testing.assert_array_equal(store.take("token", "layer_05", rows), whole[rows])
+    assert n_read < 1.3 * whole[rows].nbytes
+    n_read = 0
+    # Where the pages lie is found once, and costs little.
+    np.testing.assert_array_equal(open_store(tmp_path / "s").take("token", "layer_05", rows), whole[rows])
+    assert n_read < 1.3 * whole[rows].nbytes + 0.05 * whole.nbytes
+    n_read = 0
+    np.testing.assert_array_equal(store.numpy("token", "layer_05"), whole)
+    assert n_read == whole.nbytes
+
+
+def test_a_part_that_was_replaced_meanwhile_is_refused(tmp_path):
+    write_store(tmp_path / "a", make_plan())
+    store = open_store(tmp_path / "a")
+    before = store.numpy("token", "layer_05")
+    path = tmp_path / "a/token/part-00000.parquet"
+    good = path.read_bytes()
+    pq.write_table(pq.read_table(path), path, compression="none", use_dictionary=False, data_page_size=8)
+    for read in (lambda: store.numpy("token", "layer_05"), lambda: store.take("token", "layer_05", [11, 0])):
+        with pytest.raises(StoreError, match=rf"cannot be read: {path.stat().st_size} bytes, not {len(good)}; run"):
+            read()
+    path.write_bytes(good)
+    np.testing.assert_array_equal(store.take("token", "layer_05", [11, 0]), before[[11, 0]])
+
+
+def test_a_part_with_other_rows_than_the_manifest_says_is_refused_by_all(tmp_path):
+    write_store(tmp_path / "s", make_plan())
+    path = tmp_path / "s/manifest.json"
+    manifest = codec.unseal(path.read_bytes())
+    manifest["shards"][1]["parts"][0]["n_rows"] = 3
+    path.write_bytes(codec.seal(manifest))
+    for read in (
+        lambda store: store.numpy("token", "layer_05"),
+        lambda store: store.take("token", "layer_05", [0]),
+        lambda store: store.slice("token", "layer_05", 0, 2),
+        lambda store: store.rows("token", [0], ["token"]),
+        lambda store: list(store.batches("token", "layer_05")),
+        lambda store: store.arrow("token", ["token"]),
+        lambda store: store.polars("token", ["token"]),
+        lambda store: store.valid("token", "layer_05"),
+    ):
+        with pytest.raises(StoreError, match=r"part-00001.parquet: cannot be read: 4 rows, not 3; run bertfeat verify"):
+            read(open_store(tmp_path / "s"))
+    with pytest.raises(StoreError, match=r"token: cannot be read: 12 rows, not 11; run bertfeat verify"):
+        open_store(tmp_path / "s").polars("token")
+
+
+def test_a_part_of_another_shard_is_refused_by_all(tmp_path):
+    write_store(tmp_path / "s", make_plan((4, 4)))
+    shutil.copy(tmp_path / "s/token/part-00001.parquet", tmp_path / "s/token/part-00000.parquet")
+    for read in (lambda store: store.polars("token"), lambda store: store.arrow("token")):
+        with pytest.raises(
+            StoreError, match=r"part-00000.parquet: cannot be read: (its bytes are not|[0-9]+ bytes, not)"
+        ):
+            read(open_store(tmp_path / "s"))

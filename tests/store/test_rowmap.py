@@ -1,0 +1,281 @@
+"""The row map: from positions in an index back to rows of the store, and from rows to positions."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertfeat.config import Level
+from bertfeat.errors import RunError, StoreError, UserError
+from bertfeat.records import Column
+from bertfeat.store import open_store
+from bertfeat.store.reader import Store
+from bertfeat.store.rowmap import RowMap
+from bertfeat.store.rowmapwriter import row_map_batches, row_map_columns, write_row_map
+from tests.support.store_fakes import DOC_ID, make_plan, write_store
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
+
+TOKEN = ("token_index", "word_index", "char_start", "char_end")
+PLACED = {
+    Level.TOKEN: (DOC_ID, *(Column(name, "int32") for name in TOKEN), Column("token", "string")),
+    Level.WORD: (
+        Column("doc_id", "string", nullable=False),
+        Column("word_index", "int32"),
+        Column("word", "string"),
+        Column("char_start", "int32"),
+        Column("char_end", "int32"),
+        Column("segment", "int16"),
+    ),
+    # Kept columns may be named as the places of words are.
+    Level.SENTENCE: (DOC_ID, Column("text", "string"), Column("char_start", "string"), Column("segment", "int64")),
+}
+N_ROWS = (40, 0, 1, 259)
+
+
+def make_store(folder: Path, n_rows: tuple[int, ...] = N_ROWS) -> Store:
+    write_store(folder, make_plan(n_rows, levels=tuple(PLACED), columns=PLACED))
+    return open_store(folder)
+
+
+def masked(store: Store, level: str, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).random(store.n_rows(level)) < 0.7
+
+
+def write_all(path: Path, store: Store, level: str, mask: np.ndarray) -> pl.DataFrame:
+    """Write the map, and return what it should hold, put together from the store's columns."""
+    write_row_map(path, store, level, row_map_batches(store, level, mask))
+    rows = np.flatnonzero(mask)
+    parts = np.repeat([entry["shard"] for entry in store.manifest["shards"]], [p.n_rows for p in store.parts(level)])
+    head = pl.DataFrame({"part": pl.Series(parts[mask], dtype=pl.Int32), "row": pl.Series(rows, dtype=pl.Int64)})
+    return head.hstack(store.polars(level, list(row_map_columns(store, level)))[rows])
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    monkeypatch.setattr("bertfeat.store.rowmapwriter._ROW_GROUP_ROWS", 32)
+
+
+@pytest.mark.parametrize("level", list(PLACED))
+def test_positions_lead_back_to_rows(tmp_path, level, small_groups):
+    store = make_store(tmp_path / "s")
+    mask = masked(store, level)
+    want = write_all(tmp_path / "rows.parquet", store, level, mask)
+    rows = np.flatnonzero(mask)
+    with RowMap(tmp_path / "rows.parquet") as found:
+        assert len(found) == len(rows)
+        assert found.level == level
+        np.testing.assert_array_equal(found.all_rows(), rows)
+        np.testing.assert_array_equal(found.rows(np.arange(len(rows))), rows)
+        want_rows = [[rows[5], -1, rows[5]], [rows[-1], rows[0], rows[33]]]
+        np.testing.assert_array_equal(found.rows([[5, -1, 5], [len(rows) - 1, 0, 33]]), want_rows)
+        assert found.frame(np.arange(len(rows))).equals(want)
+        order = np.random.default_rng(1).integers(0, len(rows), 500)
+        assert found.frame(order).equals(want[order])
+        assert found.frame(order[:3], ["doc_id", "row"]).equals(want[order[:3]].select("doc_id", "row"))
+        assert found.frame([]).schema == want.schema
+
+
+def test_each_level_has_the_places_that_it_knows(tmp_path):
+    store = make_store(tmp_path / "s")
+    assert row_map_columns(store, "token") == ("doc_id", "token_index", "word_index", "char_start", "char_end")
+    assert row_map_columns(store, "word") == ("doc_id", "word_index", "segment", "char_start", "char_end")
+    assert row_map_columns(store, "sentence") == ("doc_id",)
+    frame = write_all(tmp_path / "rows.parquet", store, "word", masked(store, "word"))
+    assert frame["char_start"].dtype == pl.Int32
+    sql = f"select count(*), min(part), max(part), sum(row) from '{tmp_path / 'rows.parquet'}'"
+    assert duckdb.sql(sql).fetchall() == [(len(frame), 0, 3, frame["row"].sum())]
+
+
+def test_the_same_rows_give_the_same_bytes_however_they_come(tmp_path, small_groups):
+    store = make_store(tmp_path / "s")
+    mask = masked(store, "token")
+    whole = pl.concat(row_map_batches(store, "token", mask))
+    cuts = sorted(random.Random(3).sample(range(len(whole)), 20))
+    pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    written = [
+        write_row_map(tmp_path / "a", store, "token", row_map_batches(store, "token", mask)),
+        write_row_map(tmp_path / "b", store, "token", [whole]),
+        write_row_map(tmp_path / "c", store, "token", pieces),
+    ]
+    assert len(set(written)) == 1
+    data = {(tmp_path / name).read_bytes() for name in "abc"}
+    assert len(data) == 1
+    assert written[0].n_bytes == len(data.pop())
+    assert written[0].n_rows == mask.sum()
+
+
+def test_no_rows_are_a_row_map_too(tmp_path):
+    for name, counts in (("none", ()), ("zero", (0,)), ("masked", (5,))):
+        store = make_store(tmp_path / name, counts)
+        path = tmp_path / f"{name}.parquet"
+        write_all(path, store, "token", np.zeros(sum(counts), bool))
+        with RowMap(path) as found:
+            assert len(found) == 0
+            assert found.rows([]).shape == (0,)
+            assert found.rows([-1]).tolist() == [-1]
+            assert found.frame([]).height == 0
+            assert found.all_rows().shape == (0,)
+            with pytest.raises(UserError, match="no position 0"):
+                found.rows([0])
+
+
+def test_a_path_is_no_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pca:64").mkdir()
+    store = make_store(tmp_path / "s")
+    write_all(Path("pca:64/rows.parquet"), store, "token", np.ones(300, bool))
+    with RowMap("pca:64/rows.parquet") as found:
+        assert len(found.all_rows()) == 300
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    store = make_store(tmp_path / "s")
+    write_all(tmp_path / "rows.parquet", store, "token", np.ones(300, bool))
+    with RowMap(tmp_path / "rows.parquet") as found:
+        for wrong in ([0, 300], [-2]):
+            with pytest.raises(UserError, match=rf"rows.parquet: no position {wrong[-1]}; it has 300"):
+                found.rows(wrong)
+        with pytest.raises(UserError, match="no position -1"):
+            found.frame([-1])
+        with pytest.raises(UserError, match="whole numbers"):
+            found.rows([0.5])
+        with pytest.raises(UserError, match="no column 'token'; columns are part, row, doc_id"):
+            found.frame([0], ["token"])
+    with pytest.raises(ValueError, match="mask of shape"):
+        next(row_map_batches(store, "token", np.ones(3, bool)))
+
+
+def test_batches_that_do_not_fit_leave_nothing(tmp_path):
+    store = make_store(tmp_path / "s")
+    good = pl.concat(row_map_batches(store, "word", np.ones(300, bool)))
+    for batches, reason in (
+        ([good, good], "do not ascend"),
+        ([good[::-1]], "do not ascend"),
+        ([good.drop("segment")], "given part, row"),
+        ([good.with_columns(pl.lit(None, pl.String).alias("doc_id"))], "doc_id"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            write_row_map(tmp_path / "rows.parquet", store, "word", batches)
+        assert not (tmp_path / "rows.parquet").exists()
+
+
+def test_a_file_that_is_there_is_not_overwritten_and_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
+    store = make_store(tmp_path / "s")
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(RunError, match="mine: file exists"):
+        write_row_map(tmp_path / "mine", store, "token", [])
+    assert (tmp_path / "mine").read_text() == "mine"
+
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bertfeat.store.files.os.write", full)
+    with pytest.raises(RunError, match="rows: no space left on device after 0 bytes; free space"):
+        write_row_map(tmp_path / "rows", store, "token", row_map_batches(store, "token", np.ones(300, bool)))
+    assert not (tmp_path / "rows").exists()
+
+
+def test_a_damaged_part_of_the_store_is_named(tmp_path):
+    store = make_store(tmp_path / "s")
+    part = tmp_path / "s" / "token" / "part-00003.parquet"
+    part.write_bytes(part.read_bytes()[:-30])
+    with pytest.raises(StoreError, match=r"part-00003.parquet: cannot be read: .*; run bertfeat verify"):
+        write_row_map(tmp_path / "rows", store, "token", row_map_batches(store, "token", np.ones(300, bool)))
+    assert not (tmp_path / "rows").exists()
+
+
+def test_what_is_no_row_map_is_refused(tmp_path):
+    with pytest.raises(StoreError, match=r"nothing: cannot be read: .*build the index again"):
+        RowMap(tmp_path / "nothing")
+    with pytest.raises(StoreError, match="cannot be read"):
+        RowMap(tmp_path)
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(StoreError, match="cannot be read"):
+        RowMap(tmp_path / "text")
+    table = pa.table({"part": pa.array([0], pa.int32()), "row": pa.array([0]), "doc_id": ["a"]})
+    about = {"kind": "row map", "format_version": 1, "level": "token"}
+
+    def refuse(table: pa.Table, about: object, reason: str) -> None:
+        pq.write_table(table.replace_schema_metadata({"bertfeat": about}), tmp_path / "x")
+        with pytest.raises(StoreError, match=reason) as caught:
+            RowMap(tmp_path / "x")
+        assert "\n" not in str(caught.value)
+
+    refuse(table, "{", "cannot be read")
+    refuse(table, "[" * 100_000, "no row map")
+    refuse(table, json.dumps({**about, "kind": "store"}), "it is no row map")
+    refuse(table, json.dumps({"kind": "row map"}), "no format_version")
+    refuse(table, json.dumps({**about, "format_version": 2}), "format_version 2, .* up to 1; upgrade bertfeat$")
+    good = json.dumps(about)
+    refuse(table.rename_columns(["row", "part", "doc_id"]), good, "its columns are row, part, doc_id")
+    refuse(table.append_column("code", table["row"]), good, "its columns are")
+    refuse(table.set_column(1, "row", pa.array([0], pa.int32())), good, "its column 'row' is int32")
+    refuse(table.set_column(2, "doc_id", pa.array([0.5])), good, "its column 'doc_id' is double")
+    pq.write_table(table.replace_schema_metadata({"bertfeat": good}), tmp_path / "x")
+    with RowMap(tmp_path / "x") as found:
+        assert found.frame([0]).rows() == [(0, 0, "a")]
+
+
+@pytest.mark.parametrize("rows", [[3, 3], [4, 2], [-1, 0], [0, None]])
+def test_rows_that_no_writer_wrote_are_refused(tmp_path, rows):
+    table = pa.table({"part": pa.array([0, 0], pa.int32()), "row": pa.array(rows, pa.int64()), "doc_id": [1, 2]})
+    about = json.dumps({"kind": "row map", "format_version": 1, "level": "token"})
+    pq.write_table(table.replace_schema_metadata({"bertfeat": about}), tmp_path / "x")
+    with RowMap(tmp_path / "x") as found, pytest.raises(StoreError, match=r"rows do not ascend|without a number"):
+        found.rows([0])
+
+
+def test_ids_that_are_no_text_are_refused(tmp_path):
+    ids = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe"))
+    table = pa.table({"part": pa.array([0], pa.int32()), "row": pa.array([0], pa.int64()), "doc_id": ids})
+    about = json.dumps({"kind": "row map", "format_version": 1, "level": "token"})
+    pq.write_table(table.replace_schema_metadata({"bertfeat": about}), tmp_path / "x")
+    with RowMap(tmp_path / "x") as found:
+        assert found.rows([0]).tolist() == [0]
+        with pytest.raises(StoreError, match=r"cannot be read: .*UTF"):
+            found.frame([0])
+
+
+def test_an_open_row_map_outlives_its_replacement(tmp_path):
+    store = make_store(tmp_path / "s")
+    write_all(tmp_path / "rows", store, "token", np.ones(300, bool))
+    write_all(tmp_path / "other", store, "token", np.arange(300) > 250)
+    with RowMap(tmp_path / "rows") as found:
+        (tmp_path / "other").replace(tmp_path / "rows")
+        assert found.frame([299])["row"].to_list() == [299]
+
+
+def test_damage_is_an_error_or_changes_nothing_that_is_read(tmp_path, small_groups):
+    """Any flipped bit or cut: one line, or the right rows; pages carry checksums."""
+    store = make_store(tmp_path / "s")
+    mask = masked(store, "word")
+    want = write_all(tmp_path / "rows", store, "word", mask)
+    data = (tmp_path / "rows").read_bytes()
+    chance = random.Random(zlib.crc32(b"rows"))
+    said = []
+    for _ in range(400):
+        damaged = bytearray(data)
+        if chance.random() < 0.8:
+            damaged[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        else:
+            del damaged[chance.randrange(len(data)) :]
+        (tmp_path / "x").write_bytes(damaged)
+        try:
+            with RowMap(tmp_path / "x") as found:
+                rows, frame = found.all_rows(), found.frame(np.arange(len(found)))
+        except StoreError as error:
+            said.append(str(error))
+        else:
+            assert rows.tolist() == frame["row"].to_list() == want["row"].to_list()[: len(rows)]
+    assert len(said) > 300
+    assert not any("\n" in line for line in said)

@@ -1,0 +1,163 @@
+"""Any system call on a store's files that fails is one line, and the same run finishes the store afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertfeat.errors import BertfeatError
+from bertfeat.runners.fence import end_earlier_runs
+from bertfeat.store import open_for_writing, open_store, verify
+from bertfeat.store.lock import StoreLock
+from tests.support.store_fakes import contents, make_plan, make_result, write_store
+
+CALLS = ("open", "close", "fstat", "stat", "listdir", "scandir", "read", "pread", "preadv", "write", "pwrite", "fsync")
+CALLS += ("ftruncate", "link", "unlink", "replace", "rename", "mkdir", "rmdir", "lstat")
+ERRORS = (errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOSPC, errno.ESTALE, errno.EROFS)
+PLAN = make_plan((2, 1))
+
+
+class Faults:
+    """Counts the calls on files below a folder, and has one of them fail, or that and all later ones."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = str(root)
+        self.counts: Counter[str] = Counter()
+        self.armed: tuple[str, int, int, bool] | None = None
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+
+    def _wrapped(self, name: str, call: Any) -> Any:
+        readlink = os.readlink
+
+        def is_inside(place: Any) -> bool:
+            if isinstance(place, int):
+                try:
+                    place = readlink(f"/proc/self/fd/{place}")
+                except OSError:
+                    return False
+            return str(place).startswith(self.root) and "reference" not in str(place)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if self.armed is None or not is_inside(args[0]):
+                return call(*args, **kwargs)
+            self.counts[name] += 1
+            wanted, nth, code, stays = self.armed
+            if name == wanted and (self.counts[name] == nth or (stays and self.counts[name] > nth)):
+                if name == "close":
+                    call(*args)
+                raise OSError(code, os.strerror(code), None if isinstance(args[0], int) else str(args[0]))
+            return call(*args, **kwargs)
+
+        return wrapped
+
+    def arm(self, name: str, nth: int, code: int, *, stays: bool = False) -> None:
+        self.counts.clear()
+        self.armed = (name, nth, code, stays)
+
+
+def run(root: Path) -> None:
+    end_earlier_runs(root)
+    with open_for_writing(root, PLAN) as writer:
+        if not writer.is_complete:
+            writer.receipts()
+            for shard in writer.pending():
+                writer.commit(shard, make_result(PLAN, shard, n_bad=1))
+            writer.complete()
+    store = open_store(root)
+    assert np.array_equal(store.numpy("token", "layer_04")[:, 0], [400, 401, 402])
+    assert len(store.bad_rows()) == len(store.receipts()) == 2
+    verify(root)
+
+
+def prepare(root: Path, kind: str) -> None:
+    if kind == "new":
+        return
+    write_store(root, PLAN, n_bad=1)
+    if kind == "broken off":
+        (root / "manifest.json").unlink()
+        (root / "_bertfeat/receipts/00001.json").unlink()
+        (root / "_bertfeat/tmp/00001.token.1-00.tmp").write_bytes(b"left")
+
+
+def fail_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> Counter[str]:
+    write_store(tmp_path / "reference", PLAN, n_bad=1)
+    want = contents(tmp_path / "reference")
+    faults = Faults(tmp_path / "s", monkeypatch)
+    tally: Counter[str] = Counter()
+    number = 0
+    for kind in ("new", "broken off", "finished"):
+        faults.armed = None
+        prepare(tmp_path / f"s-{kind}", kind)
+        faults.arm("none", 0, 0)
+        run(tmp_path / f"s-{kind}")
+        counts = dict(faults.counts)
+        for name, count in counts.items():
+            for nth in range(1, count + 1):
+                number += 1
+                if number % step:
+                    continue
+                faults.armed = None
+                root = tmp_path / f"s{number}"
+                prepare(root, kind)
+                code = ERRORS[number // step % len(ERRORS)]
+                faults.arm(name, nth, code, stays=number // step % 4 == 0)
+                what = f"{kind}: {name} {nth} {errno.errorcode[code]}"
+                try:
+                    run(root)
+                    tally["done"] += 1
+                except BertfeatError as error:
+                    tally["many lines" if "\n" in str(error) else "one line"] += 1
+                except OSError as error:
+                    raise AssertionError(what) from error
+                faults.armed = None
+                run(root)
+                assert contents(root) == want, what
+                assert verify(root).is_good, what
+    return tally
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_calls_that_fail_are_one_line_and_the_run_resumes(tmp_path, monkeypatch):
+    tally = fail_each(tmp_path, monkeypatch, 23)
+    assert tally["one line"] > 8
+    assert not tally["many lines"]
+
+
+@pytest.mark.long
+def test_every_call_that_fails_is_one_line_and_the_run_resumes(tmp_path, monkeypatch):
+    tally = fail_each(tmp_path, monkeypatch, 1)
+    print(dict(tally))
+    assert tally["one line"] > 200
+    assert not tally["many lines"]
+
+
+def test_a_lock_closes_its_file_once_whatever_the_system_says(tmp_path, monkeypatch):
+    write_store(tmp_path / "s", PLAN)
+    lock = StoreLock(tmp_path / "s")
+    faults = Faults(tmp_path / "s", monkeypatch)
+    faults.arm("close", 1, errno.EIO)
+    lock.release()
+    assert faults.counts["close"] == 1
+    other = os.open(tmp_path / "s/manifest.json", os.O_RDONLY)
+    lock.release()
+    os.fstat(other)
+    os.close(other)
+    StoreLock(tmp_path / "s").release()
+
+
+@pytest.mark.parametrize("name", ["stat", "fstat", "ftruncate", "pwrite"])
+def test_a_lock_that_cannot_be_looked_at_is_given_back(tmp_path, monkeypatch, name):
+    write_store(tmp_path / "s", PLAN)
+    faults = Faults(tmp_path / "s", monkeypatch)
+    faults.arm(name, 1, errno.EIO)
+    with pytest.raises((OSError, BertfeatError)) as caught:
+        StoreLock(tmp_path / "s")
+    assert caught.value is not None
+    StoreLock(tmp_path / "s").release()

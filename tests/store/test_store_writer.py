@@ -1,0 +1,522 @@
+"""Opening, committing, completing and refusing: the rules of a store's folder."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bertfeat.config import Level
+from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
+from bertfeat.records import BadRow, Column
+from bertfeat.store import codec, open_for_writing, open_store, read_plan, receipts, verify
+from bertfeat.store.checks import first_not_finite
+from bertfeat.store.files import Sink
+from tests.support.places import ROOT
+from tests.support.store_fakes import COLUMNS, contents, make_plan, make_result, make_table, write_store
+
+
+def tree(root: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in sorted(root.rglob("*"))}
+
+
+def test_records_come_back_from_json_exactly():
+    plan = make_plan(levels=tuple(Level), kept_schema="AAAA", odd="ü\udc80", none=None, nested=[1, {"a": 0.1}])
+    assert codec.plan_from_json(json.loads(json.dumps(codec.plan_to_json(plan)))) == plan
+    with pytest.raises(ValueError, match="damaged or edited"):
+        codec.unseal(codec.seal({"a": 1}).replace(b"1", b"2", 1))
+    for garbage in (b"", b"[]", b"{}", b"\xff", b"null"):
+        with pytest.raises(ValueError):  # noqa: PT011
+            codec.unseal(garbage)
+
+
+def test_schema_of_a_part_is_the_contract(tmp_path):
+    write_store(tmp_path / "s", make_plan())
+    path = tmp_path / "s" / "token" / "part-00001.parquet"
+    assert str(pq.read_schema(path).remove_metadata()) == (
+        "doc_id: int64 not null\ntoken_index: int32 not null\ntoken: large_string not null\n"
+        "layer_03: fixed_size_list<element: halffloat not null>[4]\n  child 0, element: halffloat not null\n"
+        "layer_04: fixed_size_list<element: halffloat not null>[4]\n  child 0, element: halffloat not null\n"
+        "layer_05: fixed_size_list<element: halffloat not null>[4]\n  child 0, element: halffloat not null\n"
+        "layer_06: fixed_size_list<element: halffloat not null>[4]\n  child 0, element: halffloat not null\n"
+        "concat_last4: fixed_size_list<element: halffloat not null>[16]\n  child 0, element: halffloat not null"
+    )
+    plan = make_plan()
+    metadata = pq.read_metadata(path)
+    assert json.loads(metadata.metadata[b"bertfeat"]) == {
+        "model": "tiny",
+        "layers": [3, 4, 5, 6],
+        "versions": {"torch": "2.13.0"},
+        "format_version": 1,
+        "plan_hash": plan.plan_hash,
+        "shard": 1,
+        "level": "token",
+        "n_rows": 4,
+        "n_null_vectors": 0,
+    }
+    column = metadata.row_group(0).column(3)
+    assert (column.compression, column.has_dictionary_page, column.is_stats_set) == ("UNCOMPRESSED", False, False)
+    assert "BYTE_STREAM_SPLIT" not in column.encodings
+
+
+def test_parts_with_and_without_null_rows_have_one_schema(tmp_path):
+    for encoding in ("array", "binary"):
+        write_store(tmp_path / encoding, make_plan(encoding=encoding))
+        write_store(tmp_path / f"{encoding}-nulls", make_plan(encoding=encoding), nulls=True)
+        paths = [tmp_path / name / "token" / "part-00000.parquet" for name in (encoding, f"{encoding}-nulls")]
+        assert pq.read_schema(paths[0]).remove_metadata() == pq.read_schema(paths[1]).remove_metadata()
+
+
+def test_manifest_is_the_contract(tmp_path):
+    plan = make_plan((2, 1), columns={**COLUMNS}, combine="concat")
+    write_store(tmp_path / "s", plan, n_bad=1)
+    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    assert manifest.pop("check")
+    stored = [receipts.read_receipt(tmp_path / "s", n) for n in (0, 1)]
+    parts = [s.receipt.parts[0] for s in stored]
+    kept = [s.quarantine for s in stored]
+    assert [part.n_bytes for part in parts] == [(tmp_path / "s" / part.path).stat().st_size for part in parts]
+    assert manifest == {
+        "format_version": 1,
+        "plan_hash": plan.plan_hash,
+        "metadata": {"model": "tiny", "layers": [3, 4, 5, 6], "versions": {"torch": "2.13.0"}},
+        "model": {
+            "name": "tiny",
+            "revision": None,
+            "family": "bert",
+            "weights_sha256": "00",
+            "tokenizer_sha256": "11",
+            "n_layers": 6,
+            "hidden_size": 4,
+            "max_length": 32,
+            "n_parameters": 1000,
+        },
+        "store_dtype": "float16",
+        "vector_encoding": "array",
+        "levels": {
+            "token": {
+                "columns": [
+                    {"name": "doc_id", "type": "int64", "nullable": False},
+                    {"name": "token_index", "type": "int32", "nullable": False},
+                    {"name": "token", "type": "string", "nullable": False},
+                ],
+                "features": [{"name": "concat_last4", "layers": [3, 4, 5, 6], "combine": "concat", "dim": 16}],
+            }
+        },
+        "shards": [
+            {
+                "shard": n,
+                "parts": [
+                    {
+                        "level": "token",
+                        "path": f"token/part-0000{n}.parquet",
+                        "n_rows": 2 - n,
+                        "n_bytes": parts[n].n_bytes,
+                        "digest": parts[n].digest,
+                    }
+                ],
+                "n_bad_rows": 1,
+                "counts": {"documents": 2 - n, "tokens": 4 - 2 * n},
+                "quarantine": {
+                    "path": f"_bertfeat/quarantine/0000{n}.jsonl",
+                    "n_rows": 1,
+                    "n_bytes": kept[n].n_bytes,
+                    "digest": kept[n].digest,
+                },
+            }
+            for n in (0, 1)
+        ],
+        "totals": {
+            "n_shards": 2,
+            "n_rows": {"token": 3},
+            "n_bytes": {"token": sum(part.n_bytes for part in parts)},
+            "n_bad_rows": 2,
+            "counts": {"documents": 3, "tokens": 6},
+        },
+    }
+
+
+def test_bad_rows_keep_their_bytes(tmp_path):
+    plan = make_plan((2,))
+    rows = [BadRow(0, "a\udc80.txt", 1, "no utf-8", b"\xff\x00\n"), BadRow(1, "b", 7, "not JSON\u2028", None)]
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        receipt = writer.commit(plan.shards[0], replace(make_result(plan, plan.shards[0]), bad_rows=rows))
+        writer.complete()
+    assert receipt.n_bad_rows == 2
+    store = open_store(tmp_path / "s")
+    assert store.bad_rows() == tuple(rows)
+    kept = tmp_path / "s" / "_bertfeat/quarantine/00000.jsonl"
+    kept.write_bytes(kept.read_bytes().replace(b'"row":7', b'"row":8'))
+    with pytest.raises(
+        StoreError, match=r"00000\.jsonl: its bytes are not those that were written; run bertfeat verify"
+    ):
+        store.bad_rows()
+    kept.unlink()
+    with pytest.raises(StoreError, match=r"00000\.jsonl: no such file; copy the store with its _bertfeat folder"):
+        store.bad_rows()
+
+
+def test_a_run_broken_off_goes_on_where_it_was(tmp_path):
+    plan = make_plan()
+    write_store(tmp_path / "whole", plan)
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        assert writer.pending() == plan.shards
+        writer.commit(plan.shards[1], make_result(plan, plan.shards[1]))
+        assert [shard.index for shard in writer.pending()] == [0, 2]
+        with pytest.raises(RunError, match=r"2 shards are not done \(00000, 00002\); run the same command again"):
+            writer.complete()
+        assert not writer.is_complete
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        assert [receipt.shard for receipt in writer.receipts()] == [1]
+        for shard in writer.pending():
+            writer.commit(shard, make_result(plan, shard))
+        writer.complete()
+        assert writer.is_complete
+    assert contents(tmp_path / "s") == contents(tmp_path / "whole")
+    before = tree(tmp_path / "s")
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        assert writer.is_complete
+        writer.complete()
+    assert tree(tmp_path / "s") == before
+
+
+def test_an_identical_part_is_adopted_and_another_replaced(tmp_path):
+    plan = make_plan()
+    write_store(tmp_path / "s", plan)
+    before = contents(tmp_path / "s")
+    parts = [tmp_path / "s" / "token" / f"part-0000{n}.parquet" for n in range(3)]
+    inodes = [part.stat().st_ino for part in parts]
+    (tmp_path / "s" / "manifest.json").unlink()
+    for n in (0, 1):
+        (tmp_path / "s" / f"_bertfeat/receipts/0000{n}.json").unlink()
+    parts[1].write_bytes(b"torn")
+    write_store(tmp_path / "s", plan)
+    assert contents(tmp_path / "s") == before
+    assert [part.stat().st_ino == inode for part, inode in zip(parts, inodes, strict=True)] == [True, False, True]
+
+
+def test_a_file_system_without_links_is_renamed_on(tmp_path, monkeypatch):
+    plan = make_plan()
+    write_store(tmp_path / "links", plan)
+
+    def refuse(*_args, **_kwargs):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    write_store(tmp_path / "s", plan)
+    assert contents(tmp_path / "s") == contents(tmp_path / "links")
+    for receipt in (tmp_path / "s/_bertfeat/receipts").iterdir():
+        receipt.unlink()
+    write_store(tmp_path / "s", plan)
+    assert contents(tmp_path / "s") == contents(tmp_path / "links")
+
+
+def test_another_plan_is_refused_with_every_differing_field_before_anything_is_written(tmp_path):
+    write_store(tmp_path / "s", make_plan())
+    before = tree(tmp_path / "s")
+    other = make_plan(**{"layers": "all", "input.0.digest": "cd", "stride": 7})
+    with pytest.raises(PlanMismatch) as caught:
+        open_for_writing(tmp_path / "s", other)
+    assert str(caught.value) == (
+        f"{tmp_path / 's'}: made with another plan: input.0.digest 'ab' != 'cd'; layers 'last4' != 'all'; "
+        "stride (absent) != 7; use another folder or --overwrite"
+    )
+    assert caught.value.fields["input.0.digest"] == ("ab", "cd")
+    assert tree(tmp_path / "s") == before
+    many = make_plan(**{f"input.{n}.digest": "x" for n in range(30)})
+    with pytest.raises(PlanMismatch, match="; and 22 more; use another folder"):
+        open_for_writing(tmp_path / "s", many)
+    assert read_plan(tmp_path / "s") == make_plan()
+    assert read_plan(tmp_path / "nowhere") is None
+
+
+def test_something_else_at_the_place_is_refused_and_kept(tmp_path):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    for n in range(7):
+        (folder / f"notes{n}.txt").write_text("mine")
+    before = tree(folder)
+    for overwrite in (False, True):
+        with pytest.raises(StoreError, match=r"\(holds notes0.txt, .*, \.\.\.\); choose another --output"):
+            open_for_writing(folder, make_plan(), overwrite=overwrite)
+    assert tree(folder) == before
+    with pytest.raises(StoreError, match=r"notes0.txt: not a folder \(a file\); choose another --output"):
+        open_for_writing(folder / "notes0.txt", make_plan())
+    with pytest.raises(StoreError, match="cannot create the folder: not a directory"):
+        open_for_writing(folder / "notes0.txt" / "below", make_plan())
+
+
+def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
+    write_store(tmp_path / "s", make_plan(levels=(Level.TOKEN, Level.WORD), input="old"), n_bad=1)
+    plan = make_plan((2, 2), levels=(Level.WORD,))
+    (tmp_path / "s" / "word" / "notes.txt").write_text("mine")
+    before = tree(tmp_path / "s")
+    with pytest.raises(StoreError, match=r"holds files that are no part of a store \(holds word/notes.txt\)"):
+        open_for_writing(tmp_path / "s", plan, overwrite=True)
+    assert tree(tmp_path / "s") == before
+    (tmp_path / "s" / "word" / "notes.txt").unlink()
+    with open_for_writing(tmp_path / "s", plan, overwrite=True) as writer:
+        for shard in writer.pending():
+            writer.commit(shard, make_result(plan, shard))
+        writer.complete()
+    write_store(tmp_path / "fresh", plan)
+    assert contents(tmp_path / "s") == contents(tmp_path / "fresh")
+    assert not (tmp_path / "s" / "token").exists()
+
+
+def test_overwrite_makes_a_new_store_where_there_is_none(tmp_path):
+    open_for_writing(tmp_path / "deep" / "s", make_plan(), overwrite=True).close()
+    assert read_plan(tmp_path / "deep" / "s") == make_plan()
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_user_error_before_the_first_commit_leaves_nothing_behind(tmp_path, exists):
+    out = tmp_path / "a" / "b"
+    if exists:
+        out.mkdir(parents=True)
+    with pytest.raises(UserError), open_for_writing(out, make_plan()):
+        raise UserError("no such model")
+    assert tree(tmp_path) == ({"a": None, "a/b": None} if exists else {})
+    plan = make_plan()
+    with pytest.raises(UserError), open_for_writing(out, plan) as writer:  # noqa: PT012
+        writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))
+        raise UserError("row 7 is bad")
+    assert len(open_for_writing(out, plan).receipts()) == 1
+
+
+def test_a_second_run_is_refused_with_the_first_ones_process(tmp_path):
+    plan = make_plan()
+    with open_for_writing(tmp_path / "s", plan):
+        with pytest.raises(StoreError, match=rf"process {os.getpid()} on host .* is writing this store; wait for it"):
+            open_for_writing(tmp_path / "s", plan)
+        (tmp_path / "s/_bertfeat/lock").write_bytes(b'{"pid": 1')
+        with pytest.raises(StoreError, match="another process is writing this store; wait for it or stop it"):
+            open_for_writing(tmp_path / "s", plan, overwrite=True)
+    open_for_writing(tmp_path / "s", plan).close()
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path):
+    script = (
+        "import os, signal, sys; sys.path[:0] = sys.argv[2:]\n"
+        "from tests.support.store_fakes import make_plan; from bertfeat.store import open_for_writing\n"
+        "writer = open_for_writing(sys.argv[1], make_plan())\n"
+        "print(os.getpid(), flush=True); signal.pause()\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "s"), str(ROOT)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        pid = child.stdout.readline().strip()
+        with pytest.raises(StoreError, match=f"process {pid} on host"):
+            open_for_writing(tmp_path / "s", make_plan())
+        child.kill()
+    open_for_writing(tmp_path / "s", make_plan()).close()
+
+
+def test_symbolic_links_in_the_output_are_refused(tmp_path):
+    plan = make_plan()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(StoreError, match=r"not a folder \(a symbolic link\)"):
+        open_for_writing(tmp_path / "link", plan)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match=r"not a folder \(a symbolic link\)"):
+        open_for_writing(tmp_path / "dangling", plan)
+    assert not list((tmp_path / "target").iterdir())
+    for name in ("token", "_bertfeat/receipts", "manifest.json", "_bertfeat/plan.json", "token/part-00000.parquet"):
+        root = tmp_path / f"store-{name.replace('/', '-')}"
+        write_store(root, plan)
+        kept = (root / name).rename(tmp_path / f"kept-{name.replace('/', '-')}")
+        (root / name).symlink_to(kept)
+        for overwrite in (False, True):
+            with pytest.raises(StoreError, match=f"holds symbolic links \\({name}\\)"):
+                open_for_writing(root, plan, overwrite=overwrite)
+
+
+def test_lost_and_damaged_plans(tmp_path):
+    plan = make_plan()
+    for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(b'{"format_version": 1}')):
+        root = tmp_path / str(damage)
+        write_store(root, plan)
+        before = contents(root)
+        damage(root / "_bertfeat/plan.json")
+        with pytest.raises(StoreError, match="missing or damaged, and what stands there is not known"):
+            open_for_writing(root, make_plan(layers="all"))
+        with open_for_writing(root, plan) as writer:
+            assert writer.is_complete
+        assert contents(root) == before
+        damage(root / "_bertfeat/plan.json")
+        (root / "manifest.json").unlink()
+        for receipt in (root / "_bertfeat/receipts").iterdir():
+            receipt.unlink()
+        with pytest.raises(StoreError, match="not known to be of this plan"):
+            open_for_writing(root, plan)
+
+
+def test_a_lost_receipt_is_made_again_from_the_manifest_when_the_digests_hold(tmp_path):
+    plan = make_plan()
+    write_store(tmp_path / "s", plan, n_bad=1)
+    before = contents(tmp_path / "s")
+    for n, garbage in enumerate([None, b"\x00\xff", b"{}"]):
+        path = tmp_path / "s" / f"_bertfeat/receipts/0000{n}.json"
+        path.unlink() if garbage is None else path.write_bytes(garbage)
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        assert writer.is_complete
+        assert [receipt.counts["documents"] for receipt in writer.receipts()] == [5, 4, 3]
+    assert contents(tmp_path / "s") == before
+    assert verify(tmp_path / "s").is_good
+
+
+def test_strays_and_unfinished_files_go(tmp_path):
+    plan = make_plan()
+    write_store(tmp_path / "s", plan)
+    before = contents(tmp_path / "s")
+    (tmp_path / "s/_bertfeat/tmp/00000.token.1-ab.tmp").write_bytes(b"x")
+    (tmp_path / "s/token/part-00007.parquet").write_bytes(b"x")
+    (tmp_path / "s/_bertfeat/receipts/00007.json").write_bytes(b"x")
+    open_for_writing(tmp_path / "s", plan).close()
+    assert contents(tmp_path / "s") == before
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path, value, dtype):
+    plan = make_plan(dtype=dtype)
+    result = make_result(plan, plan.shards[1])
+    result.tables[Level.TOKEN].vectors["layer_05"][2, 3] = value
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        before = tree(tmp_path / "s")
+        with pytest.raises(
+            FeatureError, match=rf"document (np.int64\()?7\)?: layer_05 of token row 2 .* holds {value}"
+        ):
+            writer.commit(plan.shards[1], result)
+        assert tree(tmp_path / "s") == before
+
+
+def test_the_first_row_that_is_not_finite_is_found_in_any_chunk(monkeypatch):
+    monkeypatch.setattr("bertfeat.store.checks._CHUNK_VALUES", 12)
+    for row in range(11):
+        vectors = np.full((11, 5), 65504, np.float16)
+        assert first_not_finite(vectors, None) is None
+        vectors[row:, 4] = np.inf
+        assert first_not_finite(vectors, None) == row
+        valid = np.ones(11, np.bool_)
+        valid[row] = False
+        assert first_not_finite(vectors, valid) == (row + 1 if row < 10 else None)
+    assert first_not_finite(np.empty((0, 5), np.float32), None) is None
+
+
+def test_tables_that_do_not_follow_their_schema_are_refused(tmp_path):
+    plan = make_plan()
+    shard = plan.shards[0]
+    table = make_table(plan, shard, Level.TOKEN)
+    wrong = {
+        "tables of levels": {},
+        "has columns": {Level.TOKEN: replace(table, columns={})},
+        "has vectors": {Level.TOKEN: replace(table, vectors={})},
+        "4 values for 5 rows": {Level.TOKEN: replace(table, columns={**table.columns, "token": ["x"] * 4})},
+        "not float16": {Level.TOKEN: replace(table, vectors={n: v.astype("f4") for n, v in table.vectors.items()})},
+        "validity flags": {Level.TOKEN: replace(table, valid=np.ones(3, np.bool_))},
+        "does not fit type int32": {Level.TOKEN: replace(table, columns={**table.columns, "token_index": ["x"] * 5})},
+        "holds nulls": {Level.TOKEN: replace(table, columns={**table.columns, "token": [None] * 5})},
+    }
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        before = tree(tmp_path / "s")
+        for message, tables in wrong.items():
+            with pytest.raises(ValueError, match=message):
+                writer.commit(shard, replace(make_result(plan, shard), tables=tables))
+        assert tree(tmp_path / "s") == before
+
+
+def test_strings_that_utf8_cannot_hold_are_an_error_not_a_torn_store(tmp_path):
+    plan = make_plan((1,), levels=(Level.SENTENCE,), columns={Level.SENTENCE: (Column("text", "string"),)})
+    table = replace(make_table(plan, plan.shards[0], Level.SENTENCE), columns={"text": ["\ud800"]})
+    with (
+        open_for_writing(tmp_path / "s", plan) as writer,
+        pytest.raises(ValueError, match="column 'text' does not fit"),
+    ):
+        writer.commit(plan.shards[0], replace(make_result(plan, plan.shards[0]), tables={Level.SENTENCE: table}))
+
+
+def test_vectors_that_are_views_are_written_right(tmp_path):
+    plan = make_plan((4,), combine="none")
+    result = make_result(plan, plan.shards[0])
+    vectors = result.tables[Level.TOKEN].vectors
+    stacked = np.stack(list(vectors.values()), axis=1)
+    views = {name: stacked[:, n] for n, name in enumerate(vectors)}
+    for name, tables in {
+        "a": result.tables,
+        "b": {Level.TOKEN: replace(result.tables[Level.TOKEN], vectors=views)},
+    }.items():
+        with open_for_writing(tmp_path / name, plan) as writer:
+            writer.commit(plan.shards[0], replace(result, tables=tables))
+            writer.complete()
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+@pytest.mark.parametrize("encoding", ["array", "binary"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EFBIG])
+def test_a_write_error_at_every_write_is_one_line_and_resumable(tmp_path, monkeypatch, encoding, code):
+    plan = make_plan((3, 2), encoding=encoding, combine="none")
+    write_store(tmp_path / "whole", plan, n_bad=1)
+    real_write, real_sync = os.write, os.fsync
+    messages: list[str] = []
+    for nth in range(1, 1000):
+        calls = 0
+
+        def count(real, fd, *data, nth=nth):
+            nonlocal calls
+            calls += 1
+            if calls == nth:
+                raise OSError(code, os.strerror(code))
+            return real(fd, *data)
+
+        root = tmp_path / str(nth)
+        monkeypatch.setattr(os, "write", lambda fd, data, count=count: count(real_write, fd, data))
+        monkeypatch.setattr(os, "fsync", lambda fd, count=count: count(real_sync, fd))
+        try:
+            write_store(root, plan, n_bad=1)
+        except RunError as error:
+            messages.append(str(error))
+        else:
+            break
+        finally:
+            monkeypatch.setattr(os, "write", real_write)
+            monkeypatch.setattr(os, "fsync", real_sync)
+        if root.exists():
+            assert not list((root / "_bertfeat").glob("tmp/*"))
+            parts = {name: data for name, data in contents(root).items() if name.endswith(".parquet")}
+            assert parts.items() <= contents(tmp_path / "whole").items()
+        write_store(root, plan, n_bad=1)
+        assert contents(root) == contents(tmp_path / "whole")
+    assert len(messages) >= 30
+    for message in messages:
+        assert "\n" not in message
+        assert os.strerror(code).lower() in message
+        assert message.endswith("run the same command again")
+
+
+def test_a_write_error_says_how_far_it_came(tmp_path, monkeypatch):
+    plan = make_plan((100_000,), combine="none", dtype="float32")
+    real = Sink.write
+
+    def full(self, data):
+        if self.n_bytes > 1000:
+            self.error = OSError(errno.ENOSPC, "No space left on device")
+            raise self.error
+        return real(self, data)
+
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        monkeypatch.setattr(Sink, "write", full)
+        with pytest.raises(RunError) as caught:
+            writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))
+    start, _, rest = str(caught.value).partition(" after ")
+    assert start == f"{tmp_path}/s/token/part-00000.parquet: no space left on device"
+    assert int(rest.partition(" ")[0]) > 1000
+    assert rest.partition(" ")[2] == "bytes; free space and run the same command again"

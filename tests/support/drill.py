@@ -1,0 +1,248 @@
+"""Real extractions in processes that can be killed, without paying seconds of imports for each.
+
+A zygote imports everything that an extraction uses and computes nothing, so that no thread is lost when it forks;
+its children are real processes, really killed. Requests come over a socket, so that a child can ask for workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Client, Connection, Listener, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
+from typing import Any
+
+from tests.support.families import SENTENCES
+from tests.support.places import ROOT
+
+_ALARM_S = 120
+_SERVE = "import sys; sys.path[:0] = sys.argv[2:]; from tests.support.drill import serve; serve(sys.argv[1])"
+
+
+class Zygote:
+    """The driver's side; `address` can be given to children."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.address = str(folder / "zygote")
+        command = [sys.executable, "-c", _SERVE, self.address, str(ROOT)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        # What an extraction imports is known when one has been run.
+        self._ready()
+        pid = self.fork(list_modules, str(folder / "warm-up"), str(folder / "modules"), settings)
+        assert self.wait(pid) == 0
+        assert self.wait(ask(self.address, None, (str(folder / "modules"),))) == 0
+
+    def _ready(self) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            assert self._process.poll() is None, "the zygote ended"
+            assert time.monotonic() < deadline, "the zygote does not start"
+            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                ask(self.address, int, ())
+                return
+            time.sleep(0.02)
+
+    def fork(self, function: Callable[..., Any], *arguments: Any) -> int:
+        return ask(self.address, function, arguments)
+
+    def wait(self, pid: int) -> int:
+        return wait_for(self.address, pid)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> int:
+        """Run a function in a child; return 0, an exit code, or minus the signal that ended it."""
+        return self.wait(self.fork(function, *arguments))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def ask(address: str, function: Callable[..., Any] | None, arguments: tuple[Any, ...], fd: int | None = None) -> int:
+    """Have a function run in a fork of the zygote, with a file descriptor if one is given; return its process id."""
+    with Client(address) as connection:
+        connection.send_bytes(pickle.dumps((function, arguments, fd is not None)))
+        if fd is not None:
+            send_handle(connection, fd, None)
+        return int(connection.recv())
+
+
+def wait_for(address: str, pid: int, timeout_s: float = _ALARM_S) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            if not poll.poll(timeout_s * 1000):
+                raise subprocess.TimeoutExpired("a forked child", timeout_s)
+        finally:
+            os.close(pidfd)
+    return ask(address, os.waitpid, (pid,))
+
+
+def serve(address: str) -> None:
+    """Be the zygote: fork a child for each request, until killed."""
+    import bertfeat.extraction.run  # noqa: F401
+
+    statuses: dict[int, int] = {}
+    with Listener(address, backlog=64) as listener:
+        while True:
+            # Who asks may be killed between any two bytes.
+            with listener.accept() as connection, contextlib.suppress(EOFError, ConnectionError):
+                function, arguments, has_fd = pickle.loads(connection.recv_bytes())
+                if function is os.waitpid:
+                    pid = arguments[0]
+                    if pid not in statuses:
+                        statuses[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    connection.send(statuses[pid])
+                    continue
+                if function is None:
+                    for name in json.loads(Path(arguments[0]).read_text()):
+                        with contextlib.suppress(Exception):
+                            importlib.import_module(name)
+                    function, arguments = int, ()
+                fd = recv_handle(connection) if has_fd else None
+                pid = os.fork()
+                if pid == 0:
+                    # The listener's own close would remove the socket's name.
+                    os.close(listener._listener._socket.fileno())  # type: ignore[attr-defined]
+                    _child(function, arguments, fd)
+                if fd is not None:
+                    os.close(fd)
+                connection.send(pid)
+
+
+def _child(function: Callable[..., Any], arguments: tuple[Any, ...], fd: int | None) -> None:
+    signal.alarm(_ALARM_S)
+    # A kill loses nothing of the page cache, so there is no need to wait for the disk.
+    os.fsync = lambda fd: None
+    code = 0
+    try:
+        function(*arguments, *([] if fd is None else [fd]))
+    except BaseException as error:
+        code = getattr(error, "exit_code", 99)
+        if code == 99:
+            traceback.print_exc()
+    os._exit(code)
+
+
+def list_modules(root: str, names: str, settings: dict[str, Any]) -> None:
+    run_extract(root, settings)
+    Path(names).write_text(json.dumps(sorted(name for name in sys.modules if name != "__main__")))
+
+
+def run_extract(root: str, settings: dict[str, Any]) -> None:
+    import torch
+
+    from bertfeat.extraction.run import extract
+
+    torch.set_num_threads(1)
+    extract(output=root, **settings)
+
+
+def run_killed_at(point: int, root: str, settings: dict[str, Any]) -> None:
+    """Extract, and die at the step of this number."""
+    from bertfeat.store import steps
+
+    passed = 0
+
+    def hook(name: str) -> None:
+        nonlocal passed
+        passed += 1
+        if passed == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    steps.hook = hook
+    run_extract(root, settings)
+
+
+class _Forked:
+    """What the pool needs of a `subprocess.Popen`, for a worker that the zygote forked."""
+
+    def __init__(self, address: str, pid: int) -> None:
+        self.address, self.pid = address, pid
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float = _ALARM_S) -> int:
+        return wait_for(self.address, self.pid, timeout)
+
+
+def run_pooled(address: str, pids: str, root: str, settings: dict[str, Any]) -> None:
+    """Extract with workers that the zygote forks; their process ids appear as files in the folder `pids`."""
+    from bertfeat.runners import processes
+
+    def start(number: int, n_workers: int) -> Any:
+        ours, theirs = Pipe()
+        with theirs:
+            process = _Forked(address, ask(address, run_worker, (), theirs.fileno()))
+        Path(pids, str(process.pid)).touch()
+        return processes._Process(number, process, ours)  # type: ignore[arg-type]
+
+    processes._start = start
+    run_extract(root, settings)
+
+
+def run_worker(fd: int) -> None:
+    import torch
+
+    from bertfeat.runners.worker import Inbox, work
+
+    torch.set_num_threads(1)
+    pipe: Connection[Any, Any] = Connection(fd)
+    work(Inbox(pipe), pipe)
+
+
+@contextlib.contextmanager
+def zygote(folder: Path, settings: dict[str, Any]) -> Iterator[Zygote]:
+    made = Zygote(folder, settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def result_files(root: Path) -> dict[str, bytes]:
+    """Everything of a store that is reproducible and that a reader may see."""
+    return {
+        file.relative_to(root).as_posix(): file.read_bytes()
+        for file in sorted(root.rglob("*"))
+        if file.is_file() and (file.suffix in {".parquet", ".jsonl"} or file.name in {"manifest.json", "plan.json"})
+    }
+
+
+def orphans(root: Path) -> list[str]:
+    """Files that a finished store must not hold."""
+    kept = set(result_files(root)) | {"_bertfeat/lock"}
+    found = (file.relative_to(root).as_posix() for file in root.rglob("*") if not file.is_dir())
+    return sorted(name for name in found if name not in kept and not name.startswith("_bertfeat/receipts/"))
+
+
+def write_corpus(path: Path, n_rows: int, *, bad_every: int | None = None) -> Path:
+    """Write JSON lines of different lengths; with `bad_every`, some are cut short."""
+    words = SENTENCES[0].split() + SENTENCES[2].split()
+    with path.open("w") as file:
+        for n in range(n_rows):
+            line = json.dumps(
+                {"id": f"d{n}", "text": " ".join(words[(n * k) % len(words)] for k in range(1, 4 + n % 9))}
+            )
+            file.write((line[:-3] if bad_every and n % bad_every == 1 else line) + "\n")
+    return path
+
+
+def fresh(root: Path) -> Path:
+    shutil.rmtree(root, ignore_errors=True)
+    return root

@@ -1,0 +1,175 @@
+"""A tokenizer whose tokens are letters and an encoder whose states are arithmetic: every vector is known by hand."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer as BackendTokenizer
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from bertfeat.config import ExtractConfig, Level, Pooling
+from bertfeat.encoder.layers import feature_columns
+from bertfeat.encoder.transfers import Fetches
+from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
+from bertfeat.records import Column, Document, FeatureColumn, LevelSchema, LevelTable, Pack
+from bertfeat.text.packing import pack_windows
+from bertfeat.text.spans import WindowLimits
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.windows import cut_windows
+
+HIDDEN = 3
+N_LAYERS = 6
+PAD, UNK, CLS, SEP = range(4)
+_COLUMNS = {
+    Level.TOKEN: (
+        "doc_id",
+        "token_index",
+        "token",
+        "token_id",
+        "word_index",
+        "char_start",
+        "char_end",
+        "is_special",
+        "segment",
+    ),
+    Level.WORD: ("doc_id", "word_index", "word", "char_start", "char_end", "n_tokens", "segment"),
+    Level.SENTENCE: ("doc_id", "text", "text_pair", "n_tokens", "n_windows", "truncated"),
+}
+
+
+def letters_backend() -> BackendTokenizer:
+    """Make a BERT tokenizer for which every letter is a token: `abc d` is `a ##b ##c d`."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    pieces += [prefix + letter for prefix in ("", "##") for letter in string.ascii_letters + string.digits]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    backend = BackendTokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=10_000))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
+    )
+    return backend
+
+
+def letters(*, given_words: bool = False) -> Tokenizer:
+    return Tokenizer(letters_backend(), cls_id=CLS, given_words=given_words)
+
+
+@dataclass(frozen=True)
+class FakeStates:
+    """States of three values: 1000 * layer + position in the window, the same negative, and the token's id."""
+
+    pack: Pack
+
+    def layer(self, index: int) -> torch.Tensor:
+        place = 1000.0 * index + self.pack.position_ids
+        return torch.from_numpy(np.stack([place, -place, self.pack.input_ids], axis=1).astype(np.float32))
+
+    def pooler(self) -> torch.Tensor:
+        """The number of the window in its shard, its length, and 7."""
+        windows = np.stack([self.pack.windows, self.pack.lengths, np.full(len(self.pack.windows), 7)], axis=1)
+        return torch.from_numpy(windows.astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a run over some documents gives."""
+
+    text: ShardText
+    tables: Mapping[Level, LevelTable]
+    packs: Sequence[Pack]
+
+    def column(self, level: str, name: str) -> list[Any]:
+        values = self.tables[Level(level)].columns[name]
+        return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+    def vectors(self, level: str, name: str = "layer_01") -> npt.NDArray[np.float32]:
+        """Return the vectors, NaN where a row has none."""
+        table = self.tables[Level(level)]
+        vectors = table.vectors[name].astype(np.float32)
+        if table.valid is not None:
+            vectors[~table.valid] = np.nan
+        return vectors
+
+    def places(self, level: str, name: str = "layer_01") -> list[float | None]:
+        """Return the first value of each vector, which is 1000 * layer + position; None where a row has no vector."""
+        return [None if np.isnan(value) else float(value) for value in self.vectors(level, name)[:, 0]]
+
+
+def run(
+    documents: Sequence[Document],
+    tokenizer: Tokenizer,
+    *,
+    max_length: int = 100,
+    stride: int = 0,
+    max_batch_tokens: int = 30,
+    layers: str = "1",
+    **settings: Any,
+) -> Features:
+    """Take documents through the flow as a shard does, with the fake encoder in the place of a model."""
+    config = ExtractConfig(
+        **{"levels": "token,word,sentence", "combine": "none", "store_dtype": "float32", "layers": layers} | settings
+    )
+    limits = WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
+    tokens = tokenizer.encode(documents)
+    windows = cut_windows(tokens, tokenizer, limits, documents, context=config.document_context)
+    text = align(documents, tokens, windows, tokenizer, config)
+    schemas = {level: _schema(level, documents, config) for level in config.levels}
+    buffers = make_buffers(text, schemas, config, torch.device("cpu"))
+    packs = list(pack_windows(windows, max_batch_tokens))
+    for pack in packs:
+        for buffer in buffers.values():
+            buffer.add(pack, FakeStates(pack))
+    fetches = Fetches(torch.device("cpu"))
+    tables = {
+        level: level_table(level, text, buffer, schemas[level], tokenizer, fetches) for level, buffer in buffers.items()
+    }
+    return Features(text, tables, packs)
+
+
+def _schema(level: Level, documents: Sequence[Document], config: ExtractConfig) -> LevelSchema:
+    if level is Level.SENTENCE and config.pooling is Pooling.POOLER:
+        features: tuple[FeatureColumn, ...] = (FeatureColumn("pooler", (N_LAYERS,), "none", HIDDEN),)
+    else:
+        chosen = tuple(int(layer) for layer in config.layers.split(","))
+        features = feature_columns(chosen, config.combine, hidden_size=HIDDEN, n_layers=N_LAYERS)
+    own = {name for document in documents for name in document.annotations} if level is Level.WORD else set()
+    names = (*_COLUMNS[level], *sorted(own))
+    return LevelSchema(level, tuple(Column(name, "") for name in names), features)
+
+
+def texts(*lines: str) -> list[Document]:
+    return [Document(index=i, doc_id=i, text=line) for i, line in enumerate(lines)]
+
+
+def pairs(*lines: tuple[str, str]) -> list[Document]:
+    return [Document(index=i, doc_id=i, text=first, text_pair=second) for i, (first, second) in enumerate(lines)]
+
+
+def word_lists(*lists: Sequence[str], groups: Sequence[str] | None = None) -> list[Document]:
+    """Make documents of given words, each labelled with the word itself in capitals."""
+    return [
+        Document(
+            index=i,
+            doc_id=i,
+            text=" ".join(words),
+            words=tuple(words),
+            group=None if groups is None else groups[i],
+            annotations={"label": [word.upper() for word in words]},
+        )
+        for i, words in enumerate(lists)
+    ]
+
+
+def grouped(*lines: str, groups: Sequence[str] | None = None) -> list[Document]:
+    """Make sentences of documents: all of one, or of those named in `groups`."""
+    names = groups or ["one"] * len(lines)
+    return [Document(index=i, doc_id=i, text=line, group=names[i]) for i, line in enumerate(lines)]

@@ -1,0 +1,71 @@
+"""Small real index folders, built with faiss directly, for the tests of what reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from bertfeat.ann import indexfolder
+from bertfeat.ann.buildsettings import BuildSettings
+from bertfeat.ann.description import INDEX, ROWS, IndexDescription
+from bertfeat.ann.metrics import Metric
+from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
+from bertfeat.ann.vectorparts import ArrayParts
+
+# Tiny indexes are slower when they are shared out among threads.
+faiss.omp_set_num_threads(1)
+
+DIM = 16
+N_VECTORS = 400
+
+
+def vectors(n: int = N_VECTORS, seed: int = 0) -> np.ndarray:
+    """Return vectors around a few centres, so that an inverted file has something to find."""
+    chance = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).standard_normal((8, DIM))
+    return (centres[chance.integers(0, 8, n)] + chance.standard_normal((n, DIM)) / 2).astype(np.float32)
+
+
+def make_faiss(prepared: np.ndarray, factory: str, metric: Metric) -> Any:
+    """Return a trained and filled faiss index over vectors that are prepared already."""
+    index = faiss.index_factory(prepared.shape[1], factory, faiss.METRIC_L2 if metric == "l2" else 0)
+    if hasattr(index, "cp"):
+        index.cp.min_points_per_centroid = 1
+    index.train(prepared)
+    index.add(prepared)
+    return index
+
+
+def write_parts(
+    building: Path,
+    *,
+    factory: str = "Flat",
+    metric: str = "cosine",
+    transform: str = "none",
+    data: np.ndarray | None = None,
+    parameters: dict[str, Any] | None = None,
+) -> IndexDescription:
+    """Write the files of an index but its description, which is returned."""
+    raw = vectors() if data is None else data
+    spec = TransformSpec.parse(transform)
+    fitted = fit_transform(ArrayParts(raw), spec)
+    building.mkdir(parents=True)
+    if fitted is not None:
+        indexfolder.write_transform(building, fitted)
+    faiss.write_index(make_faiss(prepare(raw, fitted, Metric(metric)), factory, Metric(metric)), str(building / INDEX))
+    # Nothing below reads it; other vectors have other rows.
+    (building / ROWS).write_bytes(b"PAR1" + raw.tobytes()[:100])
+    settings = BuildSettings(index=factory).to_json()
+    return IndexDescription(
+        len(raw), raw.shape[1], Metric(metric), spec, factory, parameters or {}, settings, {"store": "s"}
+    )
+
+
+def write_index(final: Path, **settings: Any) -> IndexDescription:
+    """Write and publish an index."""
+    building = indexfolder.building_folder(final)
+    description = write_parts(building, **settings)
+    return indexfolder.publish(building, final, description)

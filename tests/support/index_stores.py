@@ -1,0 +1,208 @@
+"""Small real stores to index, encoded by the packaged MiniLM once for all test modules, and what they should hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+import bertfeat
+from bertfeat.config import Level
+from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, ShardResult
+from bertfeat.store import commit_shard, open_for_writing
+from bertfeat.store.reader import Store
+from tests.support.places import ROOT
+from tests.support.store_fakes import DOC_ID, make_plan
+
+# The command line in a process of its own, which kills itself at the n-th step, or at the step of some name.
+_KILLED = """
+import os, signal, sys
+from bertfeat.cli import main
+from bertfeat.store import steps
+at, n_passed = sys.argv.pop(1), 0
+def hook(name):
+    global n_passed
+    n_passed += 1
+    if at in (name, str(n_passed)):
+        os.kill(os.getpid(), signal.SIGKILL)
+steps.hook = hook
+main()
+"""
+
+# Indexes of some hundred vectors are searched faster alone than shared out among threads.
+faiss.omp_set_num_threads(1)
+
+
+def put_nan(store: Store, level: str, feature: str, row: int, value: int) -> None:
+    """Overwrite a value of a stored vector with NaN in place, as no writer of ours does."""
+    part = Path(store.path) / store.parts(level)[0].path
+    vector = store.take(level, feature, [row])[0]
+    data = part.read_bytes()
+    assert data.count(vector.tobytes()) == 1
+    edited = vector.copy()
+    edited[value] = np.nan
+    part.write_bytes(data.replace(vector.tobytes(), edited.tobytes()))
+
+
+# Two senses of each word, so that a search in context has a right answer.
+SENSES = {
+    "river": [
+        "He sat on the bank of the river and fished.",
+        "The boat drifted towards the muddy bank of the stream.",
+        "Willows grow along the grassy bank of the canal.",
+        "They walked down to the bank, where the water was cold.",
+    ],
+    "money": [
+        "She deposited her savings at the bank in town.",
+        "The bank raised its interest rates again.",
+        "My bank refused to give me a loan.",
+        "He works as a clerk in a large commercial bank.",
+    ],
+    "season": [
+        "In spring the meadows are full of flowers.",
+        "Every spring the birds come back from the south.",
+        "They married in the spring of last year.",
+        "After a long winter, spring came late to the valley.",
+    ],
+    "coil": [
+        "A metal spring pushes the valve shut.",
+        "The spring in this mattress is broken.",
+        "Compress the spring and release the lever.",
+        "The clock is driven by a coiled steel spring.",
+    ],
+}
+N_PEPS = 40
+N_GROWN = 25
+PEPS = ROOT / "examples" / "data" / "peps.txt"
+
+
+def documents(n_peps: int = N_PEPS) -> list[dict[str, Any]]:
+    """Return rows of a corpus: an id, a text, its sense as `label` (null for lines of the PEPs) and a number."""
+    rows = [{"text": text, "label": sense} for sense, texts in SENSES.items() for text in texts]
+    rows += [{"text": line, "label": None} for line in PEPS.read_text(encoding="utf-8").splitlines()[:n_peps]]
+    return [{"id": f"d{number:03d}", **row, "n": number} for number, row in enumerate(rows)]
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def make_store(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Store:
+    """Extract rows with the packaged MiniLM."""
+    folder.mkdir(parents=True)
+    corpus = write_jsonl(folder / "corpus.jsonl", rows)
+    asked = {
+        "levels": "token,word,sentence",
+        "layers": "5,6",
+        "combine": "none",
+        "id_column": "id",
+        "keep_columns": "label,n",
+        "shard_bytes": 2_500_000,
+    }
+    return bertfeat.extract(corpus, folder / "store", **(asked | settings))
+
+
+def shared_store(factory: pytest.TempPathFactory, name: str) -> Store:
+    """Return a store that all modules of a run share and none changes: `base`, or `grown`, which has more rows."""
+    folder = factory.getbasetemp() / "index-stores" / name
+    if not (folder / "store" / "manifest.json").exists():
+        make_store(folder, documents(N_PEPS + (N_GROWN if name == "grown" else 0)))
+    return bertfeat.open_store(folder / "store")
+
+
+def brute_force(
+    vectors: np.ndarray, queries: np.ndarray, k: int, metric: str, transform: str = "none"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores and positions of the k best vectors, all in float64 from the definitions."""
+    vectors, queries = vectors.astype(np.float64), queries.astype(np.float64)
+    kind, _, dim = transform.partition(":")
+    if kind != "none":
+        mean = vectors.mean(axis=0)
+        vectors, queries = vectors - mean, queries - mean
+    if kind in ("whiten", "pca"):
+        values, axes = np.linalg.eigh(np.cov(vectors.T))
+        chosen = np.argsort(values)[::-1][: int(dim) if dim else None]
+        axes = axes[:, chosen]
+        if kind == "whiten":
+            axes = axes / np.sqrt(np.maximum(values[chosen], 1e-7 * values.max()))
+        vectors, queries = vectors @ axes, queries @ axes
+    if metric == "l2":
+        scores = np.sqrt(((queries[:, None] - vectors[None]) ** 2).sum(axis=2))
+        order = np.argsort(scores, axis=1, kind="stable")[:, :k]
+    else:
+        if metric == "cosine":
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+            queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+        scores = queries @ vectors.T
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, axis=1), order
+
+
+def tiny_store(folder: Path, model: Path, rows: list[dict[str, Any]] | None = None, **settings: Any) -> Store:
+    """Extract rows with a tiny random BERT: quick, and as good as any for what does not depend on meaning."""
+    asked = {"model": str(model), "layers": "3", **settings}
+    return make_store(folder, documents(8) if rows is None else rows, **asked)
+
+
+def contents(index: Path) -> dict[str, bytes]:
+    """Return the bytes of an index's files, `index.json` apart, which says how long it took."""
+    return {path.name: path.read_bytes() for path in sorted(index.iterdir()) if path.name != "index.json"}
+
+
+def known_store(folder: Path, vectors: list[list[float]]) -> Store:
+    """Write a store whose sentence vectors are given, `text N` the text of each."""
+
+    array = np.asarray(vectors, np.float32)
+    columns = {Level.SENTENCE: (DOC_ID, Column("text", "string", nullable=False))}
+    plan = make_plan((len(array),), levels=(Level.SENTENCE,), dtype="float32", columns=columns)
+    schema = LevelSchema(Level.SENTENCE, columns[Level.SENTENCE], (FeatureColumn("layer_06", (6,), "none", 2),))
+    described = {
+        "word_pooling": "first",
+        "pooling": "mean",
+        "include_special_tokens": False,
+        "is_split_into_words": False,
+        "family": "bert",
+        "weights_sha256": "0" * 64,
+        "tokenizer_sha256": "1" * 64,
+        "n_layers": 6,
+        "document_context": False,
+        "max_length": 512,
+        "stride": 128,
+        "on_overlong": "window",
+        "store_dtype": "float32",
+        "compute_dtype": "float32",
+        "model": "known",
+        "revision": None,
+    }
+    plan = dataclasses.replace(plan, schemas={Level.SENTENCE: schema}, metadata={**plan.metadata, **described})
+    table = LevelTable(
+        Level.SENTENCE,
+        len(array),
+        {"doc_id": np.arange(len(array)), "text": [f"text {n}" for n in range(len(array))]},
+        {"layer_06": array},
+    )
+    with open_for_writing(folder, plan) as writer:
+        commit_shard(folder, plan, plan.shards[0], ShardResult({Level.SENTENCE: table}, [], {}, {}))
+        writer.complete()
+    return bertfeat.open_store(folder)
+
+
+def run_killed(at: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `bertfeat ARGUMENTS...` in a process that is killed at a step: its number from 1 on, or its name."""
+    return subprocess.run(
+        [sys.executable, "-c", _KILLED, at, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )

@@ -1,0 +1,297 @@
+"""Damage to parts anywhere but in the vectors' own bytes, and what every reader makes of it.
+
+    python -m tests.support.part_damage FOLDER SEED TRIES
+
+prints a JSON object: how often each outcome was seen, and examples of those that must not be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertfeat.config import Level
+from bertfeat.errors import StoreError
+from bertfeat.store import codec, open_for_writing, open_store, schema
+from bertfeat.store.files import digest_of
+from bertfeat.store.footer import read_footer
+from bertfeat.store.pages import NotPlain, find_chunks, find_runs
+from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
+from bertfeat.store.schema import VectorLayout
+from tests.support.store_fakes import make_plan, make_result
+
+LEVEL = "word"
+SHARDS = (60, 9)
+KINDS = [(dtype, encoding) for dtype in ("float16", "float32") for encoding in ("array", "binary")]
+REWRITTEN: list[dict[str, Any]] = [
+    {"data_page_size": 200, "write_batch_size": 7, "row_group_size": 37},
+    {"data_page_size": 300, "write_batch_size": 5, "data_page_version": "2.0", "write_statistics": True},
+    {"write_statistics": True, "write_page_index": True, "row_group_size": 25},
+    {"compression": "zstd", "use_dictionary": True},
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a store, undamaged: its bytes, those that may be damaged, and the numbers that stand in its footer."""
+
+    root: Path
+    path: Path
+    data: bytes
+    mutable: list[int]
+    footer: int
+    near: list[int]
+    numbers: list[int]
+    want: dict[str, np.ndarray]
+
+
+def make_parts(folder: Path) -> Iterator[Part]:
+    """Make stores of all kinds, and yield the first part of each; one has null vectors."""
+    schema._ROW_GROUP_BYTES = 40 * 2 * 32
+    for dtype, encoding in KINDS:
+        plan = make_plan(SHARDS, levels=(Level.WORD,), dtype=dtype, encoding=encoding)
+        for number, options in enumerate([None, *REWRITTEN, {"nulls": True}]):
+            root = folder / f"{dtype}-{encoding}-{number}"
+            nulls = bool(options and options.get("nulls"))
+            with open_for_writing(root, plan) as writer:
+                for shard in writer.pending():
+                    writer.commit(shard, make_result(plan, shard, nulls=nulls))
+                writer.complete()
+            if options and not nulls:
+                rewrite(root, options)
+            yield part_of(root, VectorLayout.of(plan))
+
+
+def rewrite(root: Path, options: dict[str, Any]) -> None:
+    """Write the first part again with pyarrow, and have the manifest say so."""
+    path = root / LEVEL / "part-00000.parquet"
+    defaults = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(pq.read_table(path), path, **{**defaults, **options})
+    manifest = codec.unseal((root / "manifest.json").read_bytes())
+    manifest["shards"][0]["parts"][0] |= {"n_bytes": path.stat().st_size, "digest": digest_of(path)}
+    (root / "manifest.json").write_bytes(codec.seal(manifest))
+
+
+def part_of(root: Path, vectors: VectorLayout) -> Part:
+    store = open_store(root)
+    path = root / store.parts(LEVEL)[0].path
+    data = path.read_bytes()
+    names = [feature.name for feature in store.features(LEVEL)]
+    is_value = np.zeros(len(data), bool)
+    with path.open("rb") as file, pq.ParquetFile(path) as parquet:
+        groups = read_footer(file.fileno())
+        chunks = [chunk for group in groups for chunk in group.chunks]
+        for name in names:
+            for chunk in filter(None, find_chunks(file.fileno(), parquet, name, vectors)):
+                with contextlib.suppress(NotPlain):
+                    runs = find_runs(file.fileno(), chunk)
+                    for start, stop, offset in zip(
+                        runs.starts, [*runs.starts[1:], runs.n_bytes], runs.offsets, strict=True
+                    ):
+                        is_value[offset : offset + stop - start] = True
+    mutable = np.flatnonzero(~is_value)
+    # Headers and levels stand before values, or at the beginning of a column.
+    near = np.flatnonzero(~is_value & (np.convolve(is_value, np.ones(60), "full")[59:] > 0))
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    numbers = {group.n_rows for group in groups}
+    numbers |= {number for c in chunks for number in (c.n_values, c.n_bytes, c.start, c.data_start)}
+    want = {name: store.numpy(LEVEL, name) for name in (*names, "mean_last4", "concat_04_06")}
+    return Part(
+        root, path, data, mutable.tolist(), footer, near.tolist() or [4], sorted(n for n in numbers if n > 0), want
+    )
+
+
+def varint(number: int) -> bytes:
+    """Return a number as footers have it: zigzag, seven bits a byte."""
+    number, out = number << 1, bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def byte(rng: random.Random, old: int) -> int:
+    return rng.choice([rng.randrange(256), old ^ 1 << rng.randrange(8), (old + 1) & 255, (old - 1) & 255, 0, 18])
+
+
+def change_bytes(rng: random.Random, part: Part, data: bytearray) -> None:
+    places = rng.choice([part.mutable, part.near, range(part.footer, len(data))])
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        place = rng.choice(places)
+        data[place] = byte(rng, data[place])
+
+
+def change_number(rng: random.Random, part: Part, data: bytearray) -> None:
+    """Write another number of the footer, or one near by, in the place of one."""
+    for _ in range(rng.choice([1, 1, 2])):
+        old = rng.choice(part.numbers)
+        new = rng.choice([*part.numbers, old + 1, old - 1, old + 2, old * 2, 0])
+        coded, place = varint(old), part.footer
+        found = []
+        while (place := bytes(data).find(coded, place + 1)) >= 0:
+            found.append(place)
+        replacement = varint(new)
+        if found and len(replacement) == len(coded):
+            place = rng.choice(found)
+            data[place : place + len(coded)] = replacement
+
+
+def exchange(rng: random.Random, part: Part, data: bytearray) -> None:
+    """Exchange two pieces of equal length, or write one over the other."""
+    length = rng.choice([1, 2, 4, 8, 20, 60])
+    places = rng.choice([part.near, range(part.footer, len(data) - length)])
+    allowed = set(part.mutable)
+    a, b = rng.choice(places), rng.choice(places)
+    spans = [range(a, a + length), range(b, b + length)]
+    if all(place in allowed for span in spans for place in span):
+        old = bytes(data)
+        data[a : a + length] = old[b : b + length]
+        if rng.random() < 0.5:
+            data[b : b + length] = old[a : a + length]
+
+
+def block(rng: random.Random, part: Part, data: bytearray) -> None:
+    """Fill a piece with zeros or random bytes."""
+    allowed = set(part.mutable)
+    start = rng.choice(part.mutable)
+    zero = rng.random() < 0.5
+    for place in range(start, min(len(data), start + rng.randrange(1, 64))):
+        if place in allowed:
+            data[place] = 0 if zero else rng.randrange(256)
+
+
+def cut(rng: random.Random, part: Part, data: bytearray) -> None:
+    """Leave a piece out, or put some bytes in, the footer's length as before or made to fit."""
+    place = rng.choice([rng.randrange(len(data)), rng.randrange(part.footer, len(data))])
+    n_bytes = rng.randrange(1, 9)
+    is_cut = rng.random() < 0.5
+    data[place : place + n_bytes if is_cut else place] = b"" if is_cut else rng.randbytes(n_bytes)
+    if place > part.footer and rng.random() < 0.7:
+        data[-8:-4] = max(0, len(data) - 8 - part.footer).to_bytes(4, "little")
+
+
+CHANGES: list[Callable[[random.Random, Part, bytearray], None]] = [
+    change_bytes,
+    change_bytes,
+    change_bytes,
+    change_number,
+    exchange,
+    block,
+    cut,
+]
+
+
+def reads(rng: random.Random, part: Part) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], bool]]]:
+    """Yield readers by name, each with a check of what it gives."""
+    name = rng.choice(list(part.want))
+    want = part.want[name]
+    stored = name not in ("mean_last4", "concat_04_06")
+    n_rows = len(want)
+    start = rng.randrange(n_rows)
+    rows = rng.sample(range(n_rows), 20)
+    same = lambda array: lambda got: np.array_equal(got, array, equal_nan=True)  # noqa: E731
+    store = open_store(part.root)
+    yield "slice", lambda: store.slice(LEVEL, name, start, n_rows), same(want[start:])
+    yield "take", lambda: store.take(LEVEL, name, rows), same(want[rows])
+    yield "valid", lambda: store.valid(LEVEL, name), same(~np.isnan(want).any(axis=1))
+    yield (
+        "batches",
+        lambda: list(open_store(part.root).batches(LEVEL, name, batch_size=17, columns=["doc_id", "label"])),
+        lambda got: (
+            np.array_equal(np.concatenate([batch.vectors for batch in got]), want, equal_nan=True)
+            and [len(batch.columns) for batch in got] == [len(batch.vectors) for batch in got]
+        ),
+    )
+    fresh = open_store(part.root)
+    which = rng.randrange(6)
+    if which == 0 and stored:
+        yield "polars", lambda: fresh.polars(LEVEL, [name]), lambda got: vectors_equal(got.to_arrow()[name], want)
+    elif which == 1 and stored:
+        yield "arrow", lambda: fresh.arrow(LEVEL, [name]), lambda got: vectors_equal(got[name], want)
+    elif which == 2:
+        columns = ["doc_id", "word", "label"]
+        yield "columns", lambda: readable(fresh.polars(LEVEL, columns)), lambda got: len(got) == n_rows
+    elif which == 3:
+        yield "rows", lambda: readable(fresh.rows(LEVEL, rows, ["word", "label"])), lambda got: len(got) == len(rows)
+    elif which == 4:
+        yield "torch", lambda: fresh.torch(LEVEL, name).numpy(), same(want)
+    else:
+        path = part.root / "rows.parquet"
+        path.unlink(missing_ok=True)
+        mask = np.ones(n_rows, bool)
+        write = lambda: write_row_map(path, fresh, LEVEL, row_map_batches(fresh, LEVEL, mask))  # noqa: E731
+        yield "row map", write, lambda got: got.n_rows == n_rows
+
+
+def readable(frame: pl.DataFrame) -> list[Any]:
+    """Make Python objects of a frame: text that is none shows then."""
+    return frame.rows()
+
+
+def vectors_equal(column: pa.ChunkedArray, want: np.ndarray) -> bool:
+    got = [
+        np.full(want.shape[1], np.nan)
+        if row is None
+        else np.frombuffer(row, want.dtype)
+        if isinstance(row, bytes)
+        else row
+        for row in column.to_pylist()
+    ]
+    return np.array_equal(np.array(got, want.dtype), want, equal_nan=True)
+
+
+def outcome(read: Callable[[], Any], is_right: Callable[[Any], bool]) -> tuple[str, str]:
+    try:
+        got = read()
+    except StoreError as error:
+        is_line = "\n" not in str(error)
+        return ("refused", "") if is_line else ("MANY LINES", str(error))
+    except BaseException as error:
+        return "RAW", f"{type(error).__name__}: {error}"[:300]
+    return ("right", "") if is_right(got) else ("WRONG", "")
+
+
+def main(folder: Path, seed: int, n_tries: int) -> None:
+    limit = 8 << 30
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    rng = random.Random(seed)
+    parts = list(make_parts(folder))
+    tally: Counter[str] = Counter()
+    examples = []
+    with (folder / "log").open("w") as log:
+        for number in range(n_tries):
+            part = rng.choice(parts)
+            data = bytearray(part.data)
+            change = rng.choice(CHANGES)
+            change(rng, part, data)
+            part.path.write_bytes(data)
+            # After an abort the log says what was read.
+            log.write(f"{number} {part.root.name} {change.__name__}\n")
+            log.flush()
+            for name, read, is_right in reads(rng, part):
+                what, why = outcome(read, is_right)
+                tally[what] += 1
+                if what not in ("right", "refused"):
+                    examples.append(f"{what} {name} {part.root.name} {change.__name__} try {number}: {why}")
+                    (folder / f"bad-{number}.parquet").write_bytes(data)
+            part.path.write_bytes(part.data)
+    print(json.dumps({"tries": n_tries, **tally, "examples": examples[:20]}))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,116 @@
+"""A Ray cluster of this machine for the tests, and runs on it in processes of their own, as a user starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.support.places import ROOT
+from tests.support.runner_fakes import is_alive, wait_until
+
+_HEAD = "from ray.scripts.scripts import main; main()"
+_DRIVE = """
+import json, sys
+from pathlib import Path
+from tests.support.runner_fakes import Heard, MakeFake, make_shards
+from bertfeat.errors import BertfeatError
+from bertfeat.runners import OnRay, run_shards
+address, folder, n_shards, deeds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+heard, error = Heard(), None
+try:
+    place = OnRay(address, 2, False, folder / "marks")
+    run_shards(MakeFake(folder / "notes", deeds), make_shards(n_shards), place, heard)
+except BertfeatError as raised:
+    error = [type(raised).__name__, str(raised), raised.exit_code]
+print("HEARD " + json.dumps({"shards": sorted(heard.shards), "n_tokens": heard.n_tokens, "error": error}))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A head with two CPUs; `environment` is what its clients need."""
+
+    address: str
+    client_address: str
+    environment: Mapping[str, str]
+    head: int
+
+    def driver(self, n_shards: int, folder: Path, deeds: str = "{}") -> list[str]:
+        """Return the command of a run with fakes, whose marks and notes lie in `folder`."""
+        for name in ("marks", "notes"):
+            (folder / name).mkdir(exist_ok=True)
+        return [sys.executable, "-c", _DRIVE, self.address, str(folder), str(n_shards), deeds]
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, env=dict(self.environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def actors(self) -> list[int]:
+        """Return the processes of actors that run shards."""
+        return actors_under(self.head)
+
+
+def actors_under(pid: int) -> list[int]:
+    """Return the processes of actors that run shards, of a Ray that the process `pid` started."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "MapWorker" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """Start a head, and end it with all its processes."""
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    port, client_port = free_port(), free_port()
+    flags = [f"--port={port}", f"--ray-client-server-port={client_port}", "--node-ip-address=127.0.0.1"]
+    flags += ["--num-cpus=2", "--object-store-memory=100000000", "--include-dashboard=false", "--disable-usage-stats"]
+    with (folder / "head.log").open("wb") as log:
+        head = subprocess.Popen(
+            [sys.executable, "-c", _HEAD, "start", "--head", "--block", *flags],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: "Ray runtime started" in (folder / "head.log").read_text() or head.poll() is not None)
+        assert head.poll() is None, (folder / "head.log").read_text()
+        yield Cluster(f"127.0.0.1:{port}", f"ray://127.0.0.1:{client_port}", environment, head.pid)
+    finally:
+        processes = [head, *(psutil.Process(head.pid).children(recursive=True) if head.poll() is None else [])]
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        head.wait()
+        wait_until(lambda: not any(is_alive(process.pid) for process in processes))

@@ -1,0 +1,215 @@
+"""Odd text: nothing crashes, no row shifts, and every slice is the token's surface, at all levels."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bertfeat
+from bertfeat.corpus.content import clean
+from bertfeat.records import Document
+from bertfeat.text.tokenizer import Tokenizer
+from tests.support.fakes import Features, run, word_lists
+from tests.support.families import build_tokenizer
+from tests.support.places import TESTS
+
+DATA = TESTS / "data"
+KINDS = ("wordpiece", "bpe", "unigram", "minilm")
+
+MADE = [
+    "",
+    " ",
+    " \t \u00a0\u3000 ",
+    "a\tb\t\tc\x0bd",
+    "nul \x00 inside\x00",
+    "\ufeffbyte order mark",
+    "lone \ud800 surrogate \udfff\udc00",
+    "👨‍👩‍👧‍👦 family, 🏳️‍🌈 flag, 👍🏽 thumb, 🇨🇭 Switzerland, 1️⃣",
+    "e\u0301 e\u0323\u0301 \u0301lead, cafe\u0301, a\u0301\u0301\u0301\u0301",
+    "\u1112\u1161\u11ab\u1100\u1173\u11af 한글",
+    "\u202eright to left\u202c \u2067שלום\u2069 abc مرحبا",
+    "line\u2028separator\u2029paragraph\x85next\x1cfile",
+    "ﬁne ﬀ ½ ㎏ Ⅷ ｶﾞ Ａ ﷺ",
+    "İstanbul ıi ß ŉ ΑΣ",
+    "क्षि নি ကြီး ปั้น ཀྵ",
+    "``quoted'' \"so\" 'and' so''''",
+    "▁low ▁ Ġ ##x [CLS] [SEP] [MASK] <s> </s> <unk>",
+    "zero\u200bwidth\u200djoiner\u2060word",
+    "Z" + "\u0300\u0323\u0489" * 40 + "algo",
+    "\x1b[31mred\x1b[0m",
+    "x" * 600,
+    "中文没有空格 日本語のテキスト",
+]
+
+
+def sources() -> dict[str, list[str]]:
+    udhr = [json.loads(line)["text"] for line in (DATA / "odd" / "udhr.jsonl").read_text("utf-8").splitlines()]
+    # Every letter with an accent, decomposed and not, every compatible form; and a mark of every class.
+    forms = [f"{chr(code)}" for code in range(0xA0, 0x3400) if unicodedata.decomposition(chr(code))]
+    normal = [" ".join(unicodedata.normalize(form, c) for form in ("NFC", "NFD", "NFKC", "NFKD")) for c in forms]
+    marks = [f"a{chr(c)} b{chr(c)}b" for c in range(0x300, 0x3100) if unicodedata.combining(chr(c))]
+    return {
+        "made": MADE,
+        "blns": json.loads((DATA / "corpus" / "blns" / "blns.json").read_text("utf-8")),
+        "udhr": udhr,
+        "unicode": [*normal, *marks],
+    }
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minilm_folder: Path) -> Path:
+    if request.param == "minilm":
+        return minilm_folder
+    return build_tokenizer(request.param, tmp_path_factory.mktemp("tokenizers") / request.param)
+
+
+def byte_values() -> dict[str, int]:
+    """Return the byte of each sign of a byte-level vocabulary, by the rule of GPT-2."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+BYTES = byte_values()
+
+
+SPECIALS = {"[CLS]", "[SEP]", "[MASK]", "[PAD]", "<s>", "</s>", "<mask>", "<pad>"}
+UNKNOWN = {"[UNK]", "<unk>"}
+
+
+def check_tokens(found: Features, tokenizer: Tokenizer, texts: Sequence[str]) -> int:
+    """Assert that every slice is the surface of its token; return how many characters were looked at.
+
+    Tokens may share a character (the bytes of one, the two letters of a ligature), so runs of them that do are
+    compared as a whole with what the tokenizer's own normalizer makes of the slice.
+    """
+    level = found.tables["token"]
+    special = np.asarray(level.columns["is_special"])
+    document = np.asarray(level.columns["doc_id"])[~special]
+    start = np.asarray(level.columns["char_start"])[~special]
+    end = np.asarray(level.columns["char_end"])[~special]
+    piece = np.asarray(level.columns["token"])[~special]
+    normalizer = tokenizer._backend.normalizer
+    is_bytes = "Ġ" in tokenizer.vocabulary
+    n_checked = 0
+    first = 0
+    while first < len(piece):
+        text = texts[document[first]]
+        last, reach = first + 1, end[first]
+        while last < len(piece) and document[last] == document[first] and start[last] < reach:
+            reach, last = max(reach, end[last]), last + 1
+        assert 0 <= start[first] <= reach <= len(text)
+        assert first == 0 or document[first] != document[first - 1] or start[first] >= start[first - 1]
+        for token in range(first, last):
+            surface = text[start[token] : end[token]]
+            assert surface == surface.strip() or not surface.strip(), (surface, piece[token])
+        surface = text[start[first] : reach]
+        pieces = piece[first:last].tolist()
+        if SPECIALS & set(pieces):
+            assert pieces == [surface]
+        elif is_bytes and not UNKNOWN & set(pieces):
+            made = bytes(BYTES[sign] for piece_ in pieces for sign in piece_)
+            assert made.decode().strip() == surface.strip(), (surface, pieces)
+            n_checked += len(surface)
+        elif not UNKNOWN & set(pieces):
+            made_text = "".join(p.removeprefix("##") for p in pieces).replace("▁", " ").strip()
+            expected = normalizer.normalize_str(surface) if normalizer else surface
+            assert made_text == expected.replace("▁", " ").strip(), (surface, pieces)
+            n_checked += len(surface)
+        first = last
+    return n_checked
+
+
+def check_words(found: Features, texts: Sequence[str]) -> None:
+    words = found.tables["word"].columns
+    spans = zip(words["doc_id"], words["char_start"], words["char_end"], words["word"], strict=True)
+    last = (-1, 0)
+    for document, start, end, word in spans:
+        assert texts[document][start:end] == word
+        assert word
+        assert word == word.strip() or not word.strip()
+        if document == last[0]:
+            # One character may hold several words: U+FDFA is a whole sentence to NFKC.
+            assert start >= last[1] - 1, "words overlap"
+        last = (document, end)
+
+
+@pytest.mark.parametrize("name", ["made", "blns", "udhr", "unicode"])
+def test_slices_are_surfaces_at_all_levels(folder: Path, name: str) -> None:
+    texts = [clean(text) for text in sources()[name]]
+    tokenizer = Tokenizer.load(folder)
+    documents = [Document(i, i, text) for i, text in enumerate(texts)]
+    found = run(documents, tokenizer, max_length=30, stride=7, max_batch_tokens=500, word_pooling="mean")
+    assert check_tokens(found, tokenizer, texts) > 100
+    check_words(found, texts)
+    assert found.column("sentence", "text") == texts
+    assert not any(found.column("sentence", "truncated"))
+    assert found.vectors("token")[:, 2].tolist() == found.column("token", "token_id")
+    assert all(place is not None for place in found.places("word"))
+
+
+@pytest.mark.parametrize("name", ["made", "blns", "udhr"])
+def test_given_words_keep_their_characters(folder: Path, name: str) -> None:
+    lists = [clean(text).split(" ") for text in sources()[name]]
+    documents = word_lists(*lists)
+    tokenizer = Tokenizer.load(folder, given_words=True)
+    found = run(documents, tokenizer, max_length=30, stride=7, max_batch_tokens=500)
+    texts = [document.text for document in documents]
+    check_tokens(found, tokenizer, texts)
+    assert found.column("word", "word") == [word for words in lists for word in words]
+    words = found.tables["word"].columns
+    tokens = found.tables["token"].columns
+    special = np.asarray(tokens["is_special"])
+    # Each token lies in its word.
+    first_word = np.concatenate([[0], np.cumsum([len(words) for words in lists])])
+    row = first_word[np.asarray(tokens["doc_id"])[~special]] + np.asarray(tokens["word_index"])[~special]
+    assert (np.asarray(tokens["char_start"])[~special] >= np.asarray(words["char_start"])[row]).all()
+    assert (np.asarray(tokens["char_end"])[~special] <= np.asarray(words["char_end"])[row]).all()
+
+
+def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_odd_text_goes_through_a_real_model_to_the_store(tmp_path: Path) -> None:
+    texts = [*MADE, *sources()["udhr"][:30]]
+    path = write_jsonl(tmp_path / "odd.jsonl", ({"text": text} for text in texts))
+    store = bertfeat.extract(path, tmp_path / "store", levels="token,word,sentence", layers="-1", combine="none")
+    sentences = store.arrow("sentence")
+    assert sentences["text"].to_pylist() == [clean(text) for text in texts]
+    tokens = store.arrow("token").select(["doc_id", "token", "char_start", "char_end", "is_special"]).to_pylist()
+    words = store.arrow("word").select(["doc_id", "word", "char_start", "char_end"]).to_pylist()
+    assert all(clean(texts[w["doc_id"]])[w["char_start"] : w["char_end"]] == w["word"] for w in words)
+    n_tokens = np.bincount([t["doc_id"] for t in tokens if not t["is_special"]], minlength=len(texts))
+    assert n_tokens.tolist() == sentences["n_tokens"].to_pylist()
+    vectors = sentences["layer_06"].to_pylist()
+    assert [vector is None for vector in vectors] == (n_tokens == 0).tolist()
+    assert np.isfinite(store.numpy("token", "layer_06")).all()
+
+
+def test_long_words_and_long_sentences(tmp_path: Path, tiny_folder: Path) -> None:
+    lists = [["x" * 500, "short"], [f"w{i}" for i in range(900)], ["a" * 2000], ["\ufe0f", "a", "\x01"]]
+    path = write_jsonl(tmp_path / "words.jsonl", ({"text": words} for words in lists))
+    store = bertfeat.extract(
+        path,
+        tmp_path / "store",
+        model=str(tiny_folder),
+        is_split_into_words=True,
+        levels="word,sentence",
+        layers="-1",
+        word_pooling="mean",
+    )
+    words = store.arrow("word").to_pylist()
+    assert [row["word"] for row in words] == [word for words in lists for word in words]
+    missing = [row["word"] for row in words if row["layer_03"] is None]
+    assert missing == ["\ufe0f", "\x01"]
+    assert [row["n_tokens"] for row in words if row["layer_03"] is None] == [0, 0]
+    assert store.arrow("sentence")["n_windows"].to_pylist()[1] > 14
+    assert not any(store.arrow("sentence")["truncated"].to_pylist())

@@ -1,0 +1,195 @@
+"""Surface: the characters of each token, where the offsets of the tokenizers library say something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as BackendTokenizer
+from tokenizers import models, normalizers, pre_tokenizers, processors
+from transformers import AutoTokenizer
+
+from bertfeat.errors import CheckpointError
+from bertfeat.ragged import word_bounds
+from bertfeat.text.surface import find_surface
+from bertfeat.text.tokenizer import Tokenizer
+from tests.support.fakes import letters_backend, pairs, texts, word_lists
+from tests.support.families import build_tokenizer
+
+
+def surface(tokenizer: Tokenizer, text: str) -> list[tuple[str, str]]:
+    """Return each token with the slice of the text that it stands for."""
+    tokens = tokenizer.encode(texts(text))
+    spans = zip(tokens.char_start, tokens.char_end, strict=True)
+    pieces = tokenizer.vocabulary[tokens.ids].tolist()
+    return [(piece, text[start:end]) for piece, (start, end) in zip(pieces, spans, strict=True)]
+
+
+def word_surface(tokenizer: Tokenizer, words: list[str]) -> list[tuple[str, str]]:
+    documents = word_lists(words)
+    tokens = tokenizer.encode(documents)
+    spans = zip(tokens.char_start, tokens.char_end, strict=True)
+    pieces = tokenizer.vocabulary[tokens.ids].tolist()
+    return [(piece, documents[0].text[start:end]) for piece, (start, end) in zip(pieces, spans, strict=True)]
+
+
+def unigram(pieces: str, normalizer: Any) -> Tokenizer:
+    """Make a SentencePiece-like tokenizer that knows the pieces named, and `▁`."""
+    backend = BackendTokenizer(models.Unigram([("<unk>", -20.0), *((p, -1.0) for p in ["▁", *pieces.split()])], 0))
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    return Tokenizer(backend, cls_id=None)
+
+
+def roberta_like(*, before: Any = None) -> BackendTokenizer:
+    """Make a byte-level tokenizer that trims offsets itself, as RoBERTa's does."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {piece: number for number, piece in enumerate(["<s>", "</s>", *alphabet])}
+    backend = BackendTokenizer(models.BPE(vocabulary, []))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=before is None)
+    backend.pre_tokenizer = byte_level if before is None else pre_tokenizers.Sequence([before, byte_level])
+    backend.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), trim_offsets=True)
+    return backend
+
+
+def test_a_decomposed_accent_belongs_to_its_letter(minilm_folder: Path) -> None:
+    bert = Tokenizer.load(minilm_folder)
+    assert surface(bert, "cafe\u0301 au") == [("cafe", "cafe\u0301"), ("au", "au")]
+    assert surface(bert, "❤\ufe0f x")[0] == ("[UNK]", "❤\ufe0f")
+    # A mark that follows a blank, or nothing, belongs to nobody.
+    assert surface(bert, "\u0301a \u0301b") == [("a", "a"), ("b", "b")]
+
+
+def test_marks_do_not_reach_over_the_border_of_a_text(minilm_folder: Path) -> None:
+    tokens = Tokenizer.load(minilm_folder).encode([*texts("cafe", "\u0301"), *pairs(("cafe", "\u0301\u0301 x"))])
+    assert tokens.char_start.tolist() == [0, 0, 3]
+    assert tokens.char_end.tolist() == [4, 4, 4]
+
+
+def test_composed_characters_keep_all_that_they_were_made_of() -> None:
+    nfkc = unigram("é 한 ガ f i x", normalizers.NFKC())
+    assert surface(nfkc, "e\u0301x") == [("▁", ""), ("é", "e\u0301"), ("x", "x")]
+    assert surface(nfkc, "\u1112\u1161\u11abx") == [("▁", ""), ("한", "\u1112\u1161\u11ab"), ("x", "x")]
+    assert surface(nfkc, "ｶﾞx") == [("▁", ""), ("ガ", "ｶﾞ"), ("x", "x")]
+    assert surface(nfkc, "ﬁx") == [("▁", ""), ("f", "ﬁ"), ("i", "ﬁ"), ("x", "x")]
+
+
+def test_two_quotes_that_became_one_are_both_in_its_surface() -> None:
+    albert = unigram('" a', normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]))
+    assert surface(albert, "a ``a''") == [
+        ("▁", ""),
+        ("a", "a"),
+        ("▁", " "),
+        ('"', "``"),
+        ("a", "a"),
+        ('"', "''"),
+    ]
+    assert surface(albert, "''''") == [("▁", ""), ('"', "''"), ('"', "''")]
+    assert surface(albert, 'a "a') == [("▁", ""), ("a", "a"), ("▁", " "), ('"', '"'), ("a", "a")]
+
+
+def test_blanks_are_trimmed_and_blank_tokens_keep_theirs(tmp_path: Path) -> None:
+    bpe = Tokenizer.load(build_tokenizer("bpe", tmp_path / "bpe"))
+    assert surface(bpe, "an  an\tan ") == [
+        ("an", "an"),
+        ("Ġ", " "),
+        ("Ġa", "a"),
+        ("n", "n"),
+        ("ĉ", "\t"),
+        ("an", "an"),
+        ("Ġ", " "),
+    ]
+    tokens = bpe.encode(texts("an  an\t"))
+    assert tokens.is_blank.tolist() == [False, True, False, False, True]
+
+
+def test_a_sign_for_a_blank_that_stands_in_the_text_is_itself() -> None:
+    nothing = unigram("a", normalizers.NFC())
+    assert surface(nothing, "▁a") == [("▁", "▁"), ("a", "a")]
+
+
+def test_byte_level_offsets_of_given_words_are_not_trimmed_twice() -> None:
+    # The library trims a blank that the prefix put there and that the text has not: "ab" would start at its b.
+    tokenizer = Tokenizer(roberta_like(), cls_id=0, given_words=True)
+    assert word_surface(tokenizer, ["ab", '"', "", "é"]) == [
+        ("Ġ", ""),
+        ("a", "a"),
+        ("b", "b"),
+        ("Ġ", ""),
+        ('"', '"'),
+        ("Ġ", ""),
+        ("Ã", "é"),
+        ("©", "é"),
+    ]
+    assert surface(Tokenizer(roberta_like(), cls_id=0), "a b") == [("a", "a"), ("Ġ", " "), ("b", "b")]
+
+
+def test_the_special_tokens_stay_when_trimming_is_switched_off() -> None:
+    tokenizer = Tokenizer(roberta_like(), cls_id=0)
+    assert tokenizer.single.prefix.ids.tolist() == [0]
+    assert tokenizer.single.suffix.ids.tolist() == [1]
+    assert tokenizer.pair.middle.ids.tolist() == [1, 1]
+
+
+def test_a_splitter_before_byte_level_gives_a_word_one_blank() -> None:
+    # Llama's order: a blank before each part of "a1" would make two words of it.
+    backend = roberta_like(before=pre_tokenizers.Digits(individual_digits=True))
+    tokenizer = Tokenizer(backend, cls_id=0, given_words=True)
+    assert word_surface(tokenizer, ["a1", "b"]) == [("Ġ", ""), ("a", "a"), ("1", "1"), ("Ġ", ""), ("b", "b")]
+
+
+def test_given_words_equal_transformers_with_prefix_space(tmp_path: Path) -> None:
+    folder = build_tokenizer("bpe", tmp_path / "bpe")
+    words = ["The", "river's", "", "naïve", "42"]
+    tokens = Tokenizer.load(folder, given_words=True).encode(word_lists(words))
+    state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    state["pre_tokenizer"]["add_prefix_space"] = True
+    (folder / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
+    peer = AutoTokenizer.from_pretrained(str(folder))(words, is_split_into_words=True, add_special_tokens=False)
+    assert tokens.ids.tolist() == peer["input_ids"]
+    assert tokens.word.tolist() == peer.word_ids()
+
+
+def test_texts_without_characters() -> None:
+    none = np.zeros(0, dtype=np.int32)
+    found = find_surface(
+        ["", ""], np.zeros(0, np.int64), none, none, is_prefix=np.zeros(0, np.bool_), merges=lambda _: False
+    )
+    assert found.tolist() == []
+    assert word_bounds([])[1].tolist() == []
+
+
+def test_no_blank_is_beyond_the_table() -> None:
+    assert max(code for code in range(0x110000) if chr(code).isspace()) == 0x3000
+
+
+def test_ids_may_have_holes() -> None:
+    backend = BackendTokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a"))
+    tokenizer = Tokenizer(backend, cls_id=None)
+    assert tokenizer.vocabulary[7] == "b"
+    assert tokenizer.vocabulary[3] == ""
+    assert len(tokenizer.vocabulary) == 8
+
+
+def test_a_tokenizer_that_knows_nothing_is_refused() -> None:
+    backend = BackendTokenizer(models.BPE())
+    with pytest.raises(CheckpointError, match="no text into a token"):
+        Tokenizer(backend, cls_id=None)
+
+
+def test_batches_do_not_show() -> None:
+    from bertfeat.text import tokenizer as module
+
+    documents = texts(*("abc " * (i % 7) for i in range(50)))
+    plain = Tokenizer(letters_backend(), cls_id=2)
+    whole = plain.encode(documents)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BATCH_CHARS", 20)
+        patch.setattr(module, "_BATCH_DOCUMENTS", 3)
+        parts = plain.encode(documents)
+    for name in ("ids", "char_start", "char_end", "word", "is_blank", "starts", "pair_starts", "is_pair"):
+        assert getattr(whole, name).tolist() == getattr(parts, name).tolist()
+    assert plain.count(documents).tolist() == np.diff(whole.starts).tolist()

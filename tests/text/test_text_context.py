@@ -1,0 +1,219 @@
+"""Document context: whole neighbouring sentences, each kept once, at a bounded cost, with values known by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bertfeat
+from bertfeat.errors import InputError
+from tests.support.fakes import CLS, SEP, Features, grouped, letters, run, word_lists
+from tests.support.oracle import Oracle, assert_close
+from tests.support.places import ROOT
+
+
+def at(*places: float | None) -> list[float | None]:
+    return [None if place is None else 1000 + place for place in places]
+
+
+def in_context(
+    *lines: str, max_length: int, stride: int = 0, groups: list[str] | None = None, **settings: str
+) -> Features:
+    documents = grouped(*lines, groups=groups)
+    return run(documents, letters(), max_length=max_length, stride=stride, document_context=True, **settings)
+
+
+def windows_of(found: Features) -> list[str]:
+    """Return the letters of each window."""
+    windows = found.text.windows
+    vocabulary = letters().vocabulary
+    parts = np.split(windows.input_ids, windows.starts[1:-1])
+    assert all(part[0] == CLS and part[-1] == SEP for part in parts)
+    return ["".join(vocabulary[part[1:-1]]).replace("##", "") for part in parts]
+
+
+def test_a_document_that_fits_is_one_window() -> None:
+    found = in_context("ab c", "d", "ef", max_length=8, word_pooling="mean")
+    assert windows_of(found) == ["abcdef"]
+    assert found.places("token") == at(1, 2, 3, 4, 5, 6)
+    assert found.places("word") == at(1.5, 3, 4, 5.5)
+    assert found.places("sentence") == at(2, 4, 5.5)
+    assert found.column("token", "doc_id") == [0, 0, 0, 1, 2, 2]
+    assert found.column("token", "token_index") == [0, 1, 2, 0, 0, 1]
+    assert found.column("token", "char_start") == [0, 1, 3, 0, 0, 1]
+    assert not any(found.column("token", "is_special"))
+    assert found.column("sentence", "n_windows") == [1, 1, 1]
+
+
+def test_a_longer_document_is_covered_by_runs_with_their_neighbours() -> None:
+    # Four tokens fit, three of which are kept at most: ab, cd, ef, gh run alone and widen.
+    found = in_context("ab", "cd", "ef", "gh", max_length=6, stride=1)
+    # ab looks right, cd would look left into the same window, ef and gh look left.
+    assert windows_of(found) == ["abcd", "cdef", "efgh"]
+    assert found.places("sentence") == at(1.5, 3.5, 3.5, 3.5)
+    assert found.column("sentence", "n_windows") == [1, 1, 1, 1]
+
+
+def test_a_run_widens_on_the_side_with_less_context() -> None:
+    # Seven tokens fit, five are kept at most: ab, then cdefg with one letter on either side, then hi.
+    found = in_context("a", "b", "cdefg", "h", "i", max_length=9, stride=2)
+    assert windows_of(found) == ["abcdefg", "bcdefgh", "cdefghi"]
+    assert found.places("sentence") == at(1, 2, 4, 6, 7)
+
+
+def test_groups_never_mix() -> None:
+    found = in_context("ab", "cd", "ef", max_length=20, groups=["x", "x", "y"])
+    assert windows_of(found) == ["abcd", "ef"]
+    assert found.places("sentence") == at(1.5, 3.5, 1.5)
+
+
+def test_an_overlong_sentence_is_windowed_alone() -> None:
+    found = in_context("ab", "cdefghij", "k", max_length=6, stride=2)
+    # Eight letters as a document of their own: cdef, efgh, ghij.
+    assert windows_of(found) == ["ab", "cdef", "efgh", "ghij", "k"]
+    assert found.places("token") == at(1, 2, 1, 2, 3, 2, 3, 2, 3, 4, 1)
+    assert found.column("sentence", "n_windows") == [1, 3, 1]
+    assert found.column("sentence", "truncated") == [False, False, False]
+
+
+def test_an_overlong_sentence_is_cut_or_refused_as_asked() -> None:
+    found = in_context("ab", "cd efghij", "k", max_length=6, on_overlong="truncate")
+    assert windows_of(found) == ["ab", "cdef", "k"]
+    assert found.column("sentence", "truncated") == [False, True, False]
+    assert found.column("word", "n_tokens") == [2, 2, 2, 1]
+    with pytest.raises(InputError, match="document 1 has 10 tokens, more than --max-length 6"):
+        in_context("ab", "cd efghij", "k", max_length=6, on_overlong="error")
+
+
+def test_a_sentence_without_tokens_keeps_its_row() -> None:
+    found = in_context("ab", "", "c", max_length=20)
+    assert windows_of(found) == ["abc"]
+    assert found.places("sentence") == at(1.5, None, 3)
+    assert found.column("sentence", "n_tokens") == [2, 0, 1]
+    assert found.column("sentence", "truncated") == [False, False, False]
+
+
+def test_given_words_have_context_too() -> None:
+    documents = word_lists(["ab", "\ufe0f", "c"], ["d"], groups=["one", "one"])
+    found = run(documents, letters(given_words=True), document_context=True, word_pooling="mean")
+    assert found.places("word") == at(1.5, None, 3, 4)
+    assert found.column("word", "label") == ["AB", "\ufe0f", "C", "D"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 14), st.booleans()), min_size=1, max_size=25),
+    st.integers(3, 16).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 3))),
+)
+def test_each_sentence_is_kept_once_and_at_a_bounded_cost(
+    sentences: list[tuple[int, bool]], limits: tuple[int, int]
+) -> None:
+    max_length, stride = limits
+    capacity = max_length - 2
+    names = np.cumsum([is_new for _, is_new in sentences]).astype(str).tolist()
+    found = in_context(*("a" * n for n, _ in sentences), max_length=max_length, stride=stride, groups=names)
+    lengths = [n for n, _ in sentences]
+    assert found.column("sentence", "n_tokens") == lengths
+    assert found.column("token", "doc_id") == [i for i, n in enumerate(lengths) for _ in range(n)]
+    assert found.vectors("token")[:, 2].tolist() == found.column("token", "token_id")
+    assert [place is None for place in found.places("sentence")] == [n == 0 for n in lengths]
+    windows, tokens = found.text.windows, found.text.tokens
+    assert (windows.lengths <= max_length).all()
+    n_needed = 0
+    for number in range(len(windows)):
+        part = slice(windows.starts[number], windows.starts[number + 1])
+        source = windows.source[part][windows.source[part] >= 0]
+        seen = np.unique(tokens.document[source])
+        assert len({names[document] for document in seen}) <= 1
+        # Whole sentences, in order; an overlong one stands alone.
+        if len(seen) > 1 or (len(seen) == 1 and lengths[seen[0]] <= capacity):
+            assert len(source) == sum(lengths[document] for document in seen)
+        assert (np.diff(source) == 1).all()
+    # Two runs of one document that follow on hold more than the room of one, or they would be one; each document
+    # ends with one run more, and each overlong sentence breaks a run and is windowed by steps.
+    room = max(capacity - stride, 1)
+    for name in dict.fromkeys(names):
+        mine = [n for n, own in zip(lengths, names, strict=True) if own == name]
+        overlong = [n for n in mine if n > capacity]
+        n_needed += 2 * sum(mine) // room + 1 + len(overlong) + sum(1 + -(-(n - capacity) // room) for n in overlong)
+    assert len(windows) <= n_needed
+    kept_from = windows.kept & (windows.source >= 0)
+    assert (np.bincount(windows.source[kept_from], minlength=len(tokens.ids)) == 1).all()
+
+
+def real_documents() -> tuple[list[str], list[str]]:
+    """Paragraphs cut into sentences, twelve paragraphs a document."""
+    path = ROOT / "examples" / "data" / "peps.txt"
+    lines, groups = [], []
+    for number, paragraph in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        for sentence in paragraph.split(". "):
+            lines.append(sentence)
+            groups.append(str(number // 12))
+    return lines, groups
+
+
+@pytest.mark.parametrize("max_length", [128, 256, 512])
+def test_real_text_costs_less_than_twice_its_tokens(minilm_folder: Path, max_length: int) -> None:
+    from bertfeat.text.tokenizer import Tokenizer
+
+    lines, groups = real_documents()
+    documents = grouped(*lines, groups=groups)
+    found = run(
+        documents,
+        Tokenizer.load(minilm_folder),
+        max_length=max_length,
+        stride=max_length // 4,
+        document_context=True,
+        levels="sentence",
+    )
+    counts = found.text.counts()
+    # Three quarters of a window are kept, the rest is context: 4/3, and more where a run ends early.
+    assert len(found.text.windows.input_ids) < 1.7 * counts["n_tokens"]
+    assert counts["n_truncated_tokens"] == 0
+
+
+def test_states_in_context_equal_transformers_on_the_same_ids(tmp_path: Path, minilm_folder: Path) -> None:
+    oracle = Oracle(minilm_folder)
+    documents = [
+        ["EU rejects German call .", "Peter Blackburn", "BRUSSELS 1996-08-22"],
+        ["It is naïve .", "Only one sentence more ."],
+    ]
+    path = tmp_path / "corpus.conll"
+    path.write_text(
+        "".join(
+            "-DOCSTART- O\n\n" + "".join("".join(f"{word} O\n" for word in s.split()) + "\n" for s in document)
+            for document in documents
+        ),
+        encoding="utf-8",
+    )
+    store = bertfeat.extract(
+        path, tmp_path / "store", document_context=True, levels="token,sentence", layers="3,-1", store_dtype="float32"
+    )
+    ids, sentences = store.arrow("token")["token_id"].to_pylist(), store.numpy("sentence", "layer_06")
+    vectors = {layer: store.numpy("token", f"layer_{layer:02d}") for layer in (3, 6)}
+    start = row = 0
+    for document in documents:
+        parts = [oracle.tokenizer(sentence, add_special_tokens=False)["input_ids"] for sentence in document]
+        states = oracle.states([101, *(i for part in parts for i in part), 102])[:, 1:-1]
+        end = start + states.shape[1]
+        assert ids[start:end] == [i for part in parts for i in part]
+        for layer, found in vectors.items():
+            assert_close(found[start:end], states[layer])
+        place = 0
+        for part in parts:
+            assert_close(sentences[row], states[6, place : place + len(part)].mean(axis=0))
+            place, row = place + len(part), row + 1
+        start = end
+    assert (start, row) == (len(ids), len(sentences))
+
+
+def test_context_is_refused_where_nothing_says_what_a_document_is(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("One.\nTwo.\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"corpus\.txt: does not say which rows are one document.*--document-column"):
+        bertfeat.extract(corpus, tmp_path / "features", document_context=True)
+    assert not (tmp_path / "features").exists()

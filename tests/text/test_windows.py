@@ -1,0 +1,191 @@
+"""Windows: those of the Hugging Face tokenizers, each token kept once and from the window with most context."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from bertfeat.config import OnOverlong
+from bertfeat.errors import InputError
+from bertfeat.records import Document
+from bertfeat.text.spans import WindowLimits, check_lengths, lay_windows, longest_first
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.windows import Windows, cut_windows
+from tests.support.fakes import CLS, SEP, letters, letters_backend, pairs, texts
+
+LETTERS = letters()
+PEER = PreTrainedTokenizerFast(
+    tokenizer_object=letters_backend(), model_input_names=["input_ids", "token_type_ids", "attention_mask"]
+)
+
+
+def peer_ids(first: str, second: str | None, **truncation: object) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the ids and the type ids of each window; an empty second text is one in a batch only."""
+    found = PEER([first], None if second is None else [second], **truncation)
+    return found["input_ids"], found["token_type_ids"]
+
+
+def cut(documents: list[Document], max_length: int, stride: int, on_overlong: str = "window") -> Windows:
+    limits = WindowLimits(max_length, stride, OnOverlong(on_overlong))
+    return cut_windows(LETTERS.encode(documents), LETTERS, limits, documents)
+
+
+@given(st.lists(st.tuples(st.text("ab ", max_size=9), st.none() | st.text("ab ", max_size=9)), min_size=1, max_size=5))
+@settings(max_examples=60)
+def test_the_lengths_alone_refuse_what_the_windows_refuse(drawn: list[tuple[str, str | None]]) -> None:
+    documents = [Document(i, i, first, second, path="c.txt", row=i + 1) for i, (first, second) in enumerate(drawn)]
+    limits = WindowLimits(9, 0, OnOverlong.ERROR)
+    told = []
+    for call in (
+        lambda: check_lengths(documents, LETTERS, limits),
+        lambda: cut_windows(LETTERS.encode(documents), LETTERS, limits, documents),
+    ):
+        try:
+            call()
+            told.append("")
+        except InputError as error:
+            told.append(str(error))
+    assert told[0] == told[1]
+
+
+def ids_of(windows: Windows) -> list[list[int]]:
+    return [part.tolist() for part in np.split(windows.input_ids, windows.starts[1:-1])]
+
+
+def letters_text(n: int) -> str:
+    """Return `n` words of one letter, which are `n` tokens."""
+    return " ".join("abcdefghijklmnopqrstuvwxyz"[i % 26] for i in range(n))
+
+
+def best_windows(n_tokens: int, capacity: int, stride: int) -> list[int]:
+    """Return for each token the window where the lesser of its two contexts is largest, by trying every window."""
+    step = capacity - stride
+    bounds = [(0, min(capacity, n_tokens))]
+    while bounds[-1][1] < n_tokens:
+        start = bounds[-1][0] + step
+        bounds.append((start, min(start + capacity, n_tokens)))
+    best = []
+    for token in range(n_tokens):
+        contexts = []
+        for start, end in bounds:
+            # What the text itself does not have is no lack.
+            left = np.inf if start == 0 else token - start
+            right = np.inf if end == n_tokens else end - 1 - token
+            contexts.append(min(left, right) if start <= token < end else -1)
+        best.append(int(np.argmax(contexts)))
+    return best
+
+
+# Every capacity up to 9 with every stride up to the largest, capacity - 1.
+@pytest.mark.parametrize("capacity", range(1, 10))
+def test_each_token_is_kept_once_from_the_window_with_most_context(capacity: int) -> None:
+    for stride in range(capacity):
+        for n_tokens in range(1, 41):
+            windows = lay_windows(n_tokens, capacity, stride)
+            kept = [(token, number) for number, (_, _, k, m) in enumerate(windows) for token in range(k, m)]
+            assert [token for token, _ in kept] == list(range(n_tokens))
+            assert [number for _, number in kept] == best_windows(n_tokens, capacity, stride)
+            assert all(start <= k <= m <= end and end - start <= capacity for start, end, k, m in windows)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    st.integers(3, 20).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 3))),
+)
+def test_windows_are_those_of_return_overflowing_tokens(lengths: list[int], limits: tuple[int, int]) -> None:
+    max_length, stride = limits
+    documents = texts(*map(letters_text, lengths))
+    windows = cut(documents, max_length, stride)
+    expected = [
+        ids
+        for document in documents
+        for ids in PEER(
+            document.text, truncation=True, max_length=max_length, stride=stride, return_overflowing_tokens=True
+        )["input_ids"]
+    ]
+    assert ids_of(windows) == expected
+    # Read in order, what is kept of the windows is the document with its special tokens.
+    kept = windows.input_ids[windows.kept].tolist()
+    assert kept == [i for document in documents for i in PEER(document.text)["input_ids"]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 60), st.integers(0, 4))
+def test_the_second_text_is_windowed_as_by_only_second(n_first: int, n_second: int, stride: int) -> None:
+    # 12 tokens beside three special ones; the second text has at least half of them, and overlaps by no more than half.
+    room = 12 - n_first
+    documents = pairs((letters_text(n_first), letters_text(n_second)))
+    windows = cut(documents, 15, stride)
+    first, second = documents[0].text, documents[0].text_pair
+    overlap = min(stride, room // 2)
+    expected = peer_ids(
+        first, second, truncation="only_second", max_length=15, stride=overlap, return_overflowing_tokens=True
+    )
+    assert ids_of(windows) == expected[0]
+    # Kept once and in order, the windows are the whole pair.
+    whole = peer_ids(first, second)
+    assert [windows.input_ids[windows.kept].tolist()] == whole[0]
+    assert [windows.type_ids[windows.kept].tolist()] == whole[1]
+
+
+def test_longest_first_is_the_rule_of_the_library() -> None:
+    backend = letters_backend()
+    for capacity in range(13):
+        backend.enable_truncation(capacity + 3, strategy="longest_first")
+        for n_first in range(13):
+            for n_second in range(13):
+                encoding = backend.encode(letters_text(n_first), letters_text(n_second))
+                sequence = encoding.sequence_ids
+                assert longest_first(n_first, n_second, capacity) == (sequence.count(0), sequence.count(1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 40), st.none() | st.integers(0, 40), st.integers(5, 20))
+def test_truncation_is_that_of_transformers(n_first: int, n_second: int | None, max_length: int) -> None:
+    second = None if n_second is None else letters_text(n_second)
+    document = Document(0, 0, letters_text(n_first), text_pair=second)
+    windows = cut([document], max_length, 0, "truncate")
+    expected = peer_ids(document.text, second, truncation=True, max_length=max_length)
+    assert ([windows.input_ids.tolist()], [windows.type_ids.tolist()]) == expected
+    assert windows.kept.all()
+
+
+def test_truncation_and_windows_of_a_real_tokenizer(minilm_folder: Path) -> None:
+    tokenizer, peer = Tokenizer.load(minilm_folder), AutoTokenizer.from_pretrained(str(minilm_folder))
+    lines = [line for line in Path("examples/data/peps.txt").read_text(encoding="utf-8").splitlines() if line][:60]
+    lines += [" ".join(lines), "naïve café 人工智能 👩‍👧 [SEP] x " * 20]
+    documents = texts(*lines)
+    tokens = tokenizer.encode(documents)
+    windows = cut_windows(tokens, tokenizer, WindowLimits(32, 0, OnOverlong.TRUNCATE), documents)
+    assert ids_of(windows) == [peer(line, truncation=True, max_length=32)["input_ids"] for line in lines]
+    windows = cut_windows(tokens, tokenizer, WindowLimits(32, 8), documents)
+    overflowing = [
+        peer(line, truncation=True, max_length=32, stride=8, return_overflowing_tokens=True)["input_ids"]
+        for line in lines
+    ]
+    assert ids_of(windows) == [ids for found in overflowing for ids in found]
+    second = [Document(i, i, a, text_pair=b) for i, (a, b) in enumerate(zip(lines, reversed(lines), strict=True))]
+    windows = cut_windows(tokenizer.encode(second), tokenizer, WindowLimits(32, 0, OnOverlong.TRUNCATE), second)
+    for number, document in enumerate(second):
+        expected = peer(document.text, document.text_pair, truncation=True, max_length=32)
+        part = slice(windows.starts[number], windows.starts[number + 1])
+        assert windows.input_ids[part].tolist() == expected["input_ids"]
+        assert windows.type_ids[part].tolist() == expected["token_type_ids"]
+
+
+def test_special_tokens_stand_in_every_window_and_are_kept_once() -> None:
+    windows = cut(texts(letters_text(9)), 6, 2)
+    assert (windows.input_ids == CLS).sum() == (windows.input_ids == SEP).sum() == 4
+    assert ((windows.source < 0) & windows.kept).sum() == 2
+    assert windows.kept[0]
+    assert windows.kept[-1]
+
+
+def test_the_smallest_window_holds_one_token() -> None:
+    assert ids_of(cut(texts("a b", "c"), 3, 0)) == [[CLS, 4, SEP], [CLS, 5, SEP], [CLS, 6, SEP]]
