@@ -70,6 +70,8 @@ def test_an_index_that_another_process_updates_is_refused(tmp_path, stores, whol
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     ) as one:
         assert one.stdout.readline() == "stopped\n"
+        # The line comes before the stop, and a signal to continue that comes before it is lost.
+        os.waitpid(one.pid, os.WUNTRACED)
         with pytest.raises(UserError, match="another process is making this index; wait for it or stop it"):
             update_index(index, stores[1])
         os.kill(one.pid, signal.SIGCONT)

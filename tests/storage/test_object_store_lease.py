@@ -94,6 +94,7 @@ def sleep_through_a_takeover(url, place, count, plan):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as child:
         try:
             assert child.stdout.readline() == "stopped\n"
+            os.waitpid(child.pid, os.WUNTRACED)
             take_over(url, plan)
             before = {name: data for name, data in objects(url).items() if "/locks/" not in name}
             assert verify(url).is_good
