@@ -30,6 +30,8 @@ from bertfeat.storage import ObjectPath, as_path
 
 # A batch lives in memory as Python objects; a few hundred rows keep that small and cost no speed.
 BATCH_ROWS = 512
+# The most that the rows decoded at once can take: small batches cost more to begin than to read.
+_BATCH_BYTES = 4 * linestreams.MAX_ROW_BYTES
 # The largest page that is decompressed; a row of `MAX_ROW_BYTES` may share its page with others.
 MAX_PAGE_BYTES = 2 * linestreams.MAX_ROW_BYTES
 # The most values in the lists of one row group: Arrow needs some twelve bytes for each, and all may be in one row.
@@ -132,7 +134,7 @@ class ParquetReader(Reader):
                 self._check_chunk(number, chunk, n_bytes)
                 if chunk.is_bytes and not self._is_nested(chunk):
                     row_bytes += n_bytes
-        return max(1, min(BATCH_ROWS, linestreams.MAX_ROW_BYTES // row_bytes))
+        return max(1, min(BATCH_ROWS, _BATCH_BYTES // row_bytes))
 
     def _check_chunk(self, number: int, chunk: Chunk, n_bytes: int) -> None:
         name = ".".join(chunk.path)
