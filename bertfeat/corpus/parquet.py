@@ -30,8 +30,8 @@ from bertfeat.storage import ObjectPath, as_path
 
 # A batch lives in memory as Python objects; a few hundred rows keep that small and cost no speed.
 BATCH_ROWS = 512
-# The most that the rows decoded at once can take: small batches cost more to begin than to read.
-_BATCH_BYTES = 4 * linestreams.MAX_ROW_BYTES
+# The most that the rows decoded at once may hold; Arrow takes up to five times as much.
+_BATCH_BYTES = 96_000_000
 # The largest page that is decompressed; a row of `MAX_ROW_BYTES` may share its page with others.
 MAX_PAGE_BYTES = 2 * linestreams.MAX_ROW_BYTES
 # The most values in the lists of one row group: Arrow needs some twelve bytes for each, and all may be in one row.

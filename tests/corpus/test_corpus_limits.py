@@ -73,7 +73,7 @@ def test_rows_that_repeat_a_long_text_are_decoded_few_at_a_time(
 ) -> None:
     path = _write_repeats(tmp_path / "a.parquet", kind, "a" * 100_000, 300)
     largest = []
-    monkeypatch.setattr(linestreams, "MAX_ROW_BYTES", 1_000_000)
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 1_000_000)
     monkeypatch.setattr(parquet, "_excess", lambda batch: largest.append(batch.num_rows))
     assert [len(text) for text in texts(path)] == [100_000] * 300
     assert max(largest) < 10
