@@ -72,9 +72,10 @@ class Store:
     `mean_last4` from four layer columns, `layer_11` from `concat_last4`. A row without a vector (a
     word that lost its tokens to truncation) holds NaN; `valid` tells which these are.
 
-    Every read but `scan` checks that a part has the size, rows and columns that the manifest promises. The digest of a
-    local part is checked before its vectors are decoded by pyarrow or polars. Vectors that are copied as they stand,
-    other columns, and objects in an object store are read without digests: `verify` checks these.
+    Vectors of a local part are copied from where the manifest says that they lie, and only the size of the part is
+    checked. Parts without such places (those with null vectors, and of stores written before places were kept) are
+    decoded. A read that decodes (but not `scan`) checks that a part has the size, rows and columns that the manifest
+    promises, and, of a local part with vectors, the digest. `verify` checks every digest.
     """
 
     def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
