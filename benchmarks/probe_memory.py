@@ -9,6 +9,7 @@ Each fit runs in a process of its own; `own_mib` is its peak less that of a fit 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from bertfeat.records import (
     ShardSpec,
 )
 from bertfeat.store import open_for_writing
+from bertfeat.store.codec import canonical_json
 
 DIM = 384
 N_CLASSES = 5
@@ -89,7 +91,7 @@ def make_plan(n_shards: int) -> Plan:
         "compute_dtype": "float32",
     }
     return Plan(
-        plan_hash=f"{n_shards:064x}",
+        plan_hash=hashlib.sha256(canonical_json(fields).encode()).hexdigest(),
         fields=fields,
         inputs=(InputFile("random", "txt", None, 1, "00"),),
         model=ModelInfo("random", None, "bert", "00", "11", 6, DIM, 128),

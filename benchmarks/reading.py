@@ -12,6 +12,7 @@ batches. Prints a table and JSON.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import statistics
 import tempfile
@@ -33,6 +34,7 @@ from benchmarks.probe_memory import FEATURE, make_plan
 from bertfeat.config import Level
 from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
 from bertfeat.store import open_for_writing
+from bertfeat.store.codec import canonical_json
 from bertfeat.store.reader import Store
 
 DIM = 384
@@ -47,9 +49,11 @@ def plan_store(n_rows: int, dtype: str, encoding: str) -> Plan:
     """Plan a store of `N_PARTS` parts with `n_rows` rows each."""
     plan = make_plan(N_PARTS)
     shards = tuple(ShardSpec(n, n * n_rows, n_rows, plan.shards[n].slices) for n in range(N_PARTS))
+    fields = {**plan.fields, "store_dtype": dtype, "vector_encoding": encoding}
     return replace(
         plan,
-        fields={**plan.fields, "store_dtype": dtype, "vector_encoding": encoding},
+        plan_hash=hashlib.sha256(canonical_json(fields).encode()).hexdigest(),
+        fields=fields,
         metadata={**plan.metadata, "store_dtype": dtype},
         schemas={Level.SENTENCE: LevelSchema(Level.SENTENCE, COLUMNS, (FeatureColumn(FEATURE, (6,), "none", DIM),))},
         shards=shards,

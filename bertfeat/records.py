@@ -163,14 +163,31 @@ class ShardResult:
 
 
 @dataclass(frozen=True, slots=True)
+class VectorRuns:
+    """Where the vectors of a part lie as they are: the rows of each row group, and where the values of each start.
+
+    `offsets` maps each vector column to bytes of the file, one for each entry of `rows`. The values of a row group are
+    `rows * width` bytes from there on.
+    """
+
+    rows: tuple[int, ...]
+    offsets: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class PartInfo:
-    """One committed part file, as its receipt and the manifest list it. `digest` is xxh3-128 of the file, hex."""
+    """One committed part file, as its receipt and the manifest list it. `digest` is xxh3-128 of the file, hex.
+
+    `runs` follow from the file's bytes, and are None where its vectors have to be decoded: where one is null, or in
+    stores that were written without them.
+    """
 
     level: Level
     path: str
     n_rows: int
     n_bytes: int
     digest: str
+    runs: VectorRuns | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,6 @@ class StoreStream:
         self.rows = np.arange(store.n_rows(level), dtype=np.int64) if rows is None else rows
         dim = store.feature(level, feature).dim
         self.shape = (len(self.rows), dim)
-        groups = store.row_groups(level)
-        # Nothing smaller than a row group can be read: the last one is kept, as the next chunk begins in it.
-        self._group_stops = np.array([group.stop for group in groups], dtype=np.int64)
-        self._held: tuple[int, FloatArray] | None = None
         self.chunks: Sequence[range] = _cut(len(self.rows), documents, max(1, chunk_bytes // (FLOAT32_BYTES * dim)))
 
     def read(self, chunk: int) -> FloatArray:
@@ -65,25 +61,9 @@ class StoreStream:
         """
         span = self.chunks[chunk]
         rows = self.rows[span.start : span.stop]
-        homes = np.searchsorted(self._group_stops, rows, side="right")
-        pieces = []
-        for group in np.unique(homes).tolist():
-            start, vectors = self._group(group)
-            pieces.append(vectors[rows[homes == group] - start])
-        found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        found = self.store.take(self.level, self.feature, rows)
         check_finite(found, self, span.start)
         return found
-
-    def _group(self, group: int) -> tuple[int, FloatArray]:
-        """Return the first row of a row group, and its vectors."""
-        start = int(self._group_stops[group - 1]) if group else 0
-        held = self._held
-        if held is not None and held[0] == group:
-            return start, held[1]
-        held = self._held = None  # let go of it before another is read
-        vectors = self.store.slice(self.level, self.feature, start, int(self._group_stops[group]))
-        self._held = (group, vectors)
-        return start, vectors
 
     def whole(self) -> FloatArray:
         """Return the vectors of all rows in memory, (n_rows, dim), of the stored type.

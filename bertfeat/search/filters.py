@@ -62,6 +62,7 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
 
     Raises:
         UserError: It is no SQL condition, names a column that is not there, or compares what cannot be compared.
+        StoreError: A part is missing or damaged.
     """
     try:
         condition = pl.sql_expr(where)
@@ -116,10 +117,11 @@ def surface_codes(store: Store, level: Level) -> tuple[Int32Array, dict[str, int
 
 def _frame(store: Store, level: Level, own: list[str], others: list[str]) -> pl.LazyFrame:
     """Return some columns of a level's rows, in order, with those of their documents."""
-    frame = store.scan(level).select({*own, "doc_id"} if others else own)
+    names = list(dict.fromkeys([*own, "doc_id"])) if others else own
+    frame = store.polars(level, names).lazy()
     if not others:
         return frame
-    documents = store.scan(Level.SENTENCE).select("doc_id", *others)
+    documents = store.polars(Level.SENTENCE, ["doc_id", *others]).lazy()
     return frame.join(documents, on="doc_id", how="left", maintain_order="left")
 
 

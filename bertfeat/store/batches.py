@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bertfeat.store.partvectors import KnownRuns, PartVectors, opened_vectors
+from bertfeat.store.partvectors import CheckedParts, opened_vectors
 from bertfeat.store.vectors import StoredPart, VectorSource
 
 
@@ -35,7 +35,7 @@ class FeatureBatch:
 def read_batches(
     parts: Sequence[StoredPart],
     source: VectorSource,
-    known: KnownRuns,
+    checked: CheckedParts,
     names: Sequence[str],
     batch_size: int,
 ) -> Iterator[FeatureBatch]:
@@ -44,7 +44,7 @@ def read_batches(
     Args:
         parts: The parts of a level, in order; there is one at least.
         source: Where the vectors come from.
-        known: Where the values of parts were found to stand.
+        checked: The parts whose digest was found right.
         names: Further columns to hand out along with the vectors.
         batch_size: Rows of every batch but the last.
 
@@ -56,26 +56,16 @@ def read_batches(
     vectors = np.empty((batch_size, source.dim), dtype)
     frames: list[pl.DataFrame] = []
     for stored in parts:
-        with opened_vectors(stored, source, known, use_threads=True) as part:
-            for group, first, stop in _cut(part, batch_size, start + n_filled):
-                n_rows = stop - first
-                part.read(group, range(first, stop), vectors[n_filled : n_filled + n_rows])
-                frames.append(part.columns(group, names).slice(first, n_rows))
-                n_filled += n_rows
+        with opened_vectors(stored, source, checked, use_threads=True) as part:
+            first = 0
+            while first < stored.info.n_rows:
+                rows = range(first, min(stored.info.n_rows, first + batch_size - n_filled))
+                part.read(rows, vectors[n_filled : n_filled + len(rows)])
+                frames.append(part.columns(rows, names))
+                first, n_filled = rows.stop, n_filled + len(rows)
                 if n_filled == batch_size:
                     yield FeatureBatch(start, vectors, pl.concat(frames))
                     start, n_filled, frames = start + batch_size, 0, []
                     vectors = np.empty((batch_size, source.dim), dtype)
     if n_filled:
         yield FeatureBatch(start, vectors[:n_filled], pl.concat(frames))
-
-
-def _cut(part: PartVectors, batch_size: int, n_before: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the rows of a part, row group, first and stop, cut where row groups and batches end."""
-    for group in range(part.n_groups):
-        first, n_rows = 0, part.n_rows(group)
-        while first < n_rows:
-            stop = min(n_rows, first + batch_size - n_before % batch_size)
-            yield group, first, stop
-            n_before += stop - first
-            first = stop

@@ -157,8 +157,9 @@ _METADATA: dict[str, Any] = {
 
 
 def part_to_json(part: PartInfo) -> dict[str, Any]:
-    """Return a part's entry as plain JSON values."""
-    return {**asdict(part), "level": str(part.level)}
+    """Return a part's entry as plain JSON values; one without runs is as stores have it that were written without."""
+    content = {**asdict(part), "level": str(part.level)}
+    return {name: value for name, value in content.items() if value is not None}
 
 
 def receipt_to_json(receipt: Receipt) -> dict[str, Any]:

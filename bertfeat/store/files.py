@@ -51,11 +51,16 @@ class Sink(io.RawIOBase):
 
     def __init__(self, file: Path | int) -> None:
         super().__init__()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = file if isinstance(file, int) else os.open(file, flags, 0o666)
         self._hash = xxhash.xxh3_128()
         self.n_bytes = 0
         self.error: OSError | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the file, to read what was written; not `fileno`, which writers would write to."""
+        return self._fd
 
     @property
     def digest(self) -> str:

@@ -12,11 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.config import VectorEncoding
-from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan
+from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan, VectorRuns
 from bertfeat.store import files, layout
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
+from bertfeat.store.runs import find_runs
 from bertfeat.store.schema import VectorLayout, arrow_schema, row_group_rows
+
+# More than a column chunk has: it becomes one page.
+_PAGE_BYTES = 1 << 30
 
 
 def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> PartInfo:
@@ -27,11 +31,17 @@ def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> Par
         ValueError: A column does not fit its type.
     """
     name = layout.part_path(table.level, shard)
-    arrow = _arrow_table(table, plan.schemas[table.level], plan)
-    n_bytes, digest = folder.write_part(
-        name, f"{shard:05d}.{table.level}", lambda sink: _write_parquet(sink, arrow, table, plan, shard)
-    )
-    return PartInfo(table.level, name, table.n_rows, n_bytes, digest)
+    schema = plan.schemas[table.level]
+    arrow = _arrow_table(table, schema, plan)
+    runs: VectorRuns | None = None
+
+    def fill(sink: files.Sink) -> None:
+        nonlocal runs
+        _write_parquet(sink, arrow, table, plan, shard)
+        runs = find_runs(sink, table, schema.features, VectorLayout.of(plan))
+
+    n_bytes, digest = folder.write_part(name, f"{shard:05d}.{table.level}", fill)
+    return PartInfo(table.level, name, table.n_rows, n_bytes, digest, runs)
 
 
 def part_metadata(plan: Plan, shard: int, table: LevelTable) -> dict[str, Any]:
@@ -61,6 +71,7 @@ def _write_parquet(sink: files.Sink, arrow: pa.Table, table: LevelTable, plan: P
             compression="uncompressed",
             statistics=False,
             row_group_size=n_rows,
+            data_page_size=_PAGE_BYTES,
             metadata=metadata,
             arrow_schema=arrow.schema,
         )
@@ -72,6 +83,8 @@ def _write_parquet(sink: files.Sink, arrow: pa.Table, table: LevelTable, plan: P
         compression="none",
         write_statistics=False,
         use_dictionary=[name for name in arrow.column_names if name not in feature_names],
+        data_page_size=_PAGE_BYTES,
+        max_rows_per_page=_PAGE_BYTES,
     ) as writer:
         writer.write_table(arrow, row_group_size=n_rows)
 

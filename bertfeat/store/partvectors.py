@@ -1,13 +1,13 @@
-"""The vectors of one part, a row group at a time: copied as they stand where they can be, else decoded by pyarrow."""
+"""Reader of the vectors of one part: copied as they lie in the file where the manifest says where, else decoded."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,65 +17,72 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Combine
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.store import files
-from bertfeat.store.pages import ColumnChunk, NotPlain, Runs, find_chunks, find_runs
-from bertfeat.store.parts import read_part_metadata
-from bertfeat.store.plain import read_rows, take_rows
-from bertfeat.store.vectors import Piece, StoredPart, VectorSource, fill, opened_part, read_group
+from bertfeat.store.plain import PlainColumn, read_rows, take_rows
+from bertfeat.store.vectors import (
+    Piece,
+    StoredPart,
+    VectorSource,
+    add_layers,
+    check_size,
+    fill,
+    group_rows,
+    opened_part,
+    read_groups,
+    reading,
+)
 
 # Sums are made of so many values at a time, which stay in the processor's cache.
 _BLOCK_VALUES = 1 << 17
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRuns:
-    """What readers of a store found out about its parts, by file (and what it was when that was found).
+class CheckedParts:
+    """The local parts whose digest was found right, for all readers of a store."""
 
-    Attributes:
-        chunks: The place of a column in each row group, also by column; None where it has to be decoded.
-        runs: Where its values lie, also by row group and column; None where they have to be decoded.
-        whole: The parts that have their digest.
-        lock: Held while a digest is made: threads that read one part wait for one of them.
-    """
+    def __init__(self) -> None:
+        self._checked: set[tuple[object, ...]] = set()
+        # Threads that read one part wait for one of them.
+        self._lock = threading.Lock()
 
-    chunks: dict[tuple[object, ...], list[ColumnChunk | None]] = field(default_factory=dict)
-    runs: dict[tuple[object, ...], Runs | None] = field(default_factory=dict)
-    whole: set[tuple[object, ...]] = field(default_factory=set)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def check(self, part: StoredPart) -> None:
+        """Refuse a local part whose bytes are not those that were written; reads it whole, once for all readers.
+
+        A decoder takes a damaged level or encoding for other vectors. Values that are copied as they lie depend on
+        nothing in the file that can be damaged without being seen.
+
+        Raises:
+            ValueError: The part has another digest.
+            OSError: It cannot be read.
+        """
+        if not isinstance(part.path, Path):
+            return
+        status = part.path.stat()
+        identity = part.path, status.st_ino, status.st_size, status.st_mtime_ns
+        with self._lock:
+            if identity not in self._checked:
+                if files.digest_of(part.path, follow_links=True) != part.info.digest:
+                    raise ValueError("its bytes are not those that were written")
+                self._checked.add(identity)
 
 
 @contextlib.contextmanager
 def opened_vectors(
-    part: StoredPart, source: VectorSource, known: KnownRuns, *, use_threads: bool = False
+    part: StoredPart, source: VectorSource, checked: CheckedParts, *, use_threads: bool = False
 ) -> Iterator[PartVectors]:
     """Open a part for reading vectors.
 
     Args:
         part: The part.
         source: What to read of it.
-        known: What earlier readers found; what this one finds is added.
+        checked: The parts that earlier readers checked; this one adds to them.
         use_threads: Let pyarrow decode with threads of its own.
 
     Raises:
         StoreError: It is missing or damaged, now or while it is read.
     """
-    with opened_part(part) as file, _descriptor(part.path) as fd:
-        yield PartVectors(part, file, fd, source, known, use_threads)
-
-
-@contextlib.contextmanager
-def _descriptor(path: object) -> Iterator[int | None]:
-    """Open a local file for reads at any place; None for a file that lies elsewhere."""
-    if not isinstance(path, Path):
-        yield None
-        return
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    with reading(part.path), contextlib.ExitStack() as stack:
+        yield PartVectors(part, source, checked, use_threads, stack)
 
 
 class PartVectors:
@@ -84,37 +91,34 @@ class PartVectors:
     def __init__(
         self,
         part: StoredPart,
-        file: pq.ParquetFile,
-        fd: int | None,
         source: VectorSource,
-        known: KnownRuns,
+        checked: CheckedParts,
         use_threads: bool,
+        stack: contextlib.ExitStack,
     ) -> None:
-        self.file = file
         self._part = part
-        self._fd = fd
         self._source = source
-        self._known = known
+        self._checked = checked
         self._use_threads = use_threads
+        self._stack = stack
         self._decoded: tuple[int, pa.Table] | None = None
         self._frame: tuple[int, pl.DataFrame] | None = None
-        self._identity = (part.path,) if fd is None else _identity_of(part, os.fstat(fd))
+        # Where the columns lie in the file that is open at `_fd`; None if they have to be decoded.
+        self._plain: dict[str, PlainColumn] | None = None
+        path, runs = part.path, part.info.runs
+        if runs is not None and isinstance(path, Path) and sys.byteorder == "little":
+            self._fd = stack.enter_context(_descriptor(part, path))
+            widths = {feature.name: feature.dim * part.vectors.numpy.itemsize for feature in part.schema.features}
+            self._plain = {
+                name: PlainColumn(widths[name], self._starts, np.array(runs.offsets[name], np.int64))
+                for name in source.columns
+            }
 
-    @property
-    def n_groups(self) -> int:
-        """The row groups of the part."""
-        return int(self.file.num_row_groups)
-
-    def n_rows(self, group: int) -> int:
-        """Return the rows of a row group."""
-        return int(self.file.metadata.row_group(group).num_rows)
-
-    def read(self, group: int, rows: range | IntArray, out: npt.NDArray[Any]) -> None:
-        """Read the vectors of some rows of a row group; null vectors become NaN.
+    def read(self, rows: range | IntArray, out: npt.NDArray[Any]) -> None:
+        """Read the vectors of some rows; null vectors become NaN.
 
         Args:
-            group: The row group.
-            rows: Its rows, counted from 0: consecutive, or ascending without repeats.
+            rows: Rows of the part: consecutive, or ascending without repeats.
             out: (len(rows), dim), of the stored type; takes the vectors. Its rows lie in one piece each.
 
         Raises:
@@ -122,112 +126,92 @@ class PartVectors:
         """
         if not len(rows):
             return
-        columns = {name: self._runs(group, name) for name in self._source.columns}
-        found = {name: runs for name, runs in columns.items() if runs is not None}
-        if self._fd is None or len(found) < len(columns):
-            table = self._table(group)
-            chosen = table.slice(rows.start, len(rows)) if isinstance(rows, range) else table.take(pa.array(rows))
-            fill(out, chosen, self._source, self._part.vectors)
-        elif self._source.adds:
-            self._add(self._fd, found, rows, out)
-        else:
+        for group, places, chosen in [(0, slice(None), rows)] if self._plain else self._by_group(rows):
+            if self._source.adds:
+                self._add(group, chosen, out[places])
+                continue
             for piece in self._source.pieces:
-                target = out[:, piece.target : piece.target + piece.width]
-                _copy(self._fd, found[piece.column], rows, piece, target)
+                self._copy(group, chosen, piece, out[places, piece.target : piece.target + piece.width])
 
-    def columns(self, group: int, names: Sequence[str]) -> pl.DataFrame:
-        """Return further columns of a row group; the last that were read are kept, and are of the same names."""
-        if self._frame is None or self._frame[0] != group:
-            self._frame = None
-            if names:
-                frame = cast("pl.DataFrame", pl.from_arrow(read_group(self.file, group, names)))
-            else:
-                frame = pl.DataFrame(height=self.n_rows(group))
-            self._frame = (group, frame)
-        return self._frame[1]
-
-    def _add(self, fd: int, found: dict[str, Runs], rows: range | IntArray, out: npt.NDArray[Any]) -> None:
-        """Add the pieces up in float32 and round once, as `fill` does."""
-        step = max(1, _BLOCK_VALUES // out.shape[1])
-        layer = np.empty((min(step, len(rows)), out.shape[1]), out.dtype)
-        total = np.empty(layer.shape, np.float32)
-        for start in range(0, len(rows), step):
-            chosen = rows[start : start + step]
-            total[:] = 0
-            for piece in self._source.pieces:
-                _copy(fd, found[piece.column], chosen, piece, layer[: len(chosen)])
-                total[: len(chosen)] += layer[: len(chosen)]
-            if self._source.combine is Combine.MEAN:
-                total /= len(self._source.pieces)
-            out[start : start + step] = total[: len(chosen)]
+    def columns(self, rows: range, names: Sequence[str]) -> pl.DataFrame:
+        """Return further columns of consecutive rows; the last that were read are kept, and are of the same names."""
+        if not names:
+            return pl.DataFrame(height=len(rows))
+        return pl.concat([self._columns(g, names).slice(at.start, len(at)) for g, _, at in self._by_group(rows)])
 
     def valid(self) -> BoolArray:
-        """Return bool (n_rows,): which rows have a vector. Decodes no column that can be copied."""
-        column = self._source.columns[0]
-        metadata = json.loads(read_part_metadata(self.file.metadata.metadata) or "{}")
-        if self._fd is None and isinstance(metadata, dict) and metadata.get("n_null_vectors") == 0:
+        """Return bool (n_rows,): which rows have a vector. Reads nothing of a part whose vectors can be copied."""
+        if self._part.info.runs is not None:
             return np.ones(self._part.info.n_rows, np.bool_)
-        flags = [np.ones(0, np.bool_)]
-        for group in range(self.n_groups):
-            if self._runs(group, column) is not None:
-                flags.append(np.ones(self.n_rows(group), np.bool_))
+        column = self._source.columns[0]
+        flags = [self._table(group).column(column).is_valid().to_numpy() for group in range(len(self._starts) - 1)]
+        return np.concatenate([np.ones(0, np.bool_), *flags])
+
+    def _add(self, group: int, rows: range | IntArray, out: npt.NDArray[Any]) -> None:
+        step = max(1, _BLOCK_VALUES // out.shape[1])
+        layer = np.empty((min(step, len(rows)), out.shape[1]), out.dtype)
+        for start in range(0, len(rows), step):
+            chosen = rows[start : start + step]
+            block = layer[: len(chosen)]
+            layers = (self._copy(group, chosen, piece, block) for piece in self._source.pieces)
+            add_layers(layers, self._source.combine, out[start : start + step])
+
+    def _copy(self, group: int, rows: range | IntArray, piece: Piece, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Read a piece of some rows, those of the row group if the part has to be decoded, and return `out`."""
+        if self._plain is None:
+            column = self._table(group).column(piece.column)
+            chosen = column.slice(rows.start, len(rows)) if isinstance(rows, range) else column.take(pa.array(rows))
+            fill(out, chosen, piece, self._part.vectors)
+        elif isinstance(rows, range):
+            read_rows(self._fd, self._plain[piece.column], rows.start, piece.start, out)
+        else:
+            take_rows(self._fd, self._plain[piece.column], rows, piece.start, out)
+        return out
+
+    def _by_group(self, rows: range | IntArray) -> Iterator[tuple[int, slice, Any]]:
+        """Yield each row group that is needed, which of `rows` it holds, and where in the group these stand."""
+        first, last = np.searchsorted(self._starts, [rows[0], rows[-1]], side="right") - 1
+        for group in range(int(first), int(last) + 1):
+            start, stop = int(self._starts[group]), int(self._starts[group + 1])
+            if isinstance(rows, range):
+                begin, end = max(start, rows.start), min(stop, rows.stop)
+                yield group, slice(begin - rows.start, end - rows.start), range(begin - start, end - start)
             else:
-                flags.append(self._table(group).column(column).is_valid().to_numpy())
-        return np.concatenate(flags)
+                places = slice(*np.searchsorted(rows, [start, stop]).tolist())
+                if len(rows[places]):
+                    yield group, places, rows[places] - start
 
-    def _runs(self, group: int, name: str) -> Runs | None:
-        """Find where a column lies; None if it has to be decoded."""
-        key = (*self._identity, group, name)
-        if self._fd is not None and key not in self._known.runs:
-            chunk, runs = self._chunks(self._fd, name)[group], None
-            if chunk is not None:
-                with contextlib.suppress(NotPlain):
-                    runs = find_runs(self._fd, chunk)
-            self._known.runs[key] = runs
-        return self._known.runs.get(key)
+    @functools.cached_property
+    def _starts(self) -> IntArray:
+        """The first row of each row group, then the number of rows."""
+        runs = self._part.info.runs
+        return np.cumsum([0, *(group_rows(self._file) if runs is None else runs.rows)], dtype=np.int64)
 
-    def _chunks(self, fd: int, name: str) -> list[ColumnChunk | None]:
-        key = (*self._identity, name)
-        if key not in self._known.chunks:
-            self._known.chunks[key] = find_chunks(fd, self.file, name, self._part.vectors)
-        return self._known.chunks[key]
+    @functools.cached_property
+    def _file(self) -> pq.ParquetFile:
+        return self._stack.enter_context(opened_part(self._part))
+
+    def _columns(self, group: int, names: Sequence[str]) -> pl.DataFrame:
+        if self._frame is None or self._frame[0] != group:
+            self._frame = None
+            self._frame = (group, cast("pl.DataFrame", pl.from_arrow(read_groups(self._file, [group], names))))
+        return self._frame[1]
 
     def _table(self, group: int) -> pa.Table:
         if self._decoded is None or self._decoded[0] != group:
             self._decoded = None  # let go of it before another is read
-            check_digest(self._part, self._known)
-            table = read_group(self.file, group, self._source.columns, use_threads=self._use_threads)
+            self._checked.check(self._part)
+            table = read_groups(self._file, [group], self._source.columns, use_threads=self._use_threads)
             self._decoded = (group, table)
         return self._decoded[1]
 
 
-def check_digest(part: StoredPart, known: KnownRuns) -> None:
-    """Refuse a local part whose bytes are not those that were written; reads it whole, once for all readers.
-
-    What is copied depends on nothing that can be damaged without being seen. A decoder takes a damaged level or
-    encoding for other vectors.
-
-    Raises:
-        ValueError: The part has another digest.
-        OSError: It cannot be read.
-    """
-    if not isinstance(part.path, Path):
-        return
-    status = part.path.stat()
-    identity = _identity_of(part, status)
-    with known.lock:
-        if identity not in known.whole:
-            if files.digest_of(part.path, follow_links=True) != part.info.digest:
-                raise ValueError("its bytes are not those that were written")
-            known.whole.add(identity)
-
-
-def _identity_of(part: StoredPart, status: os.stat_result) -> tuple[object, ...]:
-    return part.path, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _copy(fd: int, runs: Runs, rows: range | IntArray, piece: Piece, out: npt.NDArray[Any]) -> None:
-    if isinstance(rows, range):
-        read_rows(fd, runs, rows.start, piece.start, out)
-    else:
-        take_rows(fd, runs, rows, piece.start, out)
+@contextlib.contextmanager
+def _descriptor(part: StoredPart, path: Path) -> Iterator[int]:
+    """Open a local part for reads at any place, and check its size."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        check_size(part, os.fstat(fd).st_size)
+        yield fd
+    finally:
+        os.close(fd)

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from bertfeat.config import Combine, ExtractConfig, Level
 from bertfeat.errors import UserError
-from bertfeat.records import ModelInfo
+from bertfeat.records import LevelTable, ModelInfo
 from bertfeat.store.decoding import decode
 from bertfeat.store.reader import Store
+from bertfeat.store.vectors import add_layers
 
 # What a vector means depends on these: two features that differ in one of them cannot stand in for each other.
 _IDENTITY = {
@@ -95,6 +99,15 @@ class FeatureSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {**dataclasses.asdict(self), "level": str(self.level), "layers": list(self.layers)}
+
+    def vectors_in(self, table: LevelTable) -> npt.NDArray[Any]:
+        """Return this feature of rows in memory, (n_rows, dim) of the stored type, as a store of them would give it.
+
+        Args:
+            table: The vector columns that the feature is made of, and no others.
+        """
+        columns = list(table.vectors.values())
+        return add_layers(columns, self.combine, np.empty_like(columns[0])) if self.is_added_up else columns[0]
 
     def under_name_of(self, other: FeatureSpec) -> FeatureSpec:
         """Return this feature with its model called as another feature's: the digests say which model it is."""

@@ -21,11 +21,12 @@ from bertfeat.store import codec, files, layout, planfile, receipts
 from bertfeat.store.batches import FeatureBatch, read_batches
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
 from bertfeat.store.openfolder import folder_at
-from bertfeat.store.partvectors import KnownRuns, check_digest, opened_vectors
+from bertfeat.store.partvectors import CheckedParts, opened_vectors
+from bertfeat.store.runs import check_runs
 from bertfeat.store.scanning import scan_parquet
 from bertfeat.store.schema import VectorLayout
-from bertfeat.store.selection import RowGroup, check_rows, find_row_groups, slice_vectors, take_columns, take_vectors
-from bertfeat.store.vectors import StoredPart, VectorSource, empty_table, find_source, opened_part, read_group, reading
+from bertfeat.store.selection import check_rows, slice_vectors, take_columns, take_vectors
+from bertfeat.store.vectors import StoredPart, VectorSource, empty_table, find_source, opened_part, read_groups, reading
 
 if TYPE_CHECKING:
     import torch
@@ -71,9 +72,10 @@ class Store:
     `mean_last4` from four layer columns, `layer_11` from `concat_last4`. A row without a vector (a
     word that lost its tokens to truncation) holds NaN; `valid` tells which these are.
 
-    Every read but `scan` checks that a part has the size, rows and columns that the manifest promises. The digest of a
-    local part is checked before its vectors are decoded by pyarrow or polars. Vectors that are copied as they stand,
-    other columns, and objects in an object store are read without digests: `verify` checks these.
+    Vectors of a local part are copied from where the manifest says that they lie, and only the size of the part is
+    checked. Parts without such places (those with null vectors, and of stores written before places were kept) are
+    decoded. A read that decodes (but not `scan`) checks that a part has the size, rows and columns that the manifest
+    promises, and, of a local part with vectors, the digest. `verify` checks every digest.
     """
 
     def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
@@ -84,14 +86,14 @@ class Store:
             self._schemas = codec.schemas_from_json(manifest["levels"])
             self._metadata = codec.metadata_from_json(manifest["metadata"])
             self._stored = receipts_in(manifest)
+            self._parts: dict[Level, list[StoredPart]] = {level: [] for level in self._schemas}
+            for part in (part for stored in self._stored for part in stored.receipt.parts):
+                schema = self._schemas[part.level]
+                check_runs(part, schema.features, self._layout)
+                self._parts[part.level].append(StoredPart(path / part.path, part, schema, self._layout))
         except ValueError as error:
             raise unusable(path / layout.MANIFEST, error) from error
-        self._parts: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
-        self._row_group_cache: dict[Level, list[RowGroup]] = {}
-        self._known_runs = KnownRuns()
-        for stored in self._stored:
-            for part in stored.receipt.parts:
-                self._parts[part.level].append(part)
+        self._checked = CheckedParts()
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{level}: {self.n_rows(level)} rows" for level in self.levels)
@@ -157,7 +159,7 @@ class Store:
 
     def parts(self, level: str) -> tuple[PartInfo, ...]:
         """Return the part files of a level, in corpus order."""
-        return tuple(self._parts[self.schema(level).level])
+        return tuple(part.info for part in self._parts[self.schema(level).level])
 
     def shard(self, number: int) -> Store:
         """Return the store as if it had one shard alone.
@@ -218,8 +220,7 @@ class Store:
         tables = []
         for part in self.stored_parts(level):
             with opened_part(part) as file:
-                tables.append(empty_table(file, names))
-                tables += [read_group(file, group, names) for group in range(file.num_row_groups)]
+                tables += [empty_table(file, names), read_groups(file, range(file.num_row_groups), names)]
         with reading(self.path / level):
             return pa.concat_tables(tables)
 
@@ -247,7 +248,7 @@ class Store:
         """
         source, flags = self._source(level, feature), []
         for part in self.stored_parts(level):
-            with opened_vectors(part, source, self._known_runs) as opened:
+            with opened_vectors(part, source, self._checked) as opened:
                 flags.append(opened.valid())
         return np.concatenate(flags)
 
@@ -270,7 +271,7 @@ class Store:
             raise UserError(f"batch_size {batch_size} is below 1")
         source = self._source(level, feature)
         names = self._known_columns(level, columns)
-        return read_batches(self.stored_parts(level), source, self._known_runs, names, batch_size)
+        return read_batches(self.stored_parts(level), source, self._checked, names, batch_size)
 
     def feature(self, level: str, name: str) -> FeatureColumn:
         """Describe a feature, stored or made from what is stored: its layers, how they combine, its width.
@@ -291,7 +292,7 @@ class Store:
         if not 0 <= start <= stop <= self.n_rows(level):
             raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
         source = self._source(level, feature)
-        return slice_vectors(self.row_groups(level), start, stop, source, self._layout, self._known_runs)
+        return slice_vectors(self.stored_parts(level), start, stop, source, self._checked)
 
     def take(self, level: str, feature: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return the vectors of some rows, (len(rows), dim), in the order asked for.
@@ -302,7 +303,7 @@ class Store:
         """
         numbers = check_rows(rows, self.n_rows(level))
         source = self._source(level, feature)
-        return take_vectors(self.row_groups(level), numbers, source, self._layout, self._known_runs)
+        return take_vectors(self.stored_parts(level), numbers, source, self._checked)
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order asked for: the way from a row number back to the text.
@@ -312,23 +313,11 @@ class Store:
             StoreError: A part is missing or damaged.
         """
         names = self._known_columns(level, columns)
-        found = take_columns(self.row_groups(level), check_rows(rows, self.n_rows(level)), names)
+        found = take_columns(self.stored_parts(level), check_rows(rows, self.n_rows(level)), names)
         if found is not None:
             return found
         with opened_part(self.stored_parts(level)[0]) as file:
             return cast("pl.DataFrame", pl.from_arrow(empty_table(file, names)))
-
-    def row_groups(self, level: str) -> list[RowGroup]:
-        """Return the row groups of a level, in order: less than one cannot be decoded.
-
-        Raises:
-            UserError: There is no such level.
-            StoreError: A part is missing or damaged.
-        """
-        where = self.schema(level).level
-        if where not in self._row_group_cache:
-            self._row_group_cache[where] = find_row_groups(self.stored_parts(level))
-        return self._row_group_cache[where]
 
     def stored_parts(self, level: str) -> list[StoredPart]:
         """Return the parts of a level, in order, with all that is known of them.
@@ -337,8 +326,7 @@ class Store:
             UserError: There is no such level.
             StoreError: No shard is done yet.
         """
-        schema = self.schema(level)
-        parts = [StoredPart(self.path / part.path, part, schema, self._layout) for part in self.parts(level)]
+        parts = self._parts[self.schema(level).level]
         if not parts:
             raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")
         return parts
@@ -352,7 +340,7 @@ class Store:
     def _check_digests(self, level: str) -> None:
         for part in self.stored_parts(level):
             with reading(part.path):
-                check_digest(part, self._known_runs)
+                self._checked.check(part)
 
     def _known_columns(self, level: str, columns: Sequence[str] | None) -> list[str]:
         there = self.columns(level)

@@ -20,6 +20,8 @@ from bertfeat.store import codec, files, layout
 from bertfeat.store.decoding import decode
 from bertfeat.store.folder import Folder, Listing
 from bertfeat.store.openfolder import folder_at
+from bertfeat.store.runs import check_runs
+from bertfeat.store.schema import VectorLayout
 
 # Something else than a file stands in a receipt's place: a folder, a link, a pipe.
 _NO_FILE = {errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
@@ -227,6 +229,11 @@ def fault_of(stored: StoredReceipt, plan: Plan) -> str | None:
     expected = [layout.part_path(level, receipt.shard) for level in plan.schemas]
     if [part.path for part in receipt.parts] != expected:
         return f"lists {', '.join(part.path for part in receipt.parts) or 'no part'}, not {', '.join(expected)}"
+    try:
+        for part in receipt.parts:
+            check_runs(part, plan.schemas[part.level].features, VectorLayout.of(plan))
+    except ValueError as error:
+        return str(error)
     return None
 
 

@@ -19,7 +19,7 @@ from bertfeat.records import BoolArray
 from bertfeat.store import files, layout
 from bertfeat.store.reader import Store
 from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
-from bertfeat.store.vectors import opened_part, read_group
+from bertfeat.store.vectors import opened_part, read_groups
 
 # A single hit costs one row group; a batch of them, every group once.
 _ROW_GROUP_ROWS = 1 << 16
@@ -71,7 +71,7 @@ def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[
                 stop = start + file.metadata.row_group(group).num_rows
                 chosen = np.flatnonzero(rows_mask[start:stop])
                 if len(chosen):
-                    table = read_group(file, group, names).take(pa.array(chosen))
+                    table = read_groups(file, [group], names).take(pa.array(chosen))
                     frame = cast("pl.DataFrame", pl.from_arrow(table))
                     number = pl.lit(shard["shard"], pl.Int32).alias("part")
                     yield frame.select(number, pl.Series("row", chosen + start, pl.Int64), *names)

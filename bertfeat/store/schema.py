@@ -17,6 +17,8 @@ from bertfeat.errors import StoreError
 from bertfeat.records import Column, FeatureColumn, LevelSchema, Plan
 
 _ROW_GROUP_BYTES = 32 << 20
+# A column chunk is one page, which writers build in memory: larger ones cost them up to three times the time.
+_CHUNK_BYTES = 2 << 20
 # Levels without vectors do not exist, but a narrow row must not make a row group of a whole shard.
 _MAX_ROW_GROUP_ROWS = 1 << 17
 
@@ -131,6 +133,7 @@ def arrow_schema(schema: LevelSchema, plan: Plan) -> pa.Schema:
 
 
 def row_group_rows(features: tuple[FeatureColumn, ...], vectors: VectorLayout) -> int:
-    """Return the rows of a row group: about 32 MB of vectors, from the width of a row alone."""
-    row_bytes = sum(feature.dim for feature in features) * vectors.numpy.itemsize
-    return max(1, min(_MAX_ROW_GROUP_ROWS, _ROW_GROUP_BYTES // max(1, row_bytes)))
+    """Return the rows of a row group, from widths alone: at most 32 MB of vectors, and 2 MB of each column."""
+    widths = [feature.dim * vectors.numpy.itemsize for feature in features]
+    n_rows = min(_ROW_GROUP_BYTES // max(1, sum(widths)), _CHUNK_BYTES // max([1, *widths]))
+    return max(1, min(_MAX_ROW_GROUP_ROWS, n_rows))

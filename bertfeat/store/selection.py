@@ -1,13 +1,11 @@
-"""Some rows of a level, or all: the row groups that hold them are read, and no others."""
+"""Selection of some rows of a level, or all: the parts that hold them are read, and no others."""
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,42 +14,13 @@ import pyarrow as pa
 
 from bertfeat.errors import UserError
 from bertfeat.records import IntArray
-from bertfeat.store.partvectors import KnownRuns, opened_vectors
-from bertfeat.store.schema import VectorLayout
-from bertfeat.store.vectors import StoredPart, VectorSource, opened_part, read_group
+from bertfeat.store.partvectors import CheckedParts, opened_vectors
+from bertfeat.store.vectors import StoredPart, VectorSource, group_rows, opened_part, read_groups
 
 _T = TypeVar("_T")
-_R = TypeVar("_R")
 
-
-@dataclass(frozen=True, slots=True)
-class RowGroup:
-    """A row group of a part: rows `start` to `stop - 1` of the level."""
-
-    part: StoredPart
-    number: int
-    start: int
-    stop: int
-
-
-def find_row_groups(parts: Sequence[StoredPart]) -> list[RowGroup]:
-    """Return the row groups of a level's parts, in order.
-
-    Raises:
-        StoreError: A part is missing or damaged, or has other rows.
-    """
-
-    def read(part: StoredPart) -> list[int]:
-        with opened_part(part) as file:
-            return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-
-    groups = []
-    start = 0
-    for part, counts in zip(parts, _side_by_side(read, parts), strict=True):
-        for number, count in enumerate(counts):
-            groups.append(RowGroup(part, number, start, start + count))
-            start += count
-    return groups
+# What a thread reads at once.
+_PIECE_BYTES = 32 << 20
 
 
 def check_rows(rows: npt.ArrayLike, n_rows: int) -> IntArray:
@@ -72,85 +41,105 @@ def check_rows(rows: npt.ArrayLike, n_rows: int) -> IntArray:
 
 
 def take_vectors(
-    groups: Sequence[RowGroup], rows: IntArray, source: VectorSource, vectors: VectorLayout, known: KnownRuns
+    parts: Sequence[StoredPart], rows: IntArray, source: VectorSource, checked: CheckedParts
 ) -> npt.NDArray[Any]:
-    """Return the vectors of some rows, (len(rows), dim), in the order of `rows`, which may repeat.
+    """Return the vectors of some rows of a level, (len(rows), dim), in the order of `rows`, which may repeat.
 
-    Parts are read side by side, and of each what is asked for where its vectors can be copied as they stand.
+    Parts are read side by side, and of each what is asked for where its vectors can be copied as they lie.
     """
-    out = np.empty((len(rows), source.dim), vectors.numpy)
+    dtype = parts[0].vectors.numpy
+    out = np.empty((len(rows), source.dim), dtype)
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
     is_ready = bool((np.diff(rows) > 0).all())
-    stops = np.searchsorted(ascending, [group.stop for group in groups])
 
-    def read(numbers: Sequence[int]) -> None:
-        with opened_vectors(groups[numbers[0]].part, source, known) as part:
-            for number in numbers:
-                chosen = slice(stops[number - 1] if number else 0, stops[number])
-                asked = ascending[chosen] - groups[number].start
-                if is_ready:
-                    part.read(groups[number].number, asked, out[chosen])
-                    continue
-                once, places = np.unique(asked, return_inverse=True)
-                found = np.empty((len(once), source.dim), vectors.numpy)
-                part.read(groups[number].number, once, found)
-                out[order[chosen]] = found[places]
+    def read(piece: _Piece) -> None:
+        asked = ascending[piece.places] - piece.start
+        with opened_vectors(piece.part, source, checked) as part:
+            if is_ready:
+                part.read(asked, out[piece.places])
+                return
+            once, places = np.unique(asked, return_inverse=True)
+            found = np.empty((len(once), source.dim), dtype)
+            part.read(once, found)
+            out[order[piece.places]] = found[places]
 
-    needed = np.flatnonzero(np.diff(stops, prepend=0)).tolist()
-    by_part = [list(numbers) for _, numbers in itertools.groupby(needed, lambda number: groups[number].part)]
-    _side_by_side(read, by_part)
+    _side_by_side(read, _by_part(parts, ascending))
     return out
 
 
-def take_columns(groups: Sequence[RowGroup], rows: IntArray, names: Sequence[str]) -> pl.DataFrame | None:
+def take_columns(parts: Sequence[StoredPart], rows: IntArray, names: Sequence[str]) -> pl.DataFrame | None:
     """Return columns of some rows as a frame in the order of `rows`, which may repeat; None of no rows."""
+    order = np.argsort(rows, kind="stable")
+    ascending = rows[order]
     frames = []
-    order = []
-    for table, places, offsets in _tables(groups, rows, names):
-        frames.append(cast("pl.DataFrame", pl.from_arrow(table.take(pa.array(offsets)))))
-        order.append(places)
-    if not frames:
-        return None
-    return pl.concat(frames)[np.argsort(np.concatenate(order), kind="stable")]
+    for piece in _by_part(parts, ascending):
+        asked = ascending[piece.places] - piece.start
+        with opened_part(piece.part) as file:
+            starts = np.cumsum([0, *group_rows(file)])
+            homes = np.searchsorted(starts, asked, side="right") - 1
+            groups, places = np.unique(homes, return_inverse=True)
+            # Where each of the groups begins in the table that holds these alone.
+            firsts = np.cumsum([0, *np.diff(starts)[groups]])
+            table = read_groups(file, groups.tolist(), names)
+            chosen = pa.array(firsts[places] + asked - starts[homes])
+            frames.append(cast("pl.DataFrame", pl.from_arrow(table.take(chosen))))
+    return pl.concat(frames)[np.argsort(order)] if frames else None
 
 
 def slice_vectors(
-    groups: Sequence[RowGroup], start: int, stop: int, source: VectorSource, vectors: VectorLayout, known: KnownRuns
+    parts: Sequence[StoredPart], start: int, stop: int, source: VectorSource, checked: CheckedParts
 ) -> npt.NDArray[Any]:
-    """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim); row groups are read side by side.
+    """Return the vectors of the rows `start` to `stop - 1` of a level, (n_rows, dim); pieces are read side by side.
 
     A row whose vector is null holds NaN.
     """
-    out = np.empty((stop - start, source.dim), vectors.numpy)
+    dtype = parts[0].vectors.numpy
+    out = np.empty((stop - start, source.dim), dtype)
+    most = max(1, _PIECE_BYTES // (source.dim * dtype.itemsize))
 
-    def read(group: RowGroup) -> None:
-        first, last = max(start, group.start), min(stop, group.stop)
-        with opened_vectors(group.part, source, known) as part:
-            part.read(group.number, range(first - group.start, last - group.start), out[first - start : last - start])
+    def read(piece: tuple[StoredPart, int, int, int]) -> None:
+        part, of_part, first, last = piece
+        with opened_vectors(part, source, checked) as opened:
+            opened.read(range(first - of_part, last - of_part), out[first - start : last - start])
 
-    _side_by_side(read, [group for group in groups if max(start, group.start) < min(stop, group.stop)])
+    pieces = []
+    for part, of_part in zip(parts, _starts(parts).tolist(), strict=False):
+        first, last = max(start, of_part), min(stop, of_part + part.info.n_rows)
+        # A row group that has to be decoded is decoded once.
+        step = most if part.info.runs is not None else max(1, last - first)
+        pieces += [(part, of_part, at, min(last, at + step)) for at in range(first, last, step)]
+    _side_by_side(read, pieces)
     return out
 
 
-def _side_by_side(work: Callable[[_T], _R], pieces: Sequence[_T]) -> list[_R]:
+class _Piece(NamedTuple):
+    """A part, its first row in the level, and which of some ascending rows it holds."""
+
+    part: StoredPart
+    start: int
+    places: slice
+
+
+def _by_part(parts: Sequence[StoredPart], rows: IntArray) -> list[_Piece]:
+    """Return the parts that hold some of `rows`, which ascend."""
+    starts = _starts(parts)
+    stops = np.searchsorted(rows, starts).tolist()
+    bounds = zip(parts, starts.tolist(), stops, stops[1:], strict=False)
+    return [_Piece(part, start, slice(first, last)) for part, start, first, last in bounds if last > first]
+
+
+def _starts(parts: Sequence[StoredPart]) -> IntArray:
+    """Return the first row of each part in its level, then the number of rows."""
+    return np.cumsum([0, *(part.info.n_rows for part in parts)], dtype=np.int64)
+
+
+def _side_by_side(work: Callable[[_T], None], pieces: Sequence[_T]) -> None:
     """Do pieces of work in threads, as many as there are processors."""
     n_threads = min(len(pieces), os.cpu_count() or 1)
     if n_threads <= 1:
-        return [work(piece) for piece in pieces]
+        for piece in pieces:
+            work(piece)
+        return
     with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(work, pieces))
-
-
-def _tables(
-    groups: Sequence[RowGroup], rows: IntArray, names: Sequence[str]
-) -> Iterator[tuple[pa.Table, IntArray, IntArray]]:
-    """Yield each row group that is needed, which of `rows` it holds, and where in the group these stand."""
-    home = np.searchsorted([group.stop for group in groups], rows, side="right")
-    needed = [groups[number] for number in np.unique(home).tolist()]
-    for part, of_part in itertools.groupby(needed, lambda group: group.part):
-        with opened_part(part) as file:
-            for group in of_part:
-                places = np.flatnonzero((rows >= group.start) & (rows < group.stop))
-                table = read_group(file, group.number, names)
-                yield table, places, rows[places] - group.start
+        list(pool.map(work, pieces))

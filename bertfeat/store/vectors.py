@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,8 @@ def opened_part(part: StoredPart) -> Iterator[pq.ParquetFile]:
         StoreError: It is missing, damaged or another file, now or while it is read.
     """
     with reading(part.path), open_parquet(part.path) as file:
+        if isinstance(part.path, Path):
+            check_size(part, part.path.stat().st_size)
         _check_footer(file, part)
         yield file
 
@@ -174,12 +176,27 @@ def reading(path: AnyPath) -> Iterator[None]:
         raise StoreError(f"{path}: cannot be read: {reason}; run bertfeat verify") from error
 
 
-def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
-    if isinstance(part.path, Path) and (n_bytes := part.path.stat().st_size) != part.info.n_bytes:
+def group_rows(file: pq.ParquetFile) -> list[int]:
+    """Return the rows of each row group."""
+    return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+
+
+def check_size(part: StoredPart, n_bytes: int) -> None:
+    """Refuse a file of another size than the manifest promises.
+
+    Raises:
+        ValueError: Its size differs.
+    """
+    if n_bytes != part.info.n_bytes:
         raise ValueError(f"{n_bytes} bytes, not {part.info.n_bytes}")
-    counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+
+
+def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
+    counts = group_rows(file)
     if min(counts, default=0) < 0 or sum(counts) != part.info.n_rows:
         raise ValueError(f"{sum(counts)} rows, not {part.info.n_rows}")
+    if part.info.runs is not None and counts != list(part.info.runs.rows):
+        raise ValueError("its row groups are not those of the manifest")
     schema = file.schema_arrow
     if schema.names != part.columns:
         raise ValueError(f"its columns are {', '.join(schema.names)}, not {', '.join(part.columns)}")
@@ -195,17 +212,19 @@ def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
             raise ValueError(f"its column {feature.name!r} is {kind}, not {wanted}")
 
 
-def read_group(file: pq.ParquetFile, group: int, names: Sequence[str], *, use_threads: bool = True) -> pa.Table:
-    """Return columns of a row group, in the order of `names`: as many rows as the footer says.
+def read_groups(
+    file: pq.ParquetFile, groups: Sequence[int], names: Sequence[str], *, use_threads: bool = True
+) -> pa.Table:
+    """Return columns of some row groups, in the order of `names`: as many rows as the footer says.
 
     Raises:
         ValueError, pa.ArrowException, OSError: They cannot be read.
     """
-    table = file.read_row_group(group, columns=list(names), use_threads=use_threads).select(list(names))
-    n_rows = file.metadata.row_group(group).num_rows
+    table = file.read_row_groups(groups, columns=list(names), use_threads=use_threads).select(list(names))
+    n_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
     # pyarrow passes over pages that it does not know, and polars takes strings for UTF-8 unseen.
     if names and table.num_rows != n_rows:
-        raise ValueError(f"row group {group} has {table.num_rows} of its {n_rows} rows")
+        raise ValueError(f"its row groups have {table.num_rows} of their {n_rows} rows")
     table.validate(full=True)
     return pa.Table.from_arrays(table.columns, schema=empty_table(file, names).schema)
 
@@ -215,28 +234,16 @@ def empty_table(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:
     return pa.schema([file.schema_arrow.field(name).remove_metadata() for name in names]).empty_table()
 
 
-def fill(out: npt.NDArray[Any], table: pa.Table, source: VectorSource, vectors: VectorLayout) -> None:
-    """Copy the vectors of a table into `out` (rows of the table, dim); null vectors become NaN.
+def fill(out: npt.NDArray[Any], column: pa.ChunkedArray, piece: Piece, vectors: VectorLayout) -> None:
+    """Copy values of a decoded column into `out` (rows of the column, width of the piece); null vectors become NaN.
 
-    A sum or mean that is not stored is added up in float32 and rounded once.
+    Raises:
+        ValueError: The column has another number of rows.
     """
-    if not source.adds:
-        for piece in source.pieces:
-            _fill_piece(out[:, piece.target : piece.target + piece.width], table, piece, vectors)
-        return
-    total = np.zeros(out.shape, np.float32)
-    layer = np.empty(out.shape, vectors.numpy)
-    for piece in source.pieces:
-        _fill_piece(layer, table, piece, vectors)
-        total += layer
-    out[:] = total / len(source.pieces) if source.combine is Combine.MEAN else total
-
-
-def _fill_piece(out: npt.NDArray[Any], table: pa.Table, piece: Piece, vectors: VectorLayout) -> None:
-    if table.num_rows != len(out):
-        raise ValueError(f"{table.num_rows} of {len(out)} rows of {piece.column}")
+    if len(column) != len(out):
+        raise ValueError(f"{len(column)} of {len(out)} rows of {piece.column}")
     row = 0
-    for chunk in table.column(piece.column).chunks:
+    for chunk in column.chunks:
         if not len(chunk):
             continue
         block = out[row : row + len(chunk)]
@@ -244,6 +251,29 @@ def _fill_piece(out: npt.NDArray[Any], table: pa.Table, piece: Piece, vectors: V
         if chunk.null_count:
             block[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
         row += len(chunk)
+
+
+def add_layers(layers: Iterable[npt.NDArray[Any]], combine: str, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Add up layers in float32, round once, and return `out`, which then holds their sum or mean.
+
+    Args:
+        layers: Arrays of the shape of `out`; each is used before the next is asked for.
+        combine: `sum` or `mean`.
+        out: Takes the values.
+
+    Example:
+        >>> add_layers([np.array([1.0, 2.0]), np.array([2.0, 2.0])], "mean", np.empty(2, np.float16)).tolist()
+        [1.5, 2.0]
+    """
+    total = np.zeros(out.shape, np.float32)
+    n_layers = 0
+    for layer in layers:
+        total += layer
+        n_layers += 1
+    if combine == Combine.MEAN:
+        total /= n_layers
+    out[...] = total
+    return out
 
 
 def _matrix(chunk: pa.Array, vectors: VectorLayout) -> npt.NDArray[Any]:

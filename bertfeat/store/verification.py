@@ -20,7 +20,8 @@ from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.parts import read_part_metadata
 from bertfeat.store.receipts import StoredReceipt
-from bertfeat.store.schema import arrow_schema
+from bertfeat.store.runs import runs_in
+from bertfeat.store.schema import VectorLayout, arrow_schema
 from bertfeat.store.vectors import open_parquet
 
 
@@ -237,9 +238,11 @@ class _Check:
 def _content_faults(file: pq.ParquetFile, plan: Plan, shard: int, part: PartInfo) -> Iterator[str]:
     if file.metadata.num_rows != part.n_rows:
         yield f"{file.metadata.num_rows} rows, its receipt says {part.n_rows}"
-    expected = arrow_schema(plan.schemas[part.level], plan)
-    if not file.schema_arrow.remove_metadata().equals(expected):
+    schema = plan.schemas[part.level]
+    if not file.schema_arrow.remove_metadata().equals(arrow_schema(schema, plan)):
         yield "its columns are not those of the plan"
+    elif part.runs is not None and part.runs != runs_in(file.metadata, schema.features, VectorLayout.of(plan)):
+        yield "its vectors lie elsewhere than its receipt says"
     metadata = json.loads(read_part_metadata(file.metadata.metadata) or "{}")
     wanted = {"plan_hash": plan.plan_hash, "shard": shard, "level": str(part.level), "n_rows": part.n_rows}
     for key, value in wanted.items():

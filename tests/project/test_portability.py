@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bertfeat.store import files, plain
-from bertfeat.store.pages import Runs
+from bertfeat.store.plain import PlainColumn
 from tests.support.places import ROOT
 
 # Names that Python has on Linux, and not (or not in every version) on macOS.
@@ -121,7 +121,7 @@ def test_names_that_only_linux_has_are_only_asked_for() -> None:
 def test_reads_of_any_length_are_cut_to_what_a_system_takes(tmp_path, monkeypatch, has_preadv) -> None:
     values = np.arange(5000, dtype=np.float32).reshape(1000, 5)
     (tmp_path / "f").write_bytes(b"head" + values.tobytes())
-    runs = Runs(row_bytes=20, starts=np.array([0]), offsets=np.array([4]), n_bytes=values.nbytes)
+    runs = PlainColumn(row_bytes=20, starts=np.array([0, 1000]), offsets=np.array([4]))
     monkeypatch.setattr(plain, "_MAX_READ_BYTES", 999)
     if not has_preadv:
         monkeypatch.delattr(os, "preadv")
@@ -131,7 +131,7 @@ def test_reads_of_any_length_are_cut_to_what_a_system_takes(tmp_path, monkeypatc
         np.testing.assert_array_equal(out, values[50:950])
         plain.take_rows(file.fileno(), runs, rows, 0, out[:5])
         np.testing.assert_array_equal(out[:5], values[rows])
-        short = Runs(row_bytes=20, starts=np.array([0]), offsets=np.array([8]), n_bytes=values.nbytes)
+        short = PlainColumn(row_bytes=20, starts=np.array([0, 1000]), offsets=np.array([8]))
         with pytest.raises(OSError, match="the file ends at byte"):
             plain.read_rows(file.fileno(), short, 900, 0, out[:100])
 

@@ -18,7 +18,7 @@ from bertfeat.ann.indexfolder import digest_file, read_description, write_descri
 from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.config import Level
-from bertfeat.errors import InputError, UserError
+from bertfeat.errors import InputError, StoreError, UserError
 from bertfeat.search.filters import condition_mask
 from bertfeat.search.hitrows import HitRows
 from bertfeat.search.index import Index
@@ -27,6 +27,7 @@ from bertfeat.search.quality import evaluate_index, evaluate_retrieval
 from bertfeat.search.queryfiles import QueryFile
 from bertfeat.store.reader import Store
 from tests.support.index_stores import N_PEPS, SENSES, documents, known_store, shared_store, tiny_store, write_jsonl
+from tests.support.store_fakes import make_plan, write_store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -185,6 +186,14 @@ class TestFilters:
         assert condition_mask(store, Level.TOKEN, "NOT is_special AND label = 'coil'").tolist() == [
             label[doc_id] == "coil" and not special for doc_id, special in frame.iter_rows()
         ]
+
+    def test_a_damaged_part_under_a_condition_is_one_line(self, tmp_path: Path) -> None:
+        write_store(tmp_path / "s", make_plan(levels=(Level.WORD, Level.SENTENCE)))
+        path = tmp_path / "s/sentence/part-00001.parquet"
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(StoreError, match=r"part-00001.parquet: cannot be read: .*; run bertfeat verify") as error:
+            condition_mask(bertfeat.open_store(tmp_path / "s"), Level.WORD, "label = 'a' AND text = 'b'")
+        assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize(
         ("where", "said"),

@@ -21,7 +21,7 @@ from bertfeat.store import codec, open_for_writing, open_store, read_plan, recei
 from bertfeat.store.checks import first_not_finite
 from bertfeat.store.files import Sink
 from tests.support.places import ROOT
-from tests.support.store_fakes import COLUMNS, contents, make_plan, make_result, make_table, write_store
+from tests.support.store_fakes import COLUMNS, contents, make_plan, make_result, make_table, vectors_of, write_store
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
@@ -83,6 +83,8 @@ def test_manifest_is_the_contract(tmp_path):
     stored = [receipts.read_receipt(tmp_path / "s", n) for n in (0, 1)]
     parts = [s.receipt.parts[0] for s in stored]
     kept = [s.quarantine for s in stored]
+    vectors = [vectors_of(plan.schemas[Level.TOKEN].features[0], 2 * n, 2 - n, "float16").tobytes() for n in (0, 1)]
+    places = [(tmp_path / "s" / part.path).read_bytes().index(vectors[n]) for n, part in enumerate(parts)]
     assert [part.n_bytes for part in parts] == [(tmp_path / "s" / part.path).stat().st_size for part in parts]
     assert manifest == {
         "format_version": 1,
@@ -121,6 +123,7 @@ def test_manifest_is_the_contract(tmp_path):
                         "n_rows": 2 - n,
                         "n_bytes": parts[n].n_bytes,
                         "digest": parts[n].digest,
+                        "runs": {"rows": [2 - n], "offsets": {"concat_last4": [places[n]]}},
                     }
                 ],
                 "n_bad_rows": 1,

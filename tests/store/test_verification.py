@@ -157,6 +157,7 @@ def test_a_receipt_that_was_edited_with_its_part_is_named(root):
     reasons = [p.reason for p in verify(root).problems if p.part == "token/part-00001.parquet"]
     assert reasons == [
         "5 rows, its receipt says 4",
+        "its vectors lie elsewhere than its receipt says",
         "its metadata does not say shard 1",
         "its metadata does not say n_rows 4",
     ]

@@ -7,7 +7,6 @@ prints a JSON object: how often each outcome was seen, and examples of those tha
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -28,8 +27,6 @@ from bertfeat.config import Level
 from bertfeat.errors import StoreError
 from bertfeat.store import codec, open_for_writing, open_store, schema
 from bertfeat.store.files import digest_of
-from bertfeat.store.footer import read_footer
-from bertfeat.store.pages import NotPlain, find_chunks, find_runs
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.store.schema import VectorLayout
 from tests.support.store_fakes import make_plan, make_result
@@ -83,6 +80,7 @@ def rewrite(root: Path, options: dict[str, Any]) -> None:
     pq.write_table(pq.read_table(path), path, **{**defaults, **options})
     manifest = codec.unseal((root / "manifest.json").read_bytes())
     manifest["shards"][0]["parts"][0] |= {"n_bytes": path.stat().st_size, "digest": digest_of(path)}
+    del manifest["shards"][0]["parts"][0]["runs"]
     (root / "manifest.json").write_bytes(codec.seal(manifest))
 
 
@@ -92,23 +90,19 @@ def part_of(root: Path, vectors: VectorLayout) -> Part:
     data = path.read_bytes()
     names = [feature.name for feature in store.features(LEVEL)]
     is_value = np.zeros(len(data), bool)
-    with path.open("rb") as file, pq.ParquetFile(path) as parquet:
-        groups = read_footer(file.fileno())
-        chunks = [chunk for group in groups for chunk in group.chunks]
-        for name in names:
-            for chunk in filter(None, find_chunks(file.fileno(), parquet, name, vectors)):
-                with contextlib.suppress(NotPlain):
-                    runs = find_runs(file.fileno(), chunk)
-                    for start, stop, offset in zip(
-                        runs.starts, [*runs.starts[1:], runs.n_bytes], runs.offsets, strict=True
-                    ):
-                        is_value[offset : offset + stop - start] = True
+    runs = store.parts(LEVEL)[0].runs
+    for feature in store.features(LEVEL) if runs is not None else ():
+        for n_rows, offset in zip(runs.rows, runs.offsets[feature.name], strict=True):
+            is_value[offset : offset + n_rows * feature.dim * vectors.numpy.itemsize] = True
     mutable = np.flatnonzero(~is_value)
     # Headers and levels stand before values, or at the beginning of a column.
     near = np.flatnonzero(~is_value & (np.convolve(is_value, np.ones(60), "full")[59:] > 0))
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    numbers = {group.n_rows for group in groups}
-    numbers |= {number for c in chunks for number in (c.n_values, c.n_bytes, c.start, c.data_start)}
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = [group.column(leaf) for group in groups for leaf in range(metadata.num_columns)]
+    numbers = {group.num_rows for group in groups}
+    numbers |= {n for c in chunks for n in (c.num_values, c.total_compressed_size, c.data_page_offset)}
     want = {name: store.numpy(LEVEL, name) for name in (*names, "mean_last4", "concat_04_06")}
     return Part(
         root, path, data, mutable.tolist(), footer, near.tolist() or [4], sorted(n for n in numbers if n > 0), want

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ import pyarrow.parquet as pq
 from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
 from bertfeat.records import Column, FeatureColumn, LevelSchema, PartInfo
 from bertfeat.store.files import digest_of
-from bertfeat.store.pages import NotPlain, find_chunks, find_runs
-from bertfeat.store.partvectors import KnownRuns, opened_vectors
-from bertfeat.store.plain import read_rows
+from bertfeat.store.partvectors import CheckedParts
 from bertfeat.store.schema import VectorLayout
+from bertfeat.store.selection import slice_vectors
 from bertfeat.store.vectors import Piece, StoredPart, VectorSource
 
 NAME = "layer_06"
@@ -106,33 +103,10 @@ def by_pyarrow(path: Path, dtype: str, dim: int) -> np.ndarray:
     return np.concatenate(blocks)
 
 
-def by_pages(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray | None:
-    """Copy what stands in the pages; None where that cannot be done."""
-    blocks = [np.empty((0, dim), dtype)]
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        with pq.ParquetFile(path) as file:
-            for group, chunk in enumerate(find_chunks(fd, file, NAME, layout(dtype, encoding))):
-                if chunk is None:
-                    return None
-                runs = find_runs(fd, chunk)
-                blocks.append(np.empty((file.metadata.row_group(group).num_rows, dim), dtype))
-                read_rows(fd, runs, 0, 0, blocks[-1])
-    except NotPlain:
-        return None
-    finally:
-        os.close(fd)
-    return np.concatenate(blocks)
-
-
 def by_store(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray:
-    """Read as a store does: from the pages where that can be done, by pyarrow where not."""
-    with opened_vectors(part_of(path, dtype, encoding, dim), stored(dim), KnownRuns()) as part:
-        counts = [part.n_rows(group) for group in range(part.n_groups)]
-        out = np.empty((sum(counts), dim), dtype)
-        for group, start in enumerate(itertools.accumulate([0, *counts][:-1])):
-            part.read(group, range(counts[group]), out[start : start + counts[group]])
-    return out
+    """Read as a store reads a part whose manifest does not say where the values lie."""
+    part = part_of(path, dtype, encoding, dim)
+    return slice_vectors([part], 0, part.info.n_rows, stored(dim), CheckedParts())
 
 
 def same(first: np.ndarray, second: np.ndarray) -> bool:
