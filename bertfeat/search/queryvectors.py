@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from bertfeat.config import Combine, CorpusFormat, Level
 from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
 from bertfeat.records import Document, LevelTable
-from bertfeat.search.filters import SURFACES
 from bertfeat.search.wordqueries import covered_row, parse_marked
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -131,20 +131,20 @@ class QueryEncoder:
         encoder = self._loaded()
         level = self.spec.level
         table = encoder.encode(documents)[level]
-        return _Rows(table, _feature_vectors(table, self.spec), SURFACES.get(level))
+        return _Rows(table, _feature_vectors(table, self.spec), LEVELS[level].surface)
 
 
 class _Rows:
     """The rows of encoded texts; special tokens, which stand for no character, are none."""
 
-    def __init__(self, table: LevelTable, vectors: npt.NDArray[Any], surface: str | None) -> None:
+    def __init__(self, table: LevelTable, vectors: npt.NDArray[Any], surface: str) -> None:
         is_text = np.ones(table.n_rows, np.bool_)
         if "is_special" in table.columns:
             is_text = ~np.asarray(table.columns["is_special"], np.bool_)
         self.vectors = vectors[is_text]
         self.valid = is_text[is_text] if table.valid is None else table.valid[is_text]
         self._document = np.asarray(table.columns["doc_id"], np.int64)[is_text]
-        if surface is not None:
+        if surface:
             self.surfaces: list[str] = np.asarray(table.columns[surface], object)[is_text].tolist()
             self.starts, self.ends = (
                 np.ma.getdata(table.columns[name])[is_text] for name in ("char_start", "char_end")

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from bertfeat.config import VectorEncoding
 from bertfeat.records import IntArray
 from bertfeat.store.footer import Group, read_footer
-from bertfeat.store.levels import are_all, are_rows
+from bertfeat.store.pagelevels import are_all, are_rows
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.thrift import CompactReader, Struct, ThriftError
 

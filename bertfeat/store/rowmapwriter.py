@@ -14,11 +14,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Level
+from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray
 from bertfeat.store import files, layout
 from bertfeat.store.reader import Store
-from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
+from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, is_ascending
 from bertfeat.store.vectors import opened_part, read_group
 
 # A single hit costs one row group; a batch of them, every group once.
@@ -40,10 +40,8 @@ def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
     A row of the sentence level stands for a whole text, and has no place in one.
     """
     schema = store.schema(level)
-    if schema.level is Level.SENTENCE:
-        return ("doc_id",)
-    there = {column.name: column.type for column in schema.columns}
-    return ("doc_id", *(name for name in PLACES if there.get(name, "").startswith("int")))
+    there = {column.name for column in schema.columns}
+    return ("doc_id", *(name for name in LEVELS[schema.level].places if name in there))
 
 
 def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[pl.DataFrame]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bertfeat.errors import StoreError
 from bertfeat.store import open_store
 from bertfeat.store.footer import read_footer
-from bertfeat.store.levels import are_all, are_rows
+from bertfeat.store.pagelevels import are_all, are_rows
 from bertfeat.store.thrift import CompactReader, Struct, ThriftError
 from bertfeat.store.vectors import read_group
 from tests.support.places import ROOT
