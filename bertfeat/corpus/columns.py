@@ -39,11 +39,11 @@ class CorpusSchema:
             back to the type (time zones, decimals, lists); None where it does.
     """
 
-    id_type: str
-    kept: tuple[Column, ...]
-    annotations: tuple[Column, ...]
-    has_pairs: bool
-    has_words: bool
+    id_type: str = "int64"
+    kept: tuple[Column, ...] = ()
+    annotations: tuple[Column, ...] = ()
+    has_pairs: bool = False
+    has_words: bool = False
     kept_arrow: str | None = None
 
 

@@ -15,14 +15,13 @@ from bertfeat.corpus import Corpus
 from bertfeat.corpus.inputs import STDIN
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
-from bertfeat.extraction.job import Job, open_inputs, takes_words
+from bertfeat.extraction.job import Job, load_tokenizer, open_inputs
 from bertfeat.extraction.plan import hash_fields, plan_fields, resolve
-from bertfeat.extraction.run import ShardTask
+from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
 from bertfeat.records import BadRow, DocId, Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
-from bertfeat.text.tokenizer import Tokenizer
 
 # Relative to the length of a document's vectors. Packed with other neighbours, a text's states differ in the last bits
 # (1e-5 of a vector in float32, 1e-2 in the types with eight and eleven bits); storing in float16 adds 5e-4.
@@ -58,8 +57,7 @@ def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_d
         shards = _spread(plan.shards, n_documents)
         for number, shard in enumerate(shards):
             share = n_documents // len(shards) + (number < n_documents % len(shards))
-            sample = _Sample(task.worker.corpus, share)
-            task.worker = dataclasses.replace(task.worker, corpus=sample)
+            task.corpus = _Sample(Corpus(files, config), share)
             result = task.encode(task.prepare(shard), Silent())
             result.wait()
             part = store.shard(shard.index)
@@ -87,8 +85,7 @@ def _paths(store: Store, plan: Plan) -> list[str]:
 def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> ShardTask:
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
-    resolved = resolve(config, checkpoint.info(), tokenizer)
+    resolved = resolve(config, checkpoint.info(), load_tokenizer(checkpoint, files, config))
     now = plan_fields(config, resolved, files)
     if hash_fields(now) != plan.plan_hash:
         names = [name for name in sorted({*plan.fields, *now}) if plan.fields.get(name) != now.get(name)]

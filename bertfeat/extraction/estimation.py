@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.config import ExtractConfig, Level
-from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.lanes import encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
-from bertfeat.extraction.run import ShardTask
+from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
-from bertfeat.records import ShardSpec
-from bertfeat.text.packing import count_distinct_tokens, pack_windows
-from bertfeat.text.windows import Windows
+from bertfeat.records import Pack, ShardSpec
+from bertfeat.text.packing import count_distinct_tokens
 
 # Up to so many shards are tokenized; of a larger corpus as many, evenly spread, stand for the rest.
 _MAX_SHARDS_READ = 16
@@ -87,7 +87,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
         if Level.SENTENCE in rows:
             n_bytes += sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in prepared.text.documents)
         if not tokens_per_s:
-            tokens_per_s = _calibrate(task, prepared.text.windows, job.max_batch_tokens)
+            tokens_per_s = _calibrate(task.flow.encoder, prepared.packs)
     for level, n_rows in rows.items():
         n_bytes += n_rows * row_bytes(level, job.plan.schemas[level].features, job.config.store_dtype)
     return Estimate(
@@ -104,10 +104,8 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
     )
 
 
-def _calibrate(task: ShardTask, windows: Windows, max_batch_tokens: int) -> float:
+def _calibrate(encoder: Encoder, packs: Sequence[Pack]) -> float:
     """Return the tokens a second of the encoder, on packs spread over the lengths of a shard; the first warms up."""
-    encoder = task.worker.encoder
-    packs = list(pack_windows(windows, pack_budget(int(windows.lengths.sum()), max_batch_tokens, encoder.device)))
     if not packs:
         return 0.0
     step = max(1, len(packs) // _CALIBRATION_PACKS)

@@ -11,17 +11,18 @@ from importlib.metadata import version
 from typing import Any
 
 from bertfeat._version import __version__
-from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
+from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Runner, StoreDtype
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.pooling import POOLER_COLUMN
+from bertfeat.extraction.pooling import mode_of
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Column, Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.layout import FORMAT_VERSION
+from bertfeat.text.alignment import Takes
 from bertfeat.text.pieces import MAX_UNCUT_CHARS
 from bertfeat.text.spans import WindowLimits, check_lengths
 from bertfeat.text.tokenizer import Tokenizer
@@ -72,9 +73,10 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Res
 
 def _columns(level: Level, config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> tuple[FeatureColumn, ...]:
     layers = parse_layers(config.layers, info.n_layers, model=config.model)
-    if level is Level.SENTENCE and config.pooling is Pooling.POOLER:
-        return (FeatureColumn(POOLER_COLUMN, (info.n_layers,), str(Combine.NONE), info.hidden_size),)
-    if level is Level.SENTENCE and config.pooling is Pooling.CLS:
+    takes = mode_of(level, config).takes
+    if takes is Takes.WINDOW:
+        return (FeatureColumn("pooler", (info.n_layers,), str(Combine.NONE), info.hidden_size),)
+    if takes is Takes.CLS:
         specials = [*tokenizer.single.prefix.ids, *tokenizer.single.suffix.ids]
         if tokenizer.cls_id is None or tokenizer.cls_id not in specials:
             raise ConfigError(f"--pooling cls: {config.model} has no classification token; use mean or max")
