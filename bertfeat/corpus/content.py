@@ -8,11 +8,11 @@ import textwrap
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertfeat.config import ExtractConfig
+from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.linestreams import LongLine, open_stream, read_lines
 from bertfeat.errors import InputError
@@ -64,16 +64,34 @@ class Row(NamedTuple):
     content: Content | Fault
 
 
+# Settings that name columns, and settings that need lists of words in them.
+NEED_COLUMNS = ("text_pair_column", "id_column", "keep_columns", "document_column")
+NEED_LISTS = ("is_split_into_words", "label_column")
+
+
 class Reader(ABC):
-    """An open file of the corpus.
+    """A corpus format; an instance is an open file of the corpus.
 
     Attributes:
+        format: The format that it reads.
+        endings: The file endings that name it.
+        refuses: The settings that it cannot follow.
+        has_columns: Rows are records, of which the settings name columns.
+        has_words: Documents are always given as words.
+        is_compressed: The format has a compression of its own, and stands in no `.gz` or `.zst`.
         start: Where the first row starts; a header comes before it.
         gives_words: Documents are given as words.
         annotations: The names of the word columns; None in a file that has no words to tell them from.
         kept_types: The Arrow types of the kept columns where the file declares them; None where each row shows them.
         kept_seen: The kept columns that were met in rows so far, where the file declares none.
     """
+
+    format: ClassVar[CorpusFormat]
+    endings: ClassVar[tuple[str, ...]]
+    refuses: ClassVar[tuple[str, ...]] = ()
+    has_columns: ClassVar[bool] = False
+    has_words: ClassVar[bool] = False
+    is_compressed: ClassVar[bool] = False
 
     start: Start = Start(0, 1)
     annotations: tuple[str, ...] | None = ()
@@ -84,7 +102,7 @@ class Reader(ABC):
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         self.file = file
         self.config = config
-        self.gives_words = config.is_split_into_words
+        self.gives_words = self.has_words or config.is_split_into_words
         self.kept_seen = set()
 
     @abstractmethod

@@ -1,15 +1,14 @@
-"""Which reader reads a format, and which settings go with it."""
+"""Corpus formats: the reader of each, found by name or by file ending."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 
 from bertfeat.config import CorpusFormat, ExtractConfig, flag
 from bertfeat.corpus.conll import ConllReader
 from bertfeat.corpus.conllu import ConlluReader
 from bertfeat.corpus.content import Reader
-from bertfeat.corpus.delimited import DelimitedReader
+from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.disguise import SNIFFED_BYTES, conll_format
 from bertfeat.corpus.jsonl import JsonlReader
 from bertfeat.corpus.lines import LineReader
@@ -18,33 +17,21 @@ from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
-_READERS: dict[CorpusFormat, Callable[[InputFile, ExtractConfig], Reader]] = {
-    CorpusFormat.TXT: LineReader,
-    CorpusFormat.JSONL: JsonlReader,
-    CorpusFormat.CSV: DelimitedReader,
-    CorpusFormat.TSV: DelimitedReader,
-    CorpusFormat.PARQUET: ParquetReader,
-    CorpusFormat.CONLL: ConllReader,
-    CorpusFormat.CONLLU: ConlluReader,
-}
-
-_NEED_COLUMNS = ("text_pair_column", "id_column", "keep_columns", "document_column")
-_CONLL = (*_NEED_COLUMNS, "text_pairs")
-# A setting that a format cannot follow is refused rather than dropped in silence.
-_REFUSED: dict[CorpusFormat, tuple[str, ...]] = {
-    CorpusFormat.TXT: (*_NEED_COLUMNS, "is_split_into_words", "label_column"),
-    CorpusFormat.JSONL: ("text_pairs",),
-    CorpusFormat.CSV: ("text_pairs", "is_split_into_words", "label_column"),
-    CorpusFormat.TSV: ("text_pairs", "is_split_into_words", "label_column"),
-    CorpusFormat.PARQUET: ("text_pairs",),
-    CorpusFormat.CONLL: _CONLL,
-    CorpusFormat.CONLLU: _CONLL,
-}
+READERS: tuple[type[Reader], ...] = (
+    LineReader,
+    JsonlReader,
+    CsvReader,
+    TsvReader,
+    ParquetReader,
+    ConllReader,
+    ConlluReader,
+)
+READER_OF = {reader.format: reader for reader in READERS}
+READER_OF_ENDING = {ending: reader for reader in READERS for ending in reader.endings}
+WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words)
 _INSTEAD = {
-    "text_pairs": "pass --text-pair-column for columns",
-    "is_split_into_words": "lists of words come from jsonl, parquet, conll and conllu",
-    "label_column": "labels of words come from conll, conllu, and lists in jsonl and parquet; a document's label is a "
-    "kept column: --keep-columns",
+    "text_pairs": "; pass --text-pair-column for columns",
+    "label_column": "; a document's label is a kept column: --keep-columns",
 }
 
 
@@ -55,12 +42,14 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
         InputError: The file cannot be opened, has not the columns asked for, or a setting does not go with its format.
     """
     corpus_format = CorpusFormat(file.format)
-    for name in _REFUSED[corpus_format]:
+    reader = READER_OF[corpus_format]
+    for name in reader.refuses:
+        # Refused, since it would be ignored without a word.
         if getattr(config, name):
-            instead = _INSTEAD.get(name, "columns come from csv, tsv, jsonl and parquet")
-            raise InputError(f"{flag(name)} does not go with {corpus_format}; {instead}", path=file.path)
-    is_tabular = corpus_format in (CorpusFormat.JSONL, CorpusFormat.PARQUET)
-    if is_tabular and config.label_column and not config.is_split_into_words:
+            takers = ", ".join(other.format for other in READERS if name not in other.refuses)
+            reason = f"{flag(name)} does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, '')}"
+            raise InputError(reason, path=file.path)
+    if reader.has_columns and config.label_column and not config.is_split_into_words:
         raise InputError(
             f"--label-column {config.label_column!r} labels the words of --is-split-into-words; keep a "
             "document's label with --keep-columns",
@@ -70,7 +59,7 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     if is_guessed and corpus_format is CorpusFormat.TXT:
         _refuse_conll(file)
     try:
-        return _READERS[corpus_format](file, config)
+        return reader(file, config)
     except InputError:
         if is_guessed and corpus_format in (CorpusFormat.CSV, CorpusFormat.TSV):
             _refuse_conll(file)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, fault
+from bertfeat.config import CorpusFormat
+from bertfeat.corpus.content import (
+    NEED_COLUMNS,
+    NEED_LISTS,
+    Content,
+    Row,
+    RowError,
+    Start,
+    TextReader,
+    decode,
+    fault,
+)
 from bertfeat.corpus.linestreams import strip_line_end
 
 PAIR_SEPARATOR = " ||| "
@@ -12,6 +23,10 @@ PAIR_SEPARATOR = " ||| "
 
 class LineReader(TextReader):
     r"""Reads .txt: a line is a document, an empty or blank one too; what follows the last `\n` is one if not empty."""
+
+    format = CorpusFormat.TXT
+    endings = (".txt",)
+    refuses = (*NEED_COLUMNS, *NEED_LISTS)
 
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield a row a line, from a line on."""

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
-from bertfeat.config import CorpusFormat, ExtractConfig, Level, Runner
+from bertfeat.config import ExtractConfig, Level, Runner
 from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
+from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.corpus.inputs import STDIN
 from bertfeat.devices import resolve_compute_dtype, resolve_device
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
@@ -31,8 +32,6 @@ from bertfeat.store.layout import MANIFEST, TMP
 from bertfeat.store.planfile import PlanDamaged, read_plan
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
-
-_WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def _check_context(config: ExtractConfig, files: Sequence[InputFile]) -> None:
     if not config.document_context or config.document_column is not None:
         return
     for file in files:
-        if file.format not in _WORD_FORMATS:
+        if file.format not in WORD_FORMATS:
             raise InputError(
                 "does not say which rows are one document, as --document-context must know; pass --document-column",
                 path=file.path,
@@ -151,9 +150,9 @@ def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
     """
     if config.is_split_into_words:
         return True
-    with_words = [file for file in files if file.format in _WORD_FORMATS]
+    with_words = [file for file in files if file.format in WORD_FORMATS]
     if with_words and len(with_words) < len(files):
-        other = next(file for file in files if file.format not in _WORD_FORMATS)
+        other = next(file for file in files if file.format not in WORD_FORMATS)
         raise InputError(f"gives text, and {with_words[0].path} gives words; extract them apart", path=other.path)
     return bool(with_words)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import Combine, CorpusFormat, Level
+from bertfeat.config import Combine, Level
+from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import Document, LevelTable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 # The rows of so many texts are in memory at once.
 _ENCODED_AT_ONCE = 1024
-_WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,9 +39,7 @@ def gives_words(store: Store) -> bool:
     Raises:
         StoreError: The store was copied without its plan, which knows.
     """
-    return bool(store.metadata["is_split_into_words"]) or any(
-        file.format in _WORD_FORMATS for file in store.plan.inputs
-    )
+    return bool(store.metadata["is_split_into_words"]) or any(file.format in WORD_FORMATS for file in store.plan.inputs)
 
 
 class QueryEncoder:
