@@ -34,7 +34,6 @@ class CorpusSchema:
         kept: The kept columns, for the sentence level; an Arrow type's name each.
         annotations: The word columns, for the word level.
         has_pairs: Documents may have a second text.
-        has_words: Documents are given as words.
         kept_arrow: The kept columns as an Arrow schema (IPC bytes in base64) where a type's name alone does not lead
             back to the type (time zones, decimals, lists); None where it does.
     """
@@ -43,7 +42,6 @@ class CorpusSchema:
     kept: tuple[Column, ...] = ()
     annotations: tuple[Column, ...] = ()
     has_pairs: bool = False
-    has_words: bool = False
     kept_arrow: str | None = None
 
 
@@ -144,7 +142,6 @@ class SchemaSurvey:
             kept=tuple(Column(field.name, str(field.type)) for field in fields),
             annotations=tuple(Column(name, "string") for name in names),
             has_pairs=self._config.text_pairs or self._config.text_pair_column is not None,
-            has_words=True in self._words_from,
             kept_arrow=_ipc_base64(fields) if any(not _is_named(field.type) for field in fields) else None,
         )
 

@@ -64,19 +64,15 @@ class Row(NamedTuple):
     content: Content | Fault
 
 
-# Settings that name columns, and settings that need lists of words in them.
-NEED_COLUMNS = ("text_pair_column", "id_column", "keep_columns", "document_column")
-NEED_LISTS = ("is_split_into_words", "label_column")
-
-
 class Reader(ABC):
     """A corpus format; an instance is an open file of the corpus.
 
     Attributes:
         format: The format that it reads.
         endings: The file endings that name it.
-        refuses: The settings that it cannot follow.
         has_columns: Rows are records, of which the settings name columns.
+        has_lists: Documents may be given as lists of words, with a label for each.
+        has_pairs: A text may hold two, with a sign between them.
         has_words: Documents are always given as words.
         is_compressed: The format has a compression of its own, and stands in no `.gz` or `.zst`.
         start: Where the first row starts; a header comes before it.
@@ -88,8 +84,9 @@ class Reader(ABC):
 
     format: ClassVar[CorpusFormat]
     endings: ClassVar[tuple[str, ...]]
-    refuses: ClassVar[tuple[str, ...]] = ()
     has_columns: ClassVar[bool] = False
+    has_lists: ClassVar[bool] = False
+    has_pairs: ClassVar[bool] = False
     has_words: ClassVar[bool] = False
     is_compressed: ClassVar[bool] = False
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import (
-    NEED_LISTS,
     Content,
     Fault,
     Row,
@@ -46,7 +45,6 @@ class CsvReader(TextReader):
 
     format = CorpusFormat.CSV
     endings = (".csv",)
-    refuses = ("text_pairs", *NEED_LISTS)
     has_columns = True
     delimiter = ","
 

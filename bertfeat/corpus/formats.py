@@ -17,18 +17,14 @@ from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
-READERS: tuple[type[Reader], ...] = (
-    LineReader,
-    JsonlReader,
-    CsvReader,
-    TsvReader,
-    ParquetReader,
-    ConllReader,
-    ConlluReader,
-)
+READERS: tuple[type[Reader], ...]
+READERS = (LineReader, JsonlReader, CsvReader, TsvReader, ParquetReader, ConllReader, ConlluReader)
 READER_OF = {reader.format: reader for reader in READERS}
 READER_OF_ENDING = {ending: reader for reader in READERS for ending in reader.endings}
 WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words)
+# What a format must have for a setting.
+_NEEDS = dict.fromkeys(("text_pair_column", "id_column", "keep_columns", "document_column"), "has_columns")
+_NEEDS |= {"text_pairs": "has_pairs", "is_split_into_words": "has_lists", "label_column": "has_lists"}
 _INSTEAD = {
     "text_pairs": "; pass --text-pair-column for columns",
     "label_column": "; a document's label is a kept column: --keep-columns",
@@ -43,10 +39,10 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     """
     corpus_format = CorpusFormat(file.format)
     reader = READER_OF[corpus_format]
-    for name in reader.refuses:
+    for name, need in _NEEDS.items():
         # Refused, since it would be ignored without a word.
-        if getattr(config, name):
-            takers = ", ".join(other.format for other in READERS if name not in other.refuses)
+        if getattr(config, name) and not getattr(reader, need):
+            takers = ", ".join(other.format for other in READERS if getattr(other, need))
             reason = f"{flag(name)} does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, '')}"
             raise InputError(reason, path=file.path)
     if reader.has_columns and config.label_column and not config.is_split_into_words:

@@ -50,8 +50,7 @@ class JsonlReader(TextReader):
 
     format = CorpusFormat.JSONL
     endings = (".jsonl", ".ndjson")
-    refuses = ("text_pairs",)
-    has_columns = True
+    has_columns = has_lists = True
     kept_types = None
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bertfeat.config import CorpusFormat
-from bertfeat.corpus.content import (
-    NEED_COLUMNS,
-    NEED_LISTS,
-    Content,
-    Row,
-    RowError,
-    Start,
-    TextReader,
-    decode,
-    fault,
-)
+from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, fault
 from bertfeat.corpus.linestreams import strip_line_end
 
 PAIR_SEPARATOR = " ||| "
@@ -26,7 +16,7 @@ class LineReader(TextReader):
 
     format = CorpusFormat.TXT
     endings = (".txt",)
-    refuses = (*NEED_COLUMNS, *NEED_LISTS)
+    has_pairs = True
 
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield a row a line, from a line on."""

@@ -41,9 +41,7 @@ class ParquetReader(Reader):
 
     format = CorpusFormat.PARQUET
     endings = (".parquet",)
-    refuses = ("text_pairs",)
-    has_columns = True
-    is_compressed = True
+    has_columns = has_lists = is_compressed = True
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)

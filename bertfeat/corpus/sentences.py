@@ -8,18 +8,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
 from bertfeat.corpus import linestreams
-from bertfeat.corpus.content import (
-    NEED_COLUMNS,
-    Content,
-    Fault,
-    Row,
-    RowError,
-    Start,
-    TextReader,
-    decode,
-    fault,
-    size_of,
-)
+from bertfeat.corpus.content import Content, Fault, Row, RowError, Start, TextReader, decode, fault, size_of
 from bertfeat.errors import InputError
 
 NEW_DOCUMENT = b"# newdoc"
@@ -67,8 +56,7 @@ class _Sentence:
 class SentenceReader(TextReader):
     """Reads files of one word a line. The state of a row is the number of document borders before it."""
 
-    refuses = (*NEED_COLUMNS, "text_pairs")
-    has_words = True
+    has_words = has_lists = True
 
     @abstractmethod
     def kind_of(self, line: bytes) -> LineKind:

@@ -15,6 +15,7 @@ from bertfeat.corpus import Corpus
 from bertfeat.corpus.inputs import STDIN
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.extraction.estimation import spread
 from bertfeat.extraction.job import Job, load_tokenizer, open_inputs
 from bertfeat.extraction.plan import hash_fields, plan_fields, resolve
 from bertfeat.extraction.shardtask import ShardTask
@@ -23,9 +24,9 @@ from bertfeat.records import BadRow, DocId, Document, InputFile, LevelTable, Pla
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
-# Relative to the length of a document's vectors. Packed with other neighbours, a text's states differ in the last bits
-# (1e-5 of a vector in float32, 1e-2 in the types with eight and eleven bits); storing in float16 adds 5e-4.
-_TOLERANCES = {("float32", "float32"): 1e-4, ("float32", "float16"): 2e-3}
+# Relative to the length of a document's vectors. Packed with other neighbours, a text's states differ in the last bits:
+# 1e-5 of a vector in float32, 1e-2 in the types with eight and eleven bits.
+_FLOAT32_TOLERANCE = 1e-4
 _HALF_TOLERANCE = 3e-2
 
 
@@ -54,7 +55,7 @@ def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_d
     n_parts = n_rows = n_bytes = 0
     with open_inputs(inputs or _paths(store, plan), path, config) as files:
         task = _task(store, config, files)
-        shards = _spread(plan.shards, n_documents)
+        shards = spread(plan.shards, n_documents)
         for number, shard in enumerate(shards):
             share = n_documents // len(shards) + (number < n_documents % len(shards))
             task.corpus = _Sample(Corpus(files, config), share)
@@ -98,14 +99,10 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
 
 
 def _tolerance(plan: Plan) -> float:
-    kinds = (plan.fields["compute_dtype"], plan.fields["store_dtype"])
-    return _TOLERANCES.get(kinds, _HALF_TOLERANCE)
-
-
-def _spread(items: Sequence[Any], n_wanted: int) -> list[Any]:
-    """Return items at equal distances, the first among them."""
-    n_taken = min(n_wanted, len(items))
-    return [items[number * len(items) // n_taken] for number in range(n_taken)]
+    if plan.fields["compute_dtype"] != "float32":
+        return _HALF_TOLERANCE
+    # Storing rounds by up to half of `eps`.
+    return max(_FLOAT32_TOLERANCE, 2 * float(np.finfo(plan.fields["store_dtype"]).eps))
 
 
 class _Sample(Corpus):
@@ -120,7 +117,7 @@ class _Sample(Corpus):
         key: Callable[[Document], DocId | None] = lambda row: row.index  # noqa: E731
         if self.config.document_context:
             key = lambda row: row.group  # noqa: E731
-        chosen = set(_spread(list(dict.fromkeys(map(key, documents))), self._n_wanted))
+        chosen = set(spread(list(dict.fromkeys(map(key, documents))), self._n_wanted))
         return iter([row for row in documents if key(row) in chosen])
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertfeat.config import ExtractConfig, Level
 from bertfeat.encoder.encoder import Encoder
@@ -19,6 +19,8 @@ from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
 from bertfeat.records import Pack, ShardSpec
 from bertfeat.text.packing import count_distinct_tokens
+
+ItemT = TypeVar("ItemT")
 
 # Up to so many shards are tokenized; of a larger corpus as many, evenly spread, stand for the rest.
 _MAX_SHARDS_READ = 16
@@ -60,14 +62,14 @@ def estimate(inputs: str | Path | Sequence[str | Path], config: ExtractConfig) -
     with open_inputs(inputs, nowhere, config) as files:
         job = open_job(config, files, nowhere, Silent(), overwrite=True)
         shards = job.plan.shards
-        chosen = _spread(shards)
+        chosen = spread(shards, _MAX_SHARDS_READ)
         return _measure(job, chosen, scale=job.plan.n_rows / max(sum(s.n_rows for s in chosen), 1))
 
 
-def _spread(shards: Sequence[ShardSpec]) -> list[ShardSpec]:
-    if len(shards) <= _MAX_SHARDS_READ:
-        return list(shards)
-    return [shards[i * len(shards) // _MAX_SHARDS_READ] for i in range(_MAX_SHARDS_READ)]
+def spread(items: Sequence[ItemT], n_wanted: int) -> list[ItemT]:
+    """Return up to `n_wanted` items at equal distances, the first among them."""
+    n_taken = min(n_wanted, len(items))
+    return [items[number * len(items) // n_taken] for number in range(n_taken)]
 
 
 def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate:

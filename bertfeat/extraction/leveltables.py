@@ -77,7 +77,7 @@ def make_buffers(
 ) -> dict[Level, LevelBuffer]:
     """Allocate each level's vectors, on the encoder's device where it is a GPU with room for them."""
     n_values = sum(units.n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
-    where = gathering_device(device, n_values * np.dtype(str(config.store_dtype)).itemsize)
+    where = gathering_device(device, n_values * config.store_dtype.width)
 
     def build(where: torch.device) -> dict[Level, LevelBuffer]:
         return {

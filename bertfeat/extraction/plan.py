@@ -213,8 +213,7 @@ def _row_cost(n_bytes: int, n_tokens: int, resolved: Resolved, dtype: StoreDtype
 
 def row_bytes(level: Level, columns: Sequence[FeatureColumn], dtype: StoreDtype) -> int:
     """Return about how many bytes a row takes on disk; the text of a sentence row comes on top."""
-    width = 2 if dtype is StoreDtype.FLOAT16 else 4
-    return LEVELS[level].row_bytes + width * sum(column.dim for column in columns)
+    return LEVELS[level].row_bytes + dtype.width * sum(column.dim for column in columns)
 
 
 def level_schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColumn, ...]) -> LevelSchema:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import io
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.config import CorpusFormat
 from bertfeat.corpus import resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import READER_OF_ENDING, READERS
 from bertfeat.errors import InputError
@@ -117,5 +116,3 @@ def test_a_stream_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 def test_every_format_has_one_reader_and_endings_of_its_own() -> None:
     assert [reader.format for reader in READERS] == [name for name in CorpusFormat if name is not CorpusFormat.AUTO]
     assert len(READER_OF_ENDING) == sum(len(reader.endings) for reader in READERS)
-    settings = {field.name for field in dataclasses.fields(ExtractConfig)}
-    assert {name for reader in READERS for name in reader.refuses} <= settings
