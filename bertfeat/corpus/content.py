@@ -72,6 +72,7 @@ class Reader(ABC):
         endings: The file endings that name it.
         has_columns: Rows are records, of which the settings name columns.
         has_lists: Documents may be given as lists of words, with a label for each.
+        has_documents: Rows say which document they belong to, without a column for it.
         has_pairs: A text may hold two, with a sign between them.
         has_words: Documents are always given as words.
         is_compressed: The format has a compression of its own, and stands in no `.gz` or `.zst`.
@@ -86,6 +87,7 @@ class Reader(ABC):
     endings: ClassVar[tuple[str, ...]]
     has_columns: ClassVar[bool] = False
     has_lists: ClassVar[bool] = False
+    has_documents: ClassVar[bool] = False
     has_pairs: ClassVar[bool] = False
     has_words: ClassVar[bool] = False
     is_compressed: ClassVar[bool] = False

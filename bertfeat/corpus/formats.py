@@ -51,6 +51,11 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
             "document's label with --keep-columns",
             path=file.path,
         )
+    if config.document_context and not config.document_column and not reader.has_documents:
+        raise InputError(
+            "does not say which rows are one document, as --document-context must know; pass --document-column",
+            path=file.path,
+        )
     is_guessed = config.format is CorpusFormat.AUTO
     if is_guessed and corpus_format is CorpusFormat.TXT:
         _refuse_conll(file)

@@ -56,7 +56,7 @@ class _Sentence:
 class SentenceReader(TextReader):
     """Reads files of one word a line. The state of a row is the number of document borders before it."""
 
-    has_words = has_lists = True
+    has_documents = has_lists = has_words = True
 
     @abstractmethod
     def kind_of(self, line: bytes) -> LineKind:

@@ -95,7 +95,7 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
         raise PlanMismatch(
             f"{store.path}: cannot be encoded again, for it was made from something else: {named}", differing
         )
-    return ShardTask(Job(store.path, plan, config, files, resolved.limits, resolved.max_batch_tokens, 1))
+    return ShardTask(Job(store.path, plan, config, files, resolved, 1))
 
 
 def _tolerance(plan: Plan) -> float:

@@ -98,9 +98,7 @@ class TextEncoder:
         resolved = resolve(config, self.info, tokenizer)
         schemas = {level: level_schema(level, CorpusSchema(), columns) for level, columns in resolved.columns.items()}
         device = resolve_device(config.device)[0]
-        self._flow = load_flow(
-            config, schemas, resolved.limits, resolved.max_batch_tokens, checkpoint, tokenizer, device
-        )
+        self._flow = load_flow(config, schemas, resolved, checkpoint, tokenizer, device)
 
     def features(self, level: Level) -> tuple[FeatureColumn, ...]:
         """Return the vector columns of a level."""

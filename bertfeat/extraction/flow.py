@@ -15,10 +15,10 @@ from bertfeat.encoder.encoder import Encoder, memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
+from bertfeat.extraction.plan import Resolved
 from bertfeat.progress import Progress, Stopwatch
 from bertfeat.records import BadRow, Document, LevelSchema, Pack, ShardResult
 from bertfeat.text.packing import pack_windows
-from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
 
@@ -39,24 +39,23 @@ class Flow:
 
     config: ExtractConfig
     schemas: Mapping[Level, LevelSchema]
-    limits: WindowLimits
-    max_batch_tokens: int
+    resolved: Resolved
     tokenizer: Tokenizer
     encoder: Encoder
 
     def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
         """Read documents, tokenize them, cut windows, find the rows of every level, and pack the windows."""
-        clock = Stopwatch()
+        clock, limits = Stopwatch(), self.resolved.limits
         with clock.time("read"):
             rows = list(rows)
         documents = [row for row in rows if isinstance(row, Document)]
         with clock.time("tokenize"):
-            tokens = self.tokenizer.encode(documents, max_tokens=self.limits.max_tokens(self.config.levels))
+            tokens = self.tokenizer.encode(documents, max_tokens=limits.max_tokens(self.config.levels))
         with clock.time("align"):
-            windows = cut_windows(tokens, self.tokenizer, self.limits, documents, context=self.config.document_context)
+            windows = cut_windows(tokens, self.tokenizer, limits, documents, context=self.config.document_context)
             text = align(documents, tokens, windows, self.tokenizer, self.config)
         with clock.time("pack"):
-            budget = pack_budget(int(windows.lengths.sum()), self.max_batch_tokens, self.encoder.device)
+            budget = pack_budget(int(windows.lengths.sum()), self.resolved.max_batch_tokens, self.encoder.device)
             packs = list(pack_windows(windows, budget))
         return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
 

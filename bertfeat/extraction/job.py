@@ -30,7 +30,6 @@ from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
 from bertfeat.store.folder import Lease
 from bertfeat.store.layout import MANIFEST, TMP
 from bertfeat.store.planfile import PlanDamaged, read_plan
-from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 
 
@@ -45,8 +44,7 @@ class Job:
     plan: Plan
     config: ExtractConfig
     files: tuple[InputFile, ...]
-    limits: WindowLimits
-    max_batch_tokens: int
+    resolved: Resolved
     workers: int | OnRay
     lease: Lease | None = None
 
@@ -131,17 +129,6 @@ def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
     return files
 
 
-def _check_context(config: ExtractConfig, files: Sequence[InputFile]) -> None:
-    if not config.document_context or config.document_column is not None:
-        return
-    for file in files:
-        if file.format not in WORD_FORMATS:
-            raise InputError(
-                "does not say which rows are one document, as --document-context must know; pass --document-column",
-                path=file.path,
-            )
-
-
 def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
     """Tell whether the corpus gives words, not running text.
 
@@ -171,7 +158,6 @@ def open_job(
     checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer = load_tokenizer(checkpoint, files, config)
     resolved = resolve(config, checkpoint.info(), tokenizer)
-    _check_context(config, files)
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:
         progress.stage("reading the corpus")
@@ -187,7 +173,7 @@ def open_job(
         workers = config.workers or len(resolve_device(config.device))
     # What a hub's branch stands for now; the plan taken up may know the model by another name.
     config = dataclasses.replace(config, revision=checkpoint.revision)
-    return Job(output, plan, config, files, resolved.limits, resolved.max_batch_tokens, workers)
+    return Job(output, plan, config, files, resolved, workers)
 
 
 def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
@@ -226,8 +212,7 @@ def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: E
 def load_flow(
     config: ExtractConfig,
     schemas: Mapping[Level, LevelSchema],
-    limits: WindowLimits,
-    max_batch_tokens: int,
+    resolved: Resolved,
     checkpoint: Checkpoint,
     tokenizer: Tokenizer,
     device: torch.device,
@@ -240,4 +225,4 @@ def load_flow(
         compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
         with_pooler=needs_pooler(config),
     )
-    return Flow(config, schemas, limits, max_batch_tokens, tokenizer, encoder)
+    return Flow(config, schemas, resolved, tokenizer, encoder)

@@ -60,15 +60,9 @@ def _load_flow(job: Job, worker: int, n_workers: int) -> Flow:
     if job.on_cluster:
         _check_machine(job, checkpoint)
     devices = resolve_device(job.config.device)
-    return load_flow(
-        job.config,
-        job.plan.schemas,
-        job.limits,
-        job.max_batch_tokens,
-        checkpoint,
-        load_tokenizer(checkpoint, job.files, job.config),
-        devices[worker % len(devices)],
-    )
+    tokenizer = load_tokenizer(checkpoint, job.files, job.config)
+    device = devices[worker % len(devices)]
+    return load_flow(job.config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
 
 
 def _check_machine(job: Job, checkpoint: Checkpoint) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from bertfeat.config import Combine, StoreDtype
+from bertfeat.config import Combine, Pooling, StoreDtype, WordPooling
 from bertfeat.extraction import pooling
 from bertfeat.extraction.pooling import MODES, LevelBuffer, combine_layers
 from bertfeat.records import FeatureColumn
-from bertfeat.text.alignment import token_units
+from bertfeat.text.alignment import Takes, token_units
 from bertfeat.text.packing import make_pack
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.fakes import CLS, FakeStates, letters, letters_backend, run, texts
@@ -45,6 +45,12 @@ def test_a_mean_of_half_precision_states_adds_up_in_float32(dtype: torch.dtype) 
     found = MODES["mean"].reduce(states, torch.arange(1000), torch.tensor([0]))
     assert found.dtype == torch.float32
     assert found.item() == 2048 + 999
+
+
+def test_every_name_has_a_mode_whose_positions_its_level_knows() -> None:
+    assert set(MODES) == {*WordPooling, *Pooling}
+    assert {MODES[name].takes for name in WordPooling} <= {Takes.ALL, Takes.FIRST, Takes.LAST}
+    assert {MODES[name].takes for name in Pooling} <= {Takes.ALL, Takes.CLS, Takes.WINDOW}
 
 
 def test_layers_combine() -> None:

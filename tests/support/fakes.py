@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -115,17 +116,16 @@ def run(
     config = ExtractConfig(
         **{"levels": "token,word,sentence", "combine": "none", "store_dtype": "float32", "layers": layers} | settings
     )
-    limits = WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
     chosen = tuple(int(layer) for layer in config.layers.split(","))
-    features = {
-        level: feature_columns(chosen, config.combine, hidden_size=HIDDEN, n_layers=N_LAYERS) for level in Level
-    }
+    features = dict.fromkeys(Level, feature_columns(chosen, config.combine, hidden_size=HIDDEN, n_layers=N_LAYERS))
     if config.pooling is Pooling.POOLER:
         features[Level.SENTENCE] = (FeatureColumn("pooler", (N_LAYERS,), "none", HIDDEN),)
     own = sorted({name for document in documents for name in document.annotations})
     corpus = CorpusSchema(annotations=tuple(Column(name, "string") for name in own), has_pairs=True)
     schemas = {level: level_schema(level, corpus, features[level]) for level in config.levels}
-    flow = Flow(config, schemas, limits, max_batch_tokens, tokenizer, FakeEncoder())
+    limits = WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
+    resolved = SimpleNamespace(limits=limits, max_batch_tokens=max_batch_tokens)
+    flow = Flow(config, schemas, resolved, tokenizer, FakeEncoder())  # type: ignore[arg-type]
     prepared = flow.prepare(documents)
     return Features(prepared.text, flow.encode(prepared, Silent()).tables, prepared.packs)
 
