@@ -24,8 +24,6 @@ class LevelEntry:
         columns: The columns that bertfeat writes, in order; those of the corpus follow.
         keys: The columns that identify a row.
         surface: The column that shows the word or token; empty where a row is a whole text.
-        shown: The columns of a search hit, unless others are asked for.
-        places: The columns that an index keeps to find a row in its text, in the order of its row map.
         pooling: The setting that says how tokens become a row; None where a row is one token.
         row_bytes: About what the columns of a row take on disk, without texts.
     """
@@ -33,8 +31,6 @@ class LevelEntry:
     columns: tuple[Column, ...]
     keys: tuple[str, ...]
     surface: str
-    shown: tuple[str, ...]
-    places: tuple[str, ...]
     pooling: str | None
     row_bytes: int
 
@@ -42,6 +38,11 @@ class LevelEntry:
     def names(self) -> tuple[str, ...]:
         """The columns that name a row to people: its keys and its surface."""
         return (*self.keys, self.surface) if self.surface else self.keys
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns of a search hit, unless others are asked for."""
+        return (*self.names, *(c.name for c in self.columns if c.name in ("char_start", "char_end", "text")))
 
 
 LEVELS: dict[Level, LevelEntry] = {
@@ -58,8 +59,6 @@ LEVELS: dict[Level, LevelEntry] = {
         ),
         keys=("doc_id", "token_index"),
         surface="token",
-        shown=("doc_id", "token_index", "token", "char_start", "char_end"),
-        places=("token_index", "word_index", "segment", "char_start", "char_end"),
         pooling=None,
         row_bytes=40,
     ),
@@ -74,8 +73,6 @@ LEVELS: dict[Level, LevelEntry] = {
         ),
         keys=("doc_id", "word_index"),
         surface="word",
-        shown=("doc_id", "word_index", "word", "char_start", "char_end"),
-        places=("word_index", "segment", "char_start", "char_end"),
         pooling="word_pooling",
         row_bytes=40,
     ),
@@ -90,8 +87,6 @@ LEVELS: dict[Level, LevelEntry] = {
         ),
         keys=("doc_id",),
         surface="",
-        shown=("doc_id", "text"),
-        places=(),
         pooling="pooling",
         row_bytes=24,
     ),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.config import CorpusFormat, ExtractConfig, flag
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.linestreams import LongLine, open_stream, read_lines
 from bertfeat.errors import InputError
@@ -21,6 +21,7 @@ from bertfeat.records import DocId, InputFile
 _SURROGATE = re.compile("[\ud800-\udfff]")
 INT64 = range(-(2**63), 2**63)
 _NOTHING: Mapping[str, Any] = {}
+_COLUMN_SETTINGS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
 
 
 class RowError(Exception):
@@ -167,7 +168,7 @@ def clean(text: str) -> str:
 
 def used_columns(config: ExtractConfig) -> tuple[str, ...]:
     """Return the columns of tabular input that the settings give a role beside being kept, each once."""
-    named = (config.text_column, config.text_pair_column, config.id_column, config.document_column, config.label_column)
+    named = [getattr(config, setting) for setting in _COLUMN_SETTINGS]
     return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
@@ -195,18 +196,8 @@ def missing_column(name: str, columns: Iterable[str], config: ExtractConfig) -> 
     # A file without a header gives its first row for one.
     names = [textwrap.shorten(name, 40, placeholder="...") for name in columns]
     there = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "none"
-    return f"no column {name!r}; columns are {there}; pass {_flag_of(name, config)}"
-
-
-def _flag_of(name: str, config: ExtractConfig) -> str:
-    flags = {
-        config.text_column: "--text-column",
-        config.text_pair_column: "--text-pair-column",
-        config.id_column: "--id-column",
-        config.document_column: "--document-column",
-        config.label_column: "--label-column",
-    }
-    return flags.get(name, "--keep-columns")
+    setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
+    return f"no column {name!r}; columns are {there}; pass {flag(setting)}"
 
 
 def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:

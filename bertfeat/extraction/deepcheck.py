@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from bertfeat.extraction.job import Job, load_tokenizer, open_inputs
 from bertfeat.extraction.plan import hash_fields, plan_fields, resolve
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
-from bertfeat.records import BadRow, DocId, Document, InputFile, LevelTable, Plan, ShardSpec
+from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
@@ -58,8 +58,8 @@ def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_d
         shards = spread(plan.shards, n_documents)
         for number, shard in enumerate(shards):
             share = n_documents // len(shards) + (number < n_documents % len(shards))
-            task.corpus = _Sample(Corpus(files, config), share)
-            result = task.encode(task.prepare(shard), Silent())
+            prepared = task.flow.prepare(_sample(task.corpus, shard, share))
+            result = task.flow.encode(prepared, Silent())
             result.wait()
             part = store.shard(shard.index)
             for level, table in result.tables.items():
@@ -105,20 +105,12 @@ def _tolerance(plan: Plan) -> float:
     return max(_FLOAT32_TOLERANCE, 2 * float(np.finfo(plan.fields["store_dtype"]).eps))
 
 
-class _Sample(Corpus):
-    """A corpus that gives few of a shard's documents, whole groups where they see each other."""
-
-    def __init__(self, corpus: Corpus, n_wanted: int) -> None:
-        super().__init__(corpus.files, corpus.config)
-        self._n_wanted = n_wanted
-
-    def read(self, shard: ShardSpec) -> Iterator[Document | BadRow]:
-        documents = [row for row in super().read(shard) if isinstance(row, Document)]
-        key: Callable[[Document], DocId | None] = lambda row: row.index  # noqa: E731
-        if self.config.document_context:
-            key = lambda row: row.group  # noqa: E731
-        chosen = set(spread(list(dict.fromkeys(map(key, documents))), self._n_wanted))
-        return iter([row for row in documents if key(row) in chosen])
+def _sample(corpus: Corpus, shard: ShardSpec, n_wanted: int) -> list[Document]:
+    """Return a few of a shard's documents, whole groups where they see each other."""
+    documents = [row for row in corpus.read(shard) if isinstance(row, Document)]
+    keys = [row.group if corpus.config.document_context else row.index for row in documents]
+    chosen = set(spread(list(dict.fromkeys(keys)), n_wanted))
+    return [row for row, key in zip(documents, keys, strict=True) if key in chosen]
 
 
 def _compare(part: Store, shard: int, level: Level, table: LevelTable, tolerance: float) -> Iterator[Problem]:

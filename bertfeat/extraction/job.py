@@ -135,13 +135,10 @@ def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
     Raises:
         InputError: Some files give words and others text.
     """
-    if config.is_split_into_words:
-        return True
-    with_words = [file for file in files if file.format in WORD_FORMATS]
-    if with_words and len(with_words) < len(files):
-        other = next(file for file in files if file.format not in WORD_FORMATS)
-        raise InputError(f"gives text, and {with_words[0].path} gives words; extract them apart", path=other.path)
-    return bool(with_words)
+    first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
+    if len(first) > 1:
+        raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
+    return True in first
 
 
 def open_job(

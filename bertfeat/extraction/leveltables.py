@@ -16,13 +16,11 @@ from bertfeat.extraction.pooling import LevelBuffer, mode_of
 from bertfeat.ragged import run_of, starts_of
 from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable
 from bertfeat.text.alignment import (
-    TokenRows,
     Units,
     WordRows,
     documents_at,
     kept_tokens,
     sentence_units,
-    token_rows,
     token_units,
     word_rows,
     word_units,
@@ -130,29 +128,28 @@ def _own_column(name: str, level: Level, text: ShardText) -> list[Any]:
 
 
 def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:
-    tokens, rows = text.tokens, token_rows(text.tokens, text.windows)
-    special = rows.source < 0
+    tokens, windows = text.tokens, text.windows
+    # Windows stand in the order of their documents, and what a document keeps of its windows follows on without
+    # overlap: the kept positions, read in order, are the rows.
+    flat = np.flatnonzero(windows.kept)
+    document, token_id, source = documents_at(flat, tokens, windows), windows.input_ids[flat], windows.source[flat]
+    special = source < 0
 
     def of_source(values: npt.NDArray[Any]) -> Values:
         # What a special token takes is the last entry here, and masked.
-        return np.ma.MaskedArray(np.append(values, 0).astype(np.int32)[rows.source], mask=special)
+        return np.ma.MaskedArray(np.append(values, 0).astype(np.int32)[source], mask=special)
 
     return {
-        "doc_id": _doc_ids(text, rows.document),
-        "token_index": _index_in_document(rows).astype(np.int32),
-        "token": tokenizer.vocabulary[rows.token_id],
-        "token_id": rows.token_id.astype(np.int32),
+        "doc_id": _doc_ids(text, document),
+        "token_index": (np.arange(len(flat)) - np.searchsorted(document, document)).astype(np.int32),
+        "token": tokenizer.vocabulary[token_id],
+        "token_id": token_id.astype(np.int32),
         "word_index": of_source(tokens.word),
         "char_start": of_source(tokens.char_start),
         "char_end": of_source(tokens.char_end),
         "is_special": special,
         "segment": of_source(_in_second(tokens, np.arange(len(tokens.ids)))),
     }
-
-
-def _index_in_document(rows: TokenRows) -> IntArray:
-    first = np.searchsorted(rows.document, rows.document, side="left")
-    return np.arange(len(rows.document), dtype=np.int64) - first
 
 
 def _word_columns(text: ShardText) -> dict[str, Values]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch.nn.functional import embedding_bag
 
 from bertfeat.config import Combine, ExtractConfig, Level, StoreDtype
+from bertfeat.encoder.encoder import HiddenStates
 from bertfeat.encoder.transfers import to_device
 from bertfeat.levels import LEVELS
 from bertfeat.ragged import ragged_arange, starts_of
@@ -20,16 +20,6 @@ from bertfeat.text.alignment import Takes, Units
 # What puts vectors into some rows of a target.
 Place = Callable[[torch.Tensor, torch.Tensor], None]
 _CPU = torch.device("cpu")
-
-
-class States(Protocol):
-    """The hidden states of a pack, on the encoder's device."""
-
-    def layer(self, index: int) -> torch.Tensor:
-        """Return the states of an absolute layer: (n_tokens, hidden)."""
-
-    def pooler(self) -> torch.Tensor:
-        """Return the model's own pooled output: (n_windows, hidden)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +134,7 @@ class LevelBuffer:
         """Which rows have a vector: bool (n_rows,)."""
         return self._n_segments > 0
 
-    def add(self, pack: Pack, states: States) -> None:
+    def add(self, pack: Pack, states: HiddenStates) -> None:
         """Pool what `pack` gives to this level and put it into place."""
         units, device = self._units, self._states(states, self._layers[0]).device
         windows, slots = pack.served
@@ -170,11 +160,11 @@ class LevelBuffer:
         self._collect(rows[~alone], _select(pooled, ~alone))
 
     def _pool(
-        self, states: States, layers: Sequence[int], positions: torch.Tensor, starts: torch.Tensor
+        self, states: HiddenStates, layers: Sequence[int], positions: torch.Tensor, starts: torch.Tensor
     ) -> dict[int, torch.Tensor]:
         return {i: self._mode.reduce(self._states(states, i), positions, starts) for i in layers}
 
-    def _states(self, states: States, layer: int) -> torch.Tensor:
+    def _states(self, states: HiddenStates, layer: int) -> torch.Tensor:
         return states.pooler() if self._is_pooler else states.layer(layer)
 
     @property

@@ -20,15 +20,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Level
 from bertfeat.errors import StoreError, UserError
-from bertfeat.levels import LEVELS
 from bertfeat.records import IntArray
 from bertfeat.store import layout
 
 FORMAT_VERSION = 1
 KIND = "row map"
 FIXED = {"part": pa.int32(), "row": pa.int64()}
+# In this order. `segment` says which text of a pair the characters count in.
+PLACES = ("token_index", "word_index", "segment", "char_start", "char_end")
 
 
 class RowMap:
@@ -231,7 +231,7 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
             f"{path}: format_version {version}, this bertfeat reads up to {FORMAT_VERSION}; upgrade bertfeat"
         )
     names = schema.names
-    wanted = [*FIXED, "doc_id", *(name for name in LEVELS[Level.TOKEN].places if name in names)]
+    wanted = [*FIXED, "doc_id", *(name for name in PLACES if name in names)]
     if names != wanted:
         raise ValueError(f"its columns are {', '.join(names)}")
     for name, kind in zip(names, schema.types, strict=True):

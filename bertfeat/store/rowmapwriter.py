@@ -18,7 +18,7 @@ from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray
 from bertfeat.store import files, layout
 from bertfeat.store.reader import Store
-from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, is_ascending
+from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
 from bertfeat.store.vectors import opened_part, read_group
 
 # A single hit costs one row group; a batch of them, every group once.
@@ -40,8 +40,9 @@ def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
     A row of the sentence level stands for a whole text, and has no place in one.
     """
     schema = store.schema(level)
-    there = {column.name for column in schema.columns}
-    return ("doc_id", *(name for name in LEVELS[schema.level].places if name in there))
+    # Columns of the corpus may have the name of one that bertfeat writes at another level.
+    written = {column.name for column in LEVELS[schema.level].columns} & {column.name for column in schema.columns}
+    return ("doc_id", *(name for name in PLACES if name in written))
 
 
 def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[pl.DataFrame]:

@@ -64,15 +64,6 @@ class Units:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRows:
-    """The rows of the token level, special tokens included: arrays (n_rows,); -1 where a special token has none."""
-
-    document: IntArray
-    token_id: IntArray
-    source: IntArray
-
-
-@dataclass(frozen=True, slots=True)
 class WordRows:
     """The rows of the word level: arrays (n_rows,).
 
@@ -87,17 +78,6 @@ class WordRows:
     first_token: IntArray
     last_token: IntArray
     n_tokens: IntArray
-
-
-def token_rows(tokens: Tokens, windows: Windows) -> TokenRows:
-    """Return the kept tokens in corpus order.
-
-    Windows stand in the order of their documents, and what a document keeps of its windows follows on without
-    overlap; so the kept positions, read in order, are the rows.
-    """
-    flat = np.flatnonzero(windows.kept)
-    document = documents_at(flat, tokens, windows)
-    return TokenRows(document=document, token_id=windows.input_ids[flat], source=windows.source[flat])
 
 
 def documents_at(flat: IntArray, tokens: Tokens, windows: Windows) -> IntArray:
