@@ -51,7 +51,6 @@ class SchemaSurvey:
     def __init__(self, config: ExtractConfig) -> None:
         self._config = config
         self._id_type: str | None = None
-        self._words_from: dict[bool, str] = {}
         self._annotations: tuple[tuple[str, ...], str] | None = None
         self._declared: dict[str, tuple[Any, str]] = {}
         self._met: dict[str, set[str]] = {name: set() for name in config.keep_columns}
@@ -62,15 +61,9 @@ class SchemaSurvey:
         """Take in what a file declares.
 
         Raises:
-            InputError: It gives words where others give texts, or other word columns, or other types of kept columns.
+            InputError: It has other word columns than the files before it, or other types of kept columns.
         """
         path = reader.file.path
-        self._words_from.setdefault(reader.gives_words, path)
-        if len(self._words_from) > 1:
-            raise InputError(
-                f"{self._words_from[True]} gives words, {self._words_from[False]} gives texts; extract them "
-                "into stores of their own"
-            )
         if reader.annotations is not None:
             names, first = self._annotations or (reader.annotations, path)
             if names != reader.annotations:

@@ -78,7 +78,6 @@ class Reader(ABC):
         has_words: Documents are always given as words.
         is_compressed: The format has a compression of its own, and stands in no `.gz` or `.zst`.
         start: Where the first row starts; a header comes before it.
-        gives_words: Documents are given as words.
         annotations: The names of the word columns; None in a file that has no words to tell them from.
         kept_types: The Arrow types of the kept columns where the file declares them; None where each row shows them.
         kept_seen: The kept columns that were met in rows so far, where the file declares none.
@@ -96,13 +95,11 @@ class Reader(ABC):
     start: Start = Start(0, 1)
     annotations: tuple[str, ...] | None = ()
     kept_types: Mapping[str, Any] | None = _NOTHING
-    gives_words: bool
     kept_seen: set[str]
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         self.file = file
         self.config = config
-        self.gives_words = self.has_words or config.is_split_into_words
         self.kept_seen = set()
 
     @abstractmethod

@@ -18,7 +18,6 @@ from bertfeat.extraction.plan import row_bytes
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
 from bertfeat.records import Pack, ShardSpec
-from bertfeat.text.packing import count_distinct_tokens
 
 ItemT = TypeVar("ItemT")
 
@@ -83,7 +82,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
         n_documents += len(prepared.text.documents)
         n_bad += len(prepared.bad_rows)
         n_tokens += counts["n_tokens"]
-        n_encoded += count_distinct_tokens(prepared.text.windows)
+        n_encoded += sum(pack.n_tokens for pack in prepared.packs)
         for level, units in prepared.text.units.items():
             rows[level] += units.n_rows
         if Level.SENTENCE in rows:

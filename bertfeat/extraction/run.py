@@ -1,7 +1,4 @@
-"""`extract`: a corpus in, a finished store out.
-
-Plan, run every shard on its worker (`shardtask`, which runs the `flow`), and write the manifest.
-"""
+"""`extract`: a plan, every shard through the flow on a worker, and the manifest."""
 
 from __future__ import annotations
 

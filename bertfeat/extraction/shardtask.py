@@ -9,7 +9,7 @@ from bertfeat.corpus import Corpus
 from bertfeat.devices import resolve_device, share_threads
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.errors import RunError
-from bertfeat.extraction.flow import Flow, PreparedText
+from bertfeat.extraction.flow import PreparedText
 from bertfeat.extraction.job import Job, load_flow, load_tokenizer
 from bertfeat.extraction.plan import versions
 from bertfeat.progress import Progress
@@ -26,17 +26,19 @@ class ShardTask:
     """
 
     def __init__(self, job: Job, worker: int = 0, n_workers: int = 1) -> None:
-        """Load the tokenizer and the encoder.
-
-        Args:
-            job: The job.
-            worker: The worker's number; workers take the devices in turn.
-            n_workers: Workers on this machine, which share its threads.
-        """
+        """Load the tokenizer and the encoder; workers take the devices in turn and share this machine's threads."""
+        if n_workers > 1:
+            share_threads(n_workers)
+        config = job.config
+        checkpoint = open_checkpoint(config.model, config.revision)
+        if job.on_cluster:
+            _check_machine(job, checkpoint)
+        devices = resolve_device(config.device)
+        device, tokenizer = devices[worker % len(devices)], load_tokenizer(checkpoint, job.files, config)
         self.job = job
-        self.corpus = Corpus(job.files, job.config)
-        self.flow = _load_flow(job, worker, n_workers)
-        self.n_writers = writers_for(self.flow.encoder.device.type)
+        self.corpus = Corpus(job.files, config)
+        self.flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
+        self.n_writers = writers_for(device.type)
 
     def prepare(self, shard: ShardSpec) -> PreparedText:
         """Take a shard's rows from the corpus as far as the packs."""
@@ -51,18 +53,6 @@ class ShardTask:
         seconds = result.wait()
         result = dataclasses.replace(result, seconds={**result.seconds, **seconds})
         return commit_shard(self.job.root, self.job.plan, shard, result, self.job.lease)
-
-
-def _load_flow(job: Job, worker: int, n_workers: int) -> Flow:
-    if n_workers > 1:
-        share_threads(n_workers)
-    checkpoint = open_checkpoint(job.config.model, job.config.revision)
-    if job.on_cluster:
-        _check_machine(job, checkpoint)
-    devices = resolve_device(job.config.device)
-    tokenizer = load_tokenizer(checkpoint, job.files, job.config)
-    device = devices[worker % len(devices)]
-    return load_flow(job.config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
 
 
 def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
