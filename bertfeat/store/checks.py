@@ -11,6 +11,8 @@ from bertfeat.errors import FeatureError
 from bertfeat.records import BoolArray, LevelSchema, LevelTable, Plan, ShardResult
 from bertfeat.store.schema import VectorLayout
 
+# The exponent bits: all of them are set in infinities and NaNs, and in nothing else.
+_EXPONENT: dict[int, tuple[type[np.unsignedinteger[Any]], int]] = {2: (np.uint16, 0x7C00), 4: (np.uint32, 0x7F800000)}
 _CHUNK_VALUES = 1 << 19
 
 
@@ -73,16 +75,14 @@ def first_not_finite(vectors: npt.NDArray[Any], valid: BoolArray | None) -> int 
         vectors: float16 or float32 (n_rows, dim).
         valid: bool (n_rows,): rows that count; None counts all.
     """
-    kind = np.dtype(f"u{vectors.dtype.itemsize}")
-    # The bits of infinity are those of the exponent: all are set in infinities and NaNs, and in nothing else.
-    exponent = np.array(np.inf, vectors.dtype).view(kind)[()]
+    kind, exponent = _EXPONENT[vectors.dtype.itemsize]
     n_rows, dim = vectors.shape
     step = max(1, _CHUNK_VALUES // max(1, dim))
     bits = np.empty((min(step, n_rows), dim), kind)
     for start in range(0, n_rows if dim else 0, step):
         chunk = vectors[start : start + step].view(kind)
         masked = bits[: len(chunk)]
-        np.bitwise_and(chunk, exponent, out=masked)
+        np.bitwise_and(chunk, kind(exponent), out=masked)
         if masked.max() < exponent:
             continue
         bad = (masked == exponent).any(axis=1)
