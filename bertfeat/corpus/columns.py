@@ -61,7 +61,7 @@ class SchemaSurvey:
         """Take in what a file declares.
 
         Raises:
-            InputError: It has other word columns than the files before it, or other types of kept columns.
+            InputError: The file's word columns or kept types are not those of the files before it.
         """
         path = reader.file.path
         if reader.annotations is not None:

@@ -76,7 +76,7 @@ class Reader(ABC):
         has_documents: Rows say which document they belong to, without a column for it.
         has_pairs: A text may hold two, with a sign between them.
         has_words: Documents are always given as words.
-        is_compressed: The format has a compression of its own, and stands in no `.gz` or `.zst`.
+        is_compressed: The format has a compression of its own; `.gz` or `.zst` around it is refused.
         start: Where the first row starts; a header comes before it.
         annotations: The names of the word columns; None in a file that has no words to tell them from.
         kept_types: The Arrow types of the kept columns where the file declares them; None where each row shows them.

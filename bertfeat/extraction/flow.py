@@ -60,7 +60,7 @@ class Flow:
         return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
 
     def encode(self, prepared: PreparedText, progress: Progress) -> ShardResult:
-        """Run the encoder and pool every level from the same states; rows stand in the order of the documents."""
+        """Run the encoder and pool every level from the same states; rows are in the order of the documents."""
         encoder, text, clock = self.encoder, prepared.text, prepared.clock
         buffers = make_buffers(text, self.schemas, self.config, encoder.device)
         fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings

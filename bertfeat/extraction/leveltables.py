@@ -129,8 +129,8 @@ def _own_column(name: str, level: Level, text: ShardText) -> list[Any]:
 
 def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:
     tokens, windows = text.tokens, text.windows
-    # Windows stand in the order of their documents, and what a document keeps of its windows follows on without
-    # overlap: the kept positions, read in order, are the rows.
+    # Windows are in the order of their documents, and a document keeps each token once: the kept positions, in order,
+    # are the rows.
     flat = np.flatnonzero(windows.kept)
     document, token_id, source = documents_at(flat, tokens, windows), windows.input_ids[flat], windows.source[flat]
     special = source < 0

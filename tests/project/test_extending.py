@@ -63,7 +63,7 @@ print(json.dumps(out))
 
 
 def apply(text: str, root: Path) -> None:
-    """Apply a diff without line numbers: each hunk replaces a text that stands in its file exactly once."""
+    """Apply a diff without line numbers: each hunk replaces a text that its file holds exactly once."""
     for part in re.split(r"^--- ", text, flags=re.MULTILINE)[1:]:
         head, *hunks = part.split("\n@@\n")
         path = root / head.split("+++ b/")[1].strip()
