@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_type_hints
 
 from bertfeat.errors import ConfigError
 
@@ -64,10 +64,15 @@ class OnOverlong(StrEnum):
 
 
 class StoreDtype(StrEnum):
-    """The type of the stored vectors."""
+    """The type of the stored vectors, by the name that NumPy, Arrow, polars and torch have for it."""
 
     FLOAT16 = "float16"
     FLOAT32 = "float32"
+
+    @property
+    def width(self) -> int:
+        """The bytes of one value."""
+        return int(self.removeprefix("float")) // 8
 
 
 class VectorEncoding(StrEnum):
@@ -268,17 +273,8 @@ class ExtractConfig:
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.metadata.get("plan", True)}
 
 
-_ENUMS: dict[str, type[StrEnum]] = {
-    "format": CorpusFormat,
-    "bad_rows": BadRows,
-    "word_pooling": WordPooling,
-    "pooling": Pooling,
-    "on_overlong": OnOverlong,
-    "store_dtype": StoreDtype,
-    "vector_encoding": VectorEncoding,
-    "compute_dtype": ComputeDtype,
-    "runner": Runner,
-}
+_HINTS = get_type_hints(ExtractConfig)
+_ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, StrEnum)}
 _MINIMA = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 
 

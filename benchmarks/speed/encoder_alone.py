@@ -18,13 +18,12 @@ from benchmarks.speed.harness import MAX_LENGTH, Setup
 from benchmarks.speed.models import Shape
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import Encoder
-from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.lanes import encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
-from bertfeat.extraction.run import ShardTask
+from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
 from bertfeat.records import Pack, ShardSpec
 from bertfeat.store.writer import open_for_writing
-from bertfeat.text.packing import pack_windows
 
 
 @contextlib.contextmanager
@@ -46,13 +45,11 @@ def opened_job(
 def encoder_and_packs(shape: Shape, corpus: str, folder: Path, setup: Setup, n_rows: int) -> tuple[Encoder, list[Pack]]:
     """Return an encoder for the last layer, and the packs that a run makes of a corpus."""
     given = {"levels": "sentence", "layers": "-1", "device": setup.device, "compute_dtype": setup.dtype}
-    with opened_job(shape, corpus, folder, n_rows, **given) as (job, task, shards):
+    with opened_job(shape, corpus, folder, n_rows, **given) as (_, task, shards):
         packs = []
         for shard in shards:
-            windows = task.prepare(shard).text.windows
-            budget = pack_budget(int(windows.lengths.sum()), job.max_batch_tokens, task.worker.encoder.device)
-            packs += list(pack_windows(windows, budget))
-    return task.worker.encoder, packs
+            packs += task.prepare(shard).packs
+    return task.flow.encoder, packs
 
 
 def operators(

@@ -19,14 +19,15 @@ from bertfeat.cli.options import (
     option,
     store_options,
 )
-from bertfeat.config import ExtractConfig, Runner
+from bertfeat.config import CorpusFormat, ExtractConfig, Runner
 
 _RUN = "Run"
-_HELP = """Run an encoder over a corpus once and keep its hidden states as Parquet.
+_FORMATS = ", ".join(f".{name}" for name in CorpusFormat if name is not CorpusFormat.AUTO)
+_HELP = f"""Run an encoder over a corpus once and keep its hidden states as Parquet.
 
-INPUT is one or more files or globs, or - for standard input: .txt (a line is a document), .jsonl, .csv, .tsv,
-.parquet, .conll, .conllu; text formats also as .gz or .zst. INPUT and DIR may be URLs in an object store, s3:// or
-gs://. Run again, the same command goes on where it broke off, and does nothing on a finished store.
+INPUT is one or more files or globs, or - for standard input: {_FORMATS}; text formats also as .gz or .zst. A line of
+.txt is a document. INPUT and DIR may be URLs in an object store, s3:// or gs://. Run the same command again to resume;
+on a finished store it does nothing.
 
 \b
 Examples:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from bertfeat.cli.progress import counted, human_time
 from bertfeat.cli.search_output import split_names
 from bertfeat.errors import UserError
-from bertfeat.search.hitrows import DEFAULT_COLUMNS
+from bertfeat.levels import LEVELS
 from bertfeat.search.queryfiles import Query, QueryFile
 from bertfeat.storage import local_path
 from bertfeat.store.files import Sink, sync_folder, write_errors
@@ -69,7 +69,7 @@ def _search(index: Index, batch: list[Query], settings: dict[str, Any]) -> pl.Da
         where=settings["where"],
         same_word=settings["same_word"],
         exclude_same_word=settings["exclude_same_word"],
-        columns=list(dict.fromkeys([*DEFAULT_COLUMNS[index.level], *split_names(settings["columns"])])),
+        columns=list(dict.fromkeys([*LEVELS[index.level].shown, *split_names(settings["columns"])])),
     )
     ids = pl.Series("query_id", [query.query_id for query in batch])
     return frame.select(ids.gather(frame["query"]).alias("query_id"), pl.exclude("query"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertfeat.search.hitrows import DEFAULT_COLUMNS
+from bertfeat.levels import LEVELS
 from bertfeat.search.kwic import Context, display_width, printable
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str
         UserError: The query or a flag cannot be used.
     """
     further = split_names(settings["columns"])
-    names = list(dict.fromkeys([*DEFAULT_COLUMNS[index.level], *further]))
+    names = list(dict.fromkeys([*LEVELS[index.level].shown, *further]))
     frame = index.search(
         text,
         settings["k"],

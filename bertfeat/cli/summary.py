@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bertfeat.cli.progress import counted, human_bytes, human_time
 from bertfeat.config import Level
 from bertfeat.errors import StoreError
+from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema, Receipt
 from bertfeat.store.layout import MANIFEST
 from bertfeat.store.reader import Store
@@ -127,9 +128,9 @@ def inspect_lines(store: Store) -> list[str]:
 
 def _pooling_lines(store: Store) -> list[str]:
     meta = store.metadata
-    special = ", special tokens included" if meta["include_special_tokens"] else ""
-    said = {Level.WORD: f"word {meta['word_pooling']}", Level.SENTENCE: f"sentence {meta['pooling']}{special}"}
-    pooled = [text for level, text in said.items() if level in store.levels]
+    special = {Level.SENTENCE: ", special tokens included"} if meta["include_special_tokens"] else {}
+    settings = [(level, LEVELS[level].pooling) for level in store.levels]
+    pooled = [f"{level} {meta[setting]}{special.get(level, '')}" for level, setting in settings if setting]
     return [f"pooling    {', '.join(pooled)}"] if pooled else []
 
 

@@ -34,16 +34,14 @@ class CorpusSchema:
         kept: The kept columns, for the sentence level; an Arrow type's name each.
         annotations: The word columns, for the word level.
         has_pairs: Documents may have a second text.
-        has_words: Documents are given as words.
         kept_arrow: The kept columns as an Arrow schema (IPC bytes in base64) where a type's name alone does not lead
             back to the type (time zones, decimals, lists); None where it does.
     """
 
-    id_type: str
-    kept: tuple[Column, ...]
-    annotations: tuple[Column, ...]
-    has_pairs: bool
-    has_words: bool
+    id_type: str = "int64"
+    kept: tuple[Column, ...] = ()
+    annotations: tuple[Column, ...] = ()
+    has_pairs: bool = False
     kept_arrow: str | None = None
 
 
@@ -53,7 +51,6 @@ class SchemaSurvey:
     def __init__(self, config: ExtractConfig) -> None:
         self._config = config
         self._id_type: str | None = None
-        self._words_from: dict[bool, str] = {}
         self._annotations: tuple[tuple[str, ...], str] | None = None
         self._declared: dict[str, tuple[Any, str]] = {}
         self._met: dict[str, set[str]] = {name: set() for name in config.keep_columns}
@@ -64,15 +61,9 @@ class SchemaSurvey:
         """Take in what a file declares.
 
         Raises:
-            InputError: It gives words where others give texts, or other word columns, or other types of kept columns.
+            InputError: The file's word columns or kept types are not those of the files before it.
         """
         path = reader.file.path
-        self._words_from.setdefault(reader.gives_words, path)
-        if len(self._words_from) > 1:
-            raise InputError(
-                f"{self._words_from[True]} gives words, {self._words_from[False]} gives texts; extract them "
-                "into stores of their own"
-            )
         if reader.annotations is not None:
             names, first = self._annotations or (reader.annotations, path)
             if names != reader.annotations:
@@ -144,7 +135,6 @@ class SchemaSurvey:
             kept=tuple(Column(field.name, str(field.type)) for field in fields),
             annotations=tuple(Column(name, "string") for name in names),
             has_pairs=self._config.text_pairs or self._config.text_pair_column is not None,
-            has_words=True in self._words_from,
             kept_arrow=_ipc_base64(fields) if any(not _is_named(field.type) for field in fields) else None,
         )
 

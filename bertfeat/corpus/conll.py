@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from bertfeat.config import ExtractConfig
+from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Content, Row, RowError, Start
 from bertfeat.corpus.sentences import (
@@ -48,6 +48,9 @@ class Layout:
 
 class ConllReader(SentenceReader):
     """Reads CoNLL columns; the word columns are `column_N` by their 1-based number in the file, and `label`."""
+
+    format = CorpusFormat.CONLL
+    endings = (".conll", ".iob", ".iob2", ".bio")
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertfeat.config import ExtractConfig
+from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus.content import Content, RowError
 from bertfeat.corpus.sentences import (
     NEW_DOCUMENT,
@@ -23,6 +23,9 @@ _N_COLUMNS = 2 + len(WORD_COLUMNS)
 
 class ConlluReader(SentenceReader):
     """Reads .conllu; words are the syntactic words, so multiword ranges (`3-4`) and empty nodes (`5.1`) are not."""
+
+    format = CorpusFormat.CONLLU
+    endings = (".conllu",)
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)

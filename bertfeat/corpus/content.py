@@ -8,11 +8,11 @@ import textwrap
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertfeat.config import ExtractConfig
+from bertfeat.config import CorpusFormat, ExtractConfig, flag
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.linestreams import LongLine, open_stream, read_lines
 from bertfeat.errors import InputError
@@ -21,6 +21,7 @@ from bertfeat.records import DocId, InputFile
 _SURROGATE = re.compile("[\ud800-\udfff]")
 INT64 = range(-(2**63), 2**63)
 _NOTHING: Mapping[str, Any] = {}
+_COLUMN_SETTINGS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
 
 
 class RowError(Exception):
@@ -65,26 +66,40 @@ class Row(NamedTuple):
 
 
 class Reader(ABC):
-    """An open file of the corpus.
+    """A corpus format; an instance is an open file of the corpus.
 
     Attributes:
+        format: The format that it reads.
+        endings: The file endings that name it.
+        has_columns: Rows are records, of which the settings name columns.
+        has_lists: Documents may be given as lists of words, with a label for each.
+        has_documents: Rows say which document they belong to, without a column for it.
+        has_pairs: A text may hold two, with a sign between them.
+        has_words: Documents are always given as words.
+        is_compressed: The format has a compression of its own; `.gz` or `.zst` around it is refused.
         start: Where the first row starts; a header comes before it.
-        gives_words: Documents are given as words.
         annotations: The names of the word columns; None in a file that has no words to tell them from.
         kept_types: The Arrow types of the kept columns where the file declares them; None where each row shows them.
         kept_seen: The kept columns that were met in rows so far, where the file declares none.
     """
 
+    format: ClassVar[CorpusFormat]
+    endings: ClassVar[tuple[str, ...]]
+    has_columns: ClassVar[bool] = False
+    has_lists: ClassVar[bool] = False
+    has_documents: ClassVar[bool] = False
+    has_pairs: ClassVar[bool] = False
+    has_words: ClassVar[bool] = False
+    is_compressed: ClassVar[bool] = False
+
     start: Start = Start(0, 1)
     annotations: tuple[str, ...] | None = ()
     kept_types: Mapping[str, Any] | None = _NOTHING
-    gives_words: bool
     kept_seen: set[str]
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         self.file = file
         self.config = config
-        self.gives_words = config.is_split_into_words
         self.kept_seen = set()
 
     @abstractmethod
@@ -150,7 +165,7 @@ def clean(text: str) -> str:
 
 def used_columns(config: ExtractConfig) -> tuple[str, ...]:
     """Return the columns of tabular input that the settings give a role beside being kept, each once."""
-    named = (config.text_column, config.text_pair_column, config.id_column, config.document_column, config.label_column)
+    named = [getattr(config, setting) for setting in _COLUMN_SETTINGS]
     return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
@@ -178,18 +193,8 @@ def missing_column(name: str, columns: Iterable[str], config: ExtractConfig) -> 
     # A file without a header gives its first row for one.
     names = [textwrap.shorten(name, 40, placeholder="...") for name in columns]
     there = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "none"
-    return f"no column {name!r}; columns are {there}; pass {_flag_of(name, config)}"
-
-
-def _flag_of(name: str, config: ExtractConfig) -> str:
-    flags = {
-        config.text_column: "--text-column",
-        config.text_pair_column: "--text-pair-column",
-        config.id_column: "--id-column",
-        config.document_column: "--document-column",
-        config.label_column: "--label-column",
-    }
-    return flags.get(name, "--keep-columns")
+    setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
+    return f"no column {name!r}; columns are {there}; pass {flag(setting)}"
 
 
 def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:

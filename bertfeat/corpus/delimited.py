@@ -40,12 +40,16 @@ class _Record(NamedTuple):
     fields: list[str] | RowError
 
 
-class DelimitedReader(TextReader):
-    """Reads .csv and .tsv, which differ in the delimiter alone: both quote with `"` and double it inside quotes."""
+class CsvReader(TextReader):
+    """Reads .csv: fields are quoted with `"`, which is doubled inside quotes."""
+
+    format = CorpusFormat.CSV
+    endings = (".csv",)
+    has_columns = True
+    delimiter = ","
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)
-        self._delimiter = "\t" if file.format == CorpusFormat.TSV else ","
         # The limit is one for the whole process: raise it, never take back what other code has set.
         csv.field_size_limit(max(csv.field_size_limit(), linestreams.MAX_ROW_BYTES))
         header = next(self._records(self.start), None)
@@ -94,8 +98,8 @@ class DelimitedReader(TextReader):
         return content_of({name: fields[place] for name, place in self._columns.items()}, self.config)
 
     def _records(self, start: Start) -> Iterator[_Record]:
-        feed = _Feed(self, start, self._delimiter)
-        parser = csv.reader(feed, delimiter=self._delimiter, strict=True)
+        feed = _Feed(self, start)
+        parser = csv.reader(feed, delimiter=self.delimiter, strict=True)
         while True:
             feed.begin()
             fields: list[str] | RowError
@@ -110,12 +114,20 @@ class DelimitedReader(TextReader):
             yield feed.record(fields)
 
 
+class TsvReader(CsvReader):
+    """Reads .tsv, which differs from .csv in the delimiter alone."""
+
+    format = CorpusFormat.TSV
+    endings = (".tsv",)
+    delimiter = "\t"
+
+
 class _Feed:
     """Hands lines to the csv module, and keeps the bytes of the record that it is at."""
 
-    def __init__(self, reader: DelimitedReader, start: Start, delimiter: str) -> None:
+    def __init__(self, reader: CsvReader, start: Start) -> None:
         self._lines = reader.lines(start)
-        self._delimiter = delimiter.encode()
+        self._delimiter = reader.delimiter.encode()
         self.begin()
 
     def begin(self) -> None:

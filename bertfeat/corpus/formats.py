@@ -1,15 +1,14 @@
-"""Which reader reads a format, and which settings go with it."""
+"""Corpus formats: the reader of each, found by name or by file ending."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 
 from bertfeat.config import CorpusFormat, ExtractConfig, flag
 from bertfeat.corpus.conll import ConllReader
 from bertfeat.corpus.conllu import ConlluReader
 from bertfeat.corpus.content import Reader
-from bertfeat.corpus.delimited import DelimitedReader
+from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.disguise import SNIFFED_BYTES, conll_format
 from bertfeat.corpus.jsonl import JsonlReader
 from bertfeat.corpus.lines import LineReader
@@ -18,33 +17,17 @@ from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
-_READERS: dict[CorpusFormat, Callable[[InputFile, ExtractConfig], Reader]] = {
-    CorpusFormat.TXT: LineReader,
-    CorpusFormat.JSONL: JsonlReader,
-    CorpusFormat.CSV: DelimitedReader,
-    CorpusFormat.TSV: DelimitedReader,
-    CorpusFormat.PARQUET: ParquetReader,
-    CorpusFormat.CONLL: ConllReader,
-    CorpusFormat.CONLLU: ConlluReader,
-}
-
-_NEED_COLUMNS = ("text_pair_column", "id_column", "keep_columns", "document_column")
-_CONLL = (*_NEED_COLUMNS, "text_pairs")
-# A setting that a format cannot follow is refused rather than dropped in silence.
-_REFUSED: dict[CorpusFormat, tuple[str, ...]] = {
-    CorpusFormat.TXT: (*_NEED_COLUMNS, "is_split_into_words", "label_column"),
-    CorpusFormat.JSONL: ("text_pairs",),
-    CorpusFormat.CSV: ("text_pairs", "is_split_into_words", "label_column"),
-    CorpusFormat.TSV: ("text_pairs", "is_split_into_words", "label_column"),
-    CorpusFormat.PARQUET: ("text_pairs",),
-    CorpusFormat.CONLL: _CONLL,
-    CorpusFormat.CONLLU: _CONLL,
-}
+READERS: tuple[type[Reader], ...]
+READERS = (LineReader, JsonlReader, CsvReader, TsvReader, ParquetReader, ConllReader, ConlluReader)
+READER_OF = {reader.format: reader for reader in READERS}
+READER_OF_ENDING = {ending: reader for reader in READERS for ending in reader.endings}
+WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words)
+# What a format must have for a setting.
+_NEEDS = dict.fromkeys(("text_pair_column", "id_column", "keep_columns", "document_column"), "has_columns")
+_NEEDS |= {"text_pairs": "has_pairs", "is_split_into_words": "has_lists", "label_column": "has_lists"}
 _INSTEAD = {
-    "text_pairs": "pass --text-pair-column for columns",
-    "is_split_into_words": "lists of words come from jsonl, parquet, conll and conllu",
-    "label_column": "labels of words come from conll, conllu, and lists in jsonl and parquet; a document's label is a "
-    "kept column: --keep-columns",
+    "text_pairs": "; pass --text-pair-column for columns",
+    "label_column": "; a document's label is a kept column: --keep-columns",
 }
 
 
@@ -55,22 +38,29 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
         InputError: The file cannot be opened, has not the columns asked for, or a setting does not go with its format.
     """
     corpus_format = CorpusFormat(file.format)
-    for name in _REFUSED[corpus_format]:
-        if getattr(config, name):
-            instead = _INSTEAD.get(name, "columns come from csv, tsv, jsonl and parquet")
-            raise InputError(f"{flag(name)} does not go with {corpus_format}; {instead}", path=file.path)
-    is_tabular = corpus_format in (CorpusFormat.JSONL, CorpusFormat.PARQUET)
-    if is_tabular and config.label_column and not config.is_split_into_words:
+    reader = READER_OF[corpus_format]
+    for name, need in _NEEDS.items():
+        # Refused, since it would be ignored without a word.
+        if getattr(config, name) and not getattr(reader, need):
+            takers = ", ".join(other.format for other in READERS if getattr(other, need))
+            reason = f"{flag(name)} does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, '')}"
+            raise InputError(reason, path=file.path)
+    if reader.has_columns and config.label_column and not config.is_split_into_words:
         raise InputError(
             f"--label-column {config.label_column!r} labels the words of --is-split-into-words; keep a "
             "document's label with --keep-columns",
+            path=file.path,
+        )
+    if config.document_context and not config.document_column and not reader.has_documents:
+        raise InputError(
+            "does not say which rows are one document, as --document-context must know; pass --document-column",
             path=file.path,
         )
     is_guessed = config.format is CorpusFormat.AUTO
     if is_guessed and corpus_format is CorpusFormat.TXT:
         _refuse_conll(file)
     try:
-        return _READERS[corpus_format](file, config)
+        return reader(file, config)
     except InputError:
         if is_guessed and corpus_format in (CorpusFormat.CSV, CorpusFormat.TSV):
             _refuse_conll(file)

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import xxhash
 
 from bertfeat.config import CorpusFormat
+from bertfeat.corpus.formats import READER_OF, READER_OF_ENDING
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 from bertfeat.storage import AnyPath, ObjectPath, as_path
@@ -20,20 +21,6 @@ from bertfeat.storage import AnyPath, ObjectPath, as_path
 STDIN = "-"
 BLOCK_BYTES = 1 << 20
 
-_FORMATS = {
-    ".txt": CorpusFormat.TXT,
-    ".jsonl": CorpusFormat.JSONL,
-    ".ndjson": CorpusFormat.JSONL,
-    ".csv": CorpusFormat.CSV,
-    ".tsv": CorpusFormat.TSV,
-    ".parquet": CorpusFormat.PARQUET,
-    ".conll": CorpusFormat.CONLL,
-    ".iob": CorpusFormat.CONLL,
-    ".iob2": CorpusFormat.CONLL,
-    ".bio": CorpusFormat.CONLL,
-    ".conllu": CorpusFormat.CONLLU,
-}
-_CONLL = (CorpusFormat.CONLL, CorpusFormat.CONLLU)
 # The names that pyarrow gives the codecs.
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _OTHER_ARCHIVES = {".7z", ".bz2", ".lz4", ".rar", ".tar", ".tgz", ".xz", ".zip"}
@@ -171,18 +158,20 @@ def _format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, st
     if compression is not None:
         endings.pop()
     ending = endings[-1] if endings else ""
-    found = _FORMATS.get(ending)
-    inner = _FORMATS.get(endings[-2]) if len(endings) > 1 else None
-    if corpus_format is CorpusFormat.AUTO and found is CorpusFormat.TXT and inner in _CONLL:
-        raise InputError(f"looks like CoNLL; pass --format {inner} (or --format txt if it is not)", path=path)
+    reader = READER_OF_ENDING.get(ending)
     if corpus_format is not CorpusFormat.AUTO:
-        found = corpus_format
-    if found is None:
-        known = ", ".join(_FORMATS)
+        reader = READER_OF[corpus_format]
+    elif reader is not None and reader.format is CorpusFormat.TXT and len(endings) > 1:
+        inner = READER_OF_ENDING.get(endings[-2])
+        if inner is not None and inner.has_words:
+            hint = f"pass --format {inner.format} (or --format txt if it is not)"
+            raise InputError(f"looks like CoNLL; {hint}", path=path)
+    if reader is None:
+        known = ", ".join(READER_OF_ENDING)
         raise InputError(f"ending {ending!r} names no format; rename it to one of {known}, or pass --format", path=path)
-    if found is CorpusFormat.PARQUET and compression is not None:
-        raise InputError(f"Parquet is compressed inside; decompress the {last} around it", path=path)
-    return found, compression
+    if reader.is_compressed and compression is not None:
+        raise InputError(f"{reader.format} is compressed inside; decompress the {last} around it", path=path)
+    return reader.format, compression
 
 
 def _digest(place: AnyPath) -> tuple[int, str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from bertfeat.config import ExtractConfig
+from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import (
     INT64,
@@ -48,6 +48,9 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_
 class JsonlReader(TextReader):
     """Reads .jsonl. A kept column that a row lacks is null there; every other column must be in each row."""
 
+    format = CorpusFormat.JSONL
+    endings = (".jsonl", ".ndjson")
+    has_columns = has_lists = True
     kept_types = None
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bertfeat.config import CorpusFormat
 from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, fault
 from bertfeat.corpus.linestreams import strip_line_end
 
@@ -12,6 +13,10 @@ PAIR_SEPARATOR = " ||| "
 
 class LineReader(TextReader):
     r"""Reads .txt: a line is a document, an empty or blank one too; what follows the last `\n` is one if not empty."""
+
+    format = CorpusFormat.TXT
+    endings = (".txt",)
+    has_pairs = True
 
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield a row a line, from a line on."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bertfeat.config import ExtractConfig
+from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import (
     Content,
@@ -40,6 +40,10 @@ MAX_LIST_VALUES = 32_000_000
 
 class ParquetReader(Reader):
     """Reads .parquet; offsets are 0-based rows."""
+
+    format = CorpusFormat.PARQUET
+    endings = (".parquet",)
+    has_columns = has_lists = is_compressed = True
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)

@@ -7,11 +7,9 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
-from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Content, Fault, Row, RowError, Start, TextReader, decode, fault, size_of
 from bertfeat.errors import InputError
-from bertfeat.records import InputFile
 
 NEW_DOCUMENT = b"# newdoc"
 # str.split() without an argument would split at no-break spaces and U+2028 as well, which are part of words.
@@ -58,9 +56,7 @@ class _Sentence:
 class SentenceReader(TextReader):
     """Reads files of one word a line. The state of a row is the number of document borders before it."""
 
-    def __init__(self, file: InputFile, config: ExtractConfig) -> None:
-        super().__init__(file, config)
-        self.gives_words = True
+    has_documents = has_lists = has_words = True
 
     @abstractmethod
     def kind_of(self, line: bytes) -> LineKind:

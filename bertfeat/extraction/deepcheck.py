@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,18 @@ from bertfeat.corpus import Corpus
 from bertfeat.corpus.inputs import STDIN
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
-from bertfeat.extraction.job import Job, open_inputs, takes_words
+from bertfeat.extraction.estimation import spread
+from bertfeat.extraction.job import Job, load_tokenizer, open_inputs
 from bertfeat.extraction.plan import hash_fields, plan_fields, resolve
-from bertfeat.extraction.run import ShardTask
+from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
-from bertfeat.records import BadRow, DocId, Document, InputFile, LevelTable, Plan, ShardSpec
+from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
-from bertfeat.text.tokenizer import Tokenizer
 
-# Relative to the length of a document's vectors. Packed with other neighbours, a text's states differ in the last bits
-# (1e-5 of a vector in float32, 1e-2 in the types with eight and eleven bits); storing in float16 adds 5e-4.
-_TOLERANCES = {("float32", "float32"): 1e-4, ("float32", "float16"): 2e-3}
+# Relative to the length of a document's vectors. Packed with other neighbours, a text's states differ in the last bits:
+# 1e-5 of a vector in float32, 1e-2 in the types with eight and eleven bits.
+_FLOAT32_TOLERANCE = 1e-4
 _HALF_TOLERANCE = 3e-2
 
 
@@ -55,12 +55,11 @@ def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_d
     n_parts = n_rows = n_bytes = 0
     with open_inputs(inputs or _paths(store, plan), path, config) as files:
         task = _task(store, config, files)
-        shards = _spread(plan.shards, n_documents)
+        shards = spread(plan.shards, n_documents)
         for number, shard in enumerate(shards):
             share = n_documents // len(shards) + (number < n_documents % len(shards))
-            sample = _Sample(task.worker.corpus, share)
-            task.worker = dataclasses.replace(task.worker, corpus=sample)
-            result = task.encode(task.prepare(shard), Silent())
+            prepared = task.flow.prepare(_sample(task.corpus, shard, share))
+            result = task.flow.encode(prepared, Silent())
             result.wait()
             part = store.shard(shard.index)
             for level, table in result.tables.items():
@@ -87,8 +86,7 @@ def _paths(store: Store, plan: Plan) -> list[str]:
 def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> ShardTask:
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
-    resolved = resolve(config, checkpoint.info(), tokenizer)
+    resolved = resolve(config, checkpoint.info(), load_tokenizer(checkpoint, files, config))
     now = plan_fields(config, resolved, files)
     if hash_fields(now) != plan.plan_hash:
         names = [name for name in sorted({*plan.fields, *now}) if plan.fields.get(name) != now.get(name)]
@@ -97,34 +95,22 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
         raise PlanMismatch(
             f"{store.path}: cannot be encoded again, for it was made from something else: {named}", differing
         )
-    return ShardTask(Job(store.path, plan, config, files, resolved.limits, resolved.max_batch_tokens, 1))
+    return ShardTask(Job(store.path, plan, config, files, resolved, 1))
 
 
 def _tolerance(plan: Plan) -> float:
-    kinds = (plan.fields["compute_dtype"], plan.fields["store_dtype"])
-    return _TOLERANCES.get(kinds, _HALF_TOLERANCE)
+    if plan.fields["compute_dtype"] != "float32":
+        return _HALF_TOLERANCE
+    # Storing rounds by up to half of `eps`.
+    return max(_FLOAT32_TOLERANCE, 2 * float(np.finfo(plan.fields["store_dtype"]).eps))
 
 
-def _spread(items: Sequence[Any], n_wanted: int) -> list[Any]:
-    """Return items at equal distances, the first among them."""
-    n_taken = min(n_wanted, len(items))
-    return [items[number * len(items) // n_taken] for number in range(n_taken)]
-
-
-class _Sample(Corpus):
-    """A corpus that gives few of a shard's documents, whole groups where they see each other."""
-
-    def __init__(self, corpus: Corpus, n_wanted: int) -> None:
-        super().__init__(corpus.files, corpus.config)
-        self._n_wanted = n_wanted
-
-    def read(self, shard: ShardSpec) -> Iterator[Document | BadRow]:
-        documents = [row for row in super().read(shard) if isinstance(row, Document)]
-        key: Callable[[Document], DocId | None] = lambda row: row.index  # noqa: E731
-        if self.config.document_context:
-            key = lambda row: row.group  # noqa: E731
-        chosen = set(_spread(list(dict.fromkeys(map(key, documents))), self._n_wanted))
-        return iter([row for row in documents if key(row) in chosen])
+def _sample(corpus: Corpus, shard: ShardSpec, n_wanted: int) -> list[Document]:
+    """Return a few of a shard's documents, whole groups where they see each other."""
+    documents = [row for row in corpus.read(shard) if isinstance(row, Document)]
+    keys = [row.group if corpus.config.document_context else row.index for row in documents]
+    chosen = set(spread(list(dict.fromkeys(keys)), n_wanted))
+    return [row for row, key in zip(documents, keys, strict=True) if key in chosen]
 
 
 def _compare(part: Store, shard: int, level: Level, table: LevelTable, tolerance: float) -> Iterator[Problem]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import ExtractConfig, Level, Pooling, StoreDtype
+from bertfeat.config import ExtractConfig, Level, StoreDtype
+from bertfeat.corpus.columns import CorpusSchema
 from bertfeat.corpus.content import clean
-from bertfeat.devices import resolve_compute_dtype, resolve_device
+from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.encoder import memory_errors
-from bertfeat.encoder.lanes import encode_packs, pack_budget
-from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.leveltables import align, level_table, make_buffers
-from bertfeat.extraction.plan import resolve
-from bertfeat.records import Column, Document, FeatureColumn, LevelSchema, LevelTable
-from bertfeat.text.packing import pack_windows
+from bertfeat.extraction.job import load_flow
+from bertfeat.extraction.plan import level_schema, resolve
+from bertfeat.progress import Silent
+from bertfeat.records import Document, FeatureColumn, LevelTable
 from bertfeat.text.tokenizer import Tokenizer
-from bertfeat.text.windows import cut_windows
 
 
 def embed(
@@ -95,56 +92,26 @@ class TextEncoder:
     def __init__(self, config: ExtractConfig, *, given_words: bool = False) -> None:
         checkpoint = open_checkpoint(config.model, config.revision)
         self.info = checkpoint.info()
-        self._config = config
-        self._tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
-        self._resolved = resolve(config, self.info, self._tokenizer)
+        tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
+        # A text is a document of its own.
+        config = dataclasses.replace(config, document_context=False)
+        resolved = resolve(config, self.info, tokenizer)
+        schemas = {level: level_schema(level, CorpusSchema(), columns) for level, columns in resolved.columns.items()}
         device = resolve_device(config.device)[0]
-        self._encoder = load_encoder(
-            checkpoint,
-            sorted({layer for columns in self._resolved.columns.values() for c in columns for layer in c.layers}),
-            device=device,
-            compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
-            with_pooler=config.pooling is Pooling.POOLER and Level.SENTENCE in config.levels,
-        )
+        self._flow = load_flow(config, schemas, resolved, checkpoint, tokenizer, device)
 
     def features(self, level: Level) -> tuple[FeatureColumn, ...]:
         """Return the vector columns of a level."""
-        return self._resolved.columns[level]
+        return self._flow.schemas[level].features
 
-    def encode(self, documents: Sequence[Document]) -> dict[Level, LevelTable]:
+    def encode(self, documents: Sequence[Document]) -> Mapping[Level, LevelTable]:
         """Return the rows of each level: the columns that tell what a row is, and the vectors of the stored type.
 
         Rows stand in the order of the documents; a row without a vector is marked in `valid`.
         """
-        limits = self._resolved.limits
-        tokens = self._tokenizer.encode(documents, max_tokens=limits.max_tokens(self._config.levels))
-        windows = cut_windows(tokens, self._tokenizer, limits, documents)
-        text = align(documents, tokens, windows, self._tokenizer, self._config)
-        schemas = {
-            level: LevelSchema(level, tuple(Column(name, "") for name in _COLUMNS[level]), columns)
-            for level, columns in self._resolved.columns.items()
-        }
-        buffers = make_buffers(text, schemas, self._config, self._encoder.device)
-        budget = pack_budget(int(windows.lengths.sum()), self._resolved.max_batch_tokens, self._encoder.device)
-        fetches = Fetches(self._encoder.device)
-        for pack, states in encode_packs(self._encoder, pack_windows(windows, budget)):
-            with memory_errors(self._encoder.device):
-                for buffer in buffers.values():
-                    buffer.add(pack, states)
-            del states
-        tables = {
-            level: level_table(level, text, buffer, schemas[level], self._tokenizer, fetches)
-            for level, buffer in buffers.items()
-        }
-        fetches.wait()
-        return tables
-
-
-_COLUMNS = {
-    Level.TOKEN: ("doc_id", "token_index", "token", "word_index", "char_start", "char_end", "is_special"),
-    Level.WORD: ("doc_id", "word_index", "word", "char_start", "char_end", "n_tokens"),
-    Level.SENTENCE: ("doc_id", "text", "n_tokens", "n_windows", "truncated"),
-}
+        result = self._flow.encode(self._flow.prepare(documents), Silent())
+        result.wait()
+        return result.tables
 
 
 def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]:

@@ -8,17 +8,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertfeat.config import ExtractConfig, Level
-from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.lanes import encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
-from bertfeat.extraction.run import ShardTask
+from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
-from bertfeat.records import ShardSpec
-from bertfeat.text.packing import count_distinct_tokens, pack_windows
-from bertfeat.text.windows import Windows
+from bertfeat.records import Pack, ShardSpec
+
+ItemT = TypeVar("ItemT")
 
 # Up to so many shards are tokenized; of a larger corpus as many, evenly spread, stand for the rest.
 _MAX_SHARDS_READ = 16
@@ -60,14 +61,14 @@ def estimate(inputs: str | Path | Sequence[str | Path], config: ExtractConfig) -
     with open_inputs(inputs, nowhere, config) as files:
         job = open_job(config, files, nowhere, Silent(), overwrite=True)
         shards = job.plan.shards
-        chosen = _spread(shards)
+        chosen = spread(shards, _MAX_SHARDS_READ)
         return _measure(job, chosen, scale=job.plan.n_rows / max(sum(s.n_rows for s in chosen), 1))
 
 
-def _spread(shards: Sequence[ShardSpec]) -> list[ShardSpec]:
-    if len(shards) <= _MAX_SHARDS_READ:
-        return list(shards)
-    return [shards[i * len(shards) // _MAX_SHARDS_READ] for i in range(_MAX_SHARDS_READ)]
+def spread(items: Sequence[ItemT], n_wanted: int) -> list[ItemT]:
+    """Return up to `n_wanted` items at equal distances, the first among them."""
+    n_taken = min(n_wanted, len(items))
+    return [items[number * len(items) // n_taken] for number in range(n_taken)]
 
 
 def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate:
@@ -81,13 +82,13 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
         n_documents += len(prepared.text.documents)
         n_bad += len(prepared.bad_rows)
         n_tokens += counts["n_tokens"]
-        n_encoded += count_distinct_tokens(prepared.text.windows)
+        n_encoded += sum(pack.n_tokens for pack in prepared.packs)
         for level, units in prepared.text.units.items():
             rows[level] += units.n_rows
         if Level.SENTENCE in rows:
             n_bytes += sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in prepared.text.documents)
         if not tokens_per_s:
-            tokens_per_s = _calibrate(task, prepared.text.windows, job.max_batch_tokens)
+            tokens_per_s = _calibrate(task.flow.encoder, prepared.packs)
     for level, n_rows in rows.items():
         n_bytes += n_rows * row_bytes(level, job.plan.schemas[level].features, job.config.store_dtype)
     return Estimate(
@@ -104,10 +105,8 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
     )
 
 
-def _calibrate(task: ShardTask, windows: Windows, max_batch_tokens: int) -> float:
+def _calibrate(encoder: Encoder, packs: Sequence[Pack]) -> float:
     """Return the tokens a second of the encoder, on packs spread over the lengths of a shard; the first warms up."""
-    encoder = task.worker.encoder
-    packs = list(pack_windows(windows, pack_budget(int(windows.lengths.sum()), max_batch_tokens, encoder.device)))
     if not packs:
         return 0.0
     step = max(1, len(packs) // _CALIBRATION_PACKS)

@@ -1,36 +1,36 @@
-"""A job: a plan with what every worker needs to run its shards, and what a worker loads once."""
+"""A job: a plan with what every worker needs to run its shards, and the loading of its flow."""
 
 from __future__ import annotations
 
 import dataclasses
-import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertfeat.config import CorpusFormat, ExtractConfig, Level, Pooling, Runner
+import torch
+
+from bertfeat.config import ExtractConfig, Level, Runner
 from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
+from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.corpus.inputs import STDIN
-from bertfeat.devices import resolve_compute_dtype, resolve_device, share_threads
+from bertfeat.devices import resolve_compute_dtype, resolve_device
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
-from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.errors import InputError, PlanMismatch, RunError
+from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.plan import MODEL_NAMES, Resolved, hash_fields, make_plan, plan_fields, resolve, versions
+from bertfeat.extraction.pooling import needs_pooler
 from bertfeat.progress import Progress
-from bertfeat.records import InputFile, Plan
+from bertfeat.records import InputFile, LevelSchema, Plan
 from bertfeat.runners import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
 from bertfeat.store.folder import Lease
 from bertfeat.store.layout import MANIFEST, TMP
 from bertfeat.store.planfile import PlanDamaged, read_plan
-from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
-
-_WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,7 @@ class Job:
     plan: Plan
     config: ExtractConfig
     files: tuple[InputFile, ...]
-    limits: WindowLimits
-    max_batch_tokens: int
+    resolved: Resolved
     workers: int | OnRay
     lease: Lease | None = None
 
@@ -72,15 +71,6 @@ class Job:
         )
         plan = dataclasses.replace(self.plan, shards=())
         return dataclasses.replace(self, root=_absolute(self.root), plan=plan, config=config, files=files, lease=lease)
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """What a worker loads once and uses for all its shards."""
-
-    corpus: Corpus
-    tokenizer: Tokenizer
-    encoder: Encoder
 
 
 @contextmanager
@@ -139,30 +129,16 @@ def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
     return files
 
 
-def _check_context(config: ExtractConfig, files: Sequence[InputFile]) -> None:
-    if not config.document_context or config.document_column is not None:
-        return
-    for file in files:
-        if file.format not in _WORD_FORMATS:
-            raise InputError(
-                "does not say which rows are one document, as --document-context must know; pass --document-column",
-                path=file.path,
-            )
-
-
 def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
     """Tell whether the corpus gives words, not running text.
 
     Raises:
         InputError: Some files give words and others text.
     """
-    if config.is_split_into_words:
-        return True
-    with_words = [file for file in files if file.format in _WORD_FORMATS]
-    if with_words and len(with_words) < len(files):
-        other = next(file for file in files if file.format not in _WORD_FORMATS)
-        raise InputError(f"gives text, and {with_words[0].path} gives words; extract them apart", path=other.path)
-    return bool(with_words)
+    first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
+    if len(first) > 1:
+        raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
+    return True in first
 
 
 def open_job(
@@ -177,9 +153,8 @@ def open_job(
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
+    tokenizer = load_tokenizer(checkpoint, files, config)
     resolved = resolve(config, checkpoint.info(), tokenizer)
-    _check_context(config, files)
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:
         progress.stage("reading the corpus")
@@ -195,7 +170,7 @@ def open_job(
         workers = config.workers or len(resolve_device(config.device))
     # What a hub's branch stands for now; the plan taken up may know the model by another name.
     config = dataclasses.replace(config, revision=checkpoint.revision)
-    return Job(output, plan, config, files, resolved.limits, resolved.max_batch_tokens, workers)
+    return Job(output, plan, config, files, resolved, workers)
 
 
 def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
@@ -222,42 +197,29 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
     return stored
 
 
-def load_worker(job: Job, worker: int, n_workers: int) -> Worker:
-    """Load what a worker needs: the corpus to read from, the tokenizer and the encoder.
-
-    Args:
-        job: The job.
-        worker: The worker's number; workers take the devices in turn.
-        n_workers: Workers on this machine, which share its threads.
-    """
-    config = job.config
-    if n_workers > 1:
-        share_threads(n_workers)
-    checkpoint = open_checkpoint(config.model, config.revision)
-    if job.on_cluster:
-        _check_machine(job, checkpoint)
-    devices = resolve_device(config.device)
-    device = devices[worker % len(devices)]
-    layers = sorted({i for schema in job.plan.schemas.values() for column in schema.features for i in column.layers})
-    encoder = load_encoder(
-        checkpoint,
-        layers,
-        device=device,
-        compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
-        with_pooler=config.pooling is Pooling.POOLER and Level.SENTENCE in config.levels,
-    )
-    tokenizer = Tokenizer.load(checkpoint.folder, given_words=takes_words(job.files, config), n_ids=checkpoint.n_ids)
-    return Worker(Corpus(job.files, config), tokenizer, encoder)
-
-
-def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
-    """Refuse to work on a machine that would not give the plan's bytes.
+def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig) -> Tokenizer:
+    """Load the tokenizer of a model for words or for running text, as the corpus gives them.
 
     Raises:
-        RunError: Its libraries or its model are others.
+        UserError: Some files give words and others text, or the tokenizer cannot be used.
     """
-    expected: dict[str, str] = {**job.plan.metadata["versions"], "weights": job.plan.model.weights_sha256}
-    found = {**versions(), "weights": checkpoint.info().weights_sha256}
-    differing = [f"{name} {found[name]}, not {expected[name]}" for name in expected if found[name] != expected[name]]
-    if differing:
-        raise RunError(f"{socket.gethostname()}: has {'; '.join(differing)}; install the same on every machine")
+    return Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
+
+
+def load_flow(
+    config: ExtractConfig,
+    schemas: Mapping[Level, LevelSchema],
+    resolved: Resolved,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    device: torch.device,
+) -> Flow:
+    """Load an encoder, cut above the highest layer that a level asks for, and return its flow."""
+    encoder = load_encoder(
+        checkpoint,
+        sorted({layer for schema in schemas.values() for column in schema.features for layer in column.layers}),
+        device=device,
+        compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
+        with_pooler=needs_pooler(config),
+    )
+    return Flow(config, schemas, resolved, tokenizer, encoder)

@@ -10,19 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertfeat.config import ExtractConfig, Level, Pooling
+from bertfeat.config import ExtractConfig, Level
 from bertfeat.encoder.transfers import Fetches, gathering_device
-from bertfeat.extraction.pooling import LevelBuffer, PoolerBuffer
+from bertfeat.extraction.pooling import LevelBuffer, mode_of
 from bertfeat.ragged import run_of, starts_of
 from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable
 from bertfeat.text.alignment import (
-    TokenRows,
     Units,
     WordRows,
     documents_at,
     kept_tokens,
     sentence_units,
-    token_rows,
     token_units,
     word_rows,
     word_units,
@@ -65,38 +63,25 @@ def align(
         elif level is Level.WORD:
             given = bool(documents) and documents[0].words is not None
             words = word_rows(tokens, windows, documents, given_words=given)
-            units[level] = word_units(words, tokens, windows, config.word_pooling)
+            units[level] = word_units(words, tokens, windows, mode_of(level, config).takes)
         else:
-            units[level] = _sentence_units(tokens, windows, tokenizer, config)
+            takes, specials = mode_of(level, config).takes, config.include_special_tokens
+            units[level] = sentence_units(tokens, windows, tokenizer, takes, include_special_tokens=specials)
     return ShardText(documents, tokens, windows, words, units)
-
-
-def _sentence_units(tokens: Tokens, windows: Windows, tokenizer: Tokenizer, config: ExtractConfig) -> Units:
-    # The model's own pooled output belongs to a document's first window, as its classification token does.
-    if config.pooling is Pooling.POOLER:
-        # A window without a token is in no pack, and gives nothing.
-        first = np.flatnonzero(windows.spans.is_start & (windows.lengths > 0))
-        n = np.ones(len(first), dtype=np.int64)
-        return Units.build(tokens.n_documents, windows.spans.document[first], first, n, np.zeros_like(n), windows)
-    return sentence_units(
-        tokens, windows, tokenizer, config.pooling, include_special_tokens=config.include_special_tokens
-    )
 
 
 def make_buffers(
     text: ShardText, schemas: Mapping[Level, LevelSchema], config: ExtractConfig, device: torch.device
-) -> dict[Level, LevelBuffer | PoolerBuffer]:
+) -> dict[Level, LevelBuffer]:
     """Allocate each level's vectors, on the encoder's device where it is a GPU with room for them."""
     n_values = sum(units.n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
-    where = gathering_device(device, n_values * np.dtype(str(config.store_dtype)).itemsize)
+    where = gathering_device(device, n_values * config.store_dtype.width)
 
-    def build(where: torch.device) -> dict[Level, LevelBuffer | PoolerBuffer]:
-        buffers: dict[Level, LevelBuffer | PoolerBuffer] = {}
-        for level, units in text.units.items():
-            pooler = level is Level.SENTENCE and config.pooling is Pooling.POOLER
-            kind = PoolerBuffer if pooler else LevelBuffer
-            buffers[level] = kind(units, schemas[level].features, config.store_dtype, where)
-        return buffers
+    def build(where: torch.device) -> dict[Level, LevelBuffer]:
+        return {
+            level: LevelBuffer(units, mode_of(level, config), schemas[level].features, config.store_dtype, where)
+            for level, units in text.units.items()
+        }
 
     try:
         return build(where)
@@ -108,7 +93,7 @@ def make_buffers(
 def level_table(
     level: Level,
     text: ShardText,
-    buffer: LevelBuffer | PoolerBuffer,
+    buffer: LevelBuffer,
     schema: LevelSchema,
     tokenizer: Tokenizer,
     fetches: Fetches,
@@ -143,29 +128,28 @@ def _own_column(name: str, level: Level, text: ShardText) -> list[Any]:
 
 
 def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:
-    tokens, rows = text.tokens, token_rows(text.tokens, text.windows)
-    special = rows.source < 0
+    tokens, windows = text.tokens, text.windows
+    # Windows are in the order of their documents, and a document keeps each token once: the kept positions, in order,
+    # are the rows.
+    flat = np.flatnonzero(windows.kept)
+    document, token_id, source = documents_at(flat, tokens, windows), windows.input_ids[flat], windows.source[flat]
+    special = source < 0
 
     def of_source(values: npt.NDArray[Any]) -> Values:
         # What a special token takes is the last entry here, and masked.
-        return np.ma.MaskedArray(np.append(values, 0).astype(np.int32)[rows.source], mask=special)
+        return np.ma.MaskedArray(np.append(values, 0).astype(np.int32)[source], mask=special)
 
     return {
-        "doc_id": _doc_ids(text, rows.document),
-        "token_index": _index_in_document(rows).astype(np.int32),
-        "token": tokenizer.vocabulary[rows.token_id],
-        "token_id": rows.token_id.astype(np.int32),
+        "doc_id": _doc_ids(text, document),
+        "token_index": (np.arange(len(flat)) - np.searchsorted(document, document)).astype(np.int32),
+        "token": tokenizer.vocabulary[token_id],
+        "token_id": token_id.astype(np.int32),
         "word_index": of_source(tokens.word),
         "char_start": of_source(tokens.char_start),
         "char_end": of_source(tokens.char_end),
         "is_special": special,
         "segment": of_source(_in_second(tokens, np.arange(len(tokens.ids)))),
     }
-
-
-def _index_in_document(rows: TokenRows) -> IntArray:
-    first = np.searchsorted(rows.document, rows.document, side="left")
-    return np.arange(len(rows.document), dtype=np.int64) - first
 
 
 def _word_columns(text: ShardText) -> dict[str, Values]:

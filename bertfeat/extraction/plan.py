@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
@@ -10,24 +11,24 @@ from importlib.metadata import version
 from typing import Any
 
 from bertfeat._version import __version__
-from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
+from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Runner, StoreDtype
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.pooling import POOLER_COLUMN
+from bertfeat.extraction.pooling import mode_of
+from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Column, Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.layout import FORMAT_VERSION
+from bertfeat.text.alignment import Takes
 from bertfeat.text.pieces import MAX_UNCUT_CHARS
 from bertfeat.text.spans import WindowLimits, check_lengths
 from bertfeat.text.tokenizer import Tokenizer
 
 # What a shard's bookkeeping takes in memory for each token, whatever is stored: ids, offsets, windows, strings.
 _WORKING_BYTES_PER_TOKEN = 256
-# Columns before the vectors, as they lie in Parquet.
-_ROW_BYTES = {Level.TOKEN: 40, Level.WORD: 40, Level.SENTENCE: 24}
 _WORDS_PER_TOKEN = 0.8
 _SAMPLE_ROWS = 512
 _SAMPLE_CHARS = 2_000
@@ -72,9 +73,10 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Res
 
 def _columns(level: Level, config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> tuple[FeatureColumn, ...]:
     layers = parse_layers(config.layers, info.n_layers, model=config.model)
-    if level is Level.SENTENCE and config.pooling is Pooling.POOLER:
-        return (FeatureColumn(POOLER_COLUMN, (info.n_layers,), str(Combine.NONE), info.hidden_size),)
-    if level is Level.SENTENCE and config.pooling is Pooling.CLS:
+    takes = mode_of(level, config).takes
+    if takes is Takes.WINDOW:
+        return (FeatureColumn("pooler", (info.n_layers,), str(Combine.NONE), info.hidden_size),)
+    if takes is Takes.CLS:
         specials = [*tokenizer.single.prefix.ids, *tokenizer.single.suffix.ids]
         if tokenizer.cls_id is None or tokenizer.cls_id not in specials:
             raise ConfigError(f"--pooling cls: {config.model} has no classification token; use mean or max")
@@ -158,7 +160,7 @@ def make_plan(
         return _row_cost(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2, resolved, config.store_dtype)
 
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context)
-    schemas = {level: _schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
+    schemas = {level: level_schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
     if config.on_overlong is OnOverlong.ERROR:
         # Found later, it would leave the shards before it behind; tokenizing the corpus twice is the smaller price.
         for shard in shards:
@@ -211,34 +213,18 @@ def _row_cost(n_bytes: int, n_tokens: int, resolved: Resolved, dtype: StoreDtype
 
 def row_bytes(level: Level, columns: Sequence[FeatureColumn], dtype: StoreDtype) -> int:
     """Return about how many bytes a row takes on disk; the text of a sentence row comes on top."""
-    width = 2 if dtype is StoreDtype.FLOAT16 else 4
-    return _ROW_BYTES[level] + width * sum(column.dim for column in columns)
+    return LEVELS[level].row_bytes + dtype.width * sum(column.dim for column in columns)
 
 
-def _schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColumn, ...]) -> LevelSchema:
-    doc_id = Column("doc_id", corpus.id_type, nullable=False)
-    segment = (Column("segment", "int8"),) if corpus.has_pairs else ()
-    span = (Column("char_start", "int32"), Column("char_end", "int32"))
-    columns: tuple[Column, ...]
-    if level is Level.TOKEN:
-        columns = (
-            doc_id,
-            Column("token_index", "int32", nullable=False),
-            Column("token", "string", nullable=False),
-            Column("token_id", "int32", nullable=False),
-            Column("word_index", "int32"),
-            *span,
-            Column("is_special", "bool", nullable=False),
-            *segment,
-        )
-    elif level is Level.WORD:
-        word = (Column("word_index", "int32", nullable=False), Column("word", "string", nullable=False))
-        columns = (doc_id, *word, *span, Column("n_tokens", "int32", nullable=False), *segment, *corpus.annotations)
-    else:
-        pair = (Column("text_pair", "string"),) if corpus.has_pairs else ()
-        counts = (Column("n_tokens", "int32", nullable=False), Column("n_windows", "int32", nullable=False))
-        truncated = Column("truncated", "bool", nullable=False)
-        columns = (doc_id, Column("text", "string", nullable=False), *pair, *counts, truncated, *corpus.kept)
+def level_schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColumn, ...]) -> LevelSchema:
+    """Return the columns of a level: those that bertfeat writes, those of the corpus, and the vectors.
+
+    Raises:
+        ConfigError: A column of the corpus has the name of another column.
+    """
+    first, *written = (c for c in LEVELS[level].columns if corpus.has_pairs or c not in PAIR_COLUMNS)
+    own = {Level.WORD: corpus.annotations, Level.SENTENCE: corpus.kept}.get(level, ())
+    columns = (dataclasses.replace(first, type=corpus.id_type), *written, *own)
     _check_names(columns, features)
     return LevelSchema(level, columns, features)
 

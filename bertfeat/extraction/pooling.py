@@ -1,56 +1,81 @@
-"""Pure tensor functions: positions to rows, layers to features, and what several windows give to one row merged."""
+"""Pooling modes, and the buffers that pool hidden states into the vectors of a level."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch.nn.functional import embedding_bag
 
-from bertfeat.config import Combine, StoreDtype
+from bertfeat.config import Combine, ExtractConfig, Level, StoreDtype
+from bertfeat.encoder.encoder import HiddenStates
 from bertfeat.encoder.transfers import to_device
+from bertfeat.levels import LEVELS
 from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import BoolArray, FeatureColumn, IntArray, Pack
-from bertfeat.text.alignment import Reduce, Units
+from bertfeat.text.alignment import Takes, Units
 
-TORCH_DTYPES = {StoreDtype.FLOAT16: torch.float16, StoreDtype.FLOAT32: torch.float32}
-POOLER_COLUMN = "pooler"
 # What puts vectors into some rows of a target.
 Place = Callable[[torch.Tensor, torch.Tensor], None]
 _CPU = torch.device("cpu")
 
 
-class States(Protocol):
-    """The hidden states of a pack, on the encoder's device."""
+@dataclass(frozen=True, slots=True)
+class PoolingMode:
+    """How the positions of a row become one vector.
 
-    def layer(self, index: int) -> torch.Tensor:
-        """Return the states of an absolute layer: (n_tokens, hidden)."""
-
-    def pooler(self) -> torch.Tensor:
-        """Return the model's own pooled output: (n_windows, hidden)."""
-
-
-def reduce_segments(
-    states: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor, reduce: Reduce
-) -> torch.Tensor:
-    """Reduce segments of positions to one vector each.
-
-    Args:
-        states: float (n_tokens, hidden).
-        positions: int64 (n_positions,), rows of `states`.
-        starts: int64 (n_segments,), where each segment starts in `positions`; none is empty.
-        reduce: `mean` gives the sum, so that the parts of a row can be added up before they are divided.
-
-    Returns:
-        (n_segments, hidden), of the type of `states` for `take` and `max`, float32 for `mean`.
+    Attributes:
+        takes: Which positions of a row count.
+        reduce: Makes one vector of each segment: from states, float (n_tokens, hidden), positions in them, int64
+            (n_positions,), and where each segment starts in the positions, int64 (n_segments,), none of them empty;
+            returns (n_segments, hidden), float32 unless it takes single positions.
+        merge: Joins what two windows give to one row, both (hidden,).
+        finish: Turns what all windows gave, (n_rows, hidden), and the number of its positions, float32 (n_rows, 1),
+            into the vectors of the rows; None where nothing is left to do.
     """
-    if reduce is Reduce.TAKE:
-        return states.index_select(0, positions)
-    # `embedding_bag` is the one fused gather-and-reduce that is deterministic on every device.
-    mode = "sum" if reduce is Reduce.MEAN else "max"
-    return embedding_bag(positions, states.float(), starts, mode=mode)
+
+    takes: Takes
+    reduce: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+    merge: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.add
+    finish: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+
+
+def _take(states: torch.Tensor, positions: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return states.index_select(0, positions)
+
+
+# `embedding_bag` is the one fused gather-and-reduce that is deterministic on every device.
+def _sum(states: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    return embedding_bag(positions, states.float(), starts, mode="sum")
+
+
+def _max(states: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    return embedding_bag(positions, states.float(), starts, mode="max")
+
+
+# By the names in `WordPooling` and `Pooling`; a row of the token level is one token.
+MODES = {
+    "first": PoolingMode(Takes.FIRST, _take),
+    "last": PoolingMode(Takes.LAST, _take),
+    "mean": PoolingMode(Takes.ALL, _sum, torch.add, torch.div),
+    "max": PoolingMode(Takes.ALL, _max, torch.maximum),
+    "cls": PoolingMode(Takes.CLS, _take),
+    "pooler": PoolingMode(Takes.WINDOW, _take),
+}
+_TOKEN_MODE = PoolingMode(Takes.ALL, _take)
+
+
+def mode_of(level: Level, config: ExtractConfig) -> PoolingMode:
+    """Return the pooling mode of a level."""
+    setting = LEVELS[level].pooling
+    return MODES[getattr(config, setting)] if setting else _TOKEN_MODE
+
+
+def needs_pooler(config: ExtractConfig) -> bool:
+    """Tell whether a level takes the model's own pooled output."""
+    return any(mode_of(level, config).takes is Takes.WINDOW for level in config.levels)
 
 
 def combine_layers(layers: Sequence[torch.Tensor], combine: Combine) -> torch.Tensor:
@@ -77,6 +102,7 @@ class LevelBuffer:
     def __init__(
         self,
         units: Units,
+        mode: PoolingMode,
         columns: Sequence[FeatureColumn],
         dtype: StoreDtype,
         device: torch.device = _CPU,
@@ -85,13 +111,15 @@ class LevelBuffer:
 
         Args:
             units: The rows, and where they come from.
+            mode: How the positions of a row become one vector.
             columns: The vector columns.
             dtype: The stored type.
             device: Where the vectors are gathered: the encoder's device, or the CPU.
         """
         self._units = units
+        self._mode = mode
         self._columns = columns
-        self._dtype = TORCH_DTYPES[dtype]
+        self._dtype: torch.dtype = getattr(torch, dtype)
         self._device = device
         self._layers = sorted({layer for column in columns for layer in column.layers})
         self._adds_layers = any(column.combine not in (Combine.NONE, Combine.CONCAT) for column in columns)
@@ -106,15 +134,15 @@ class LevelBuffer:
         """Which rows have a vector: bool (n_rows,)."""
         return self._n_segments > 0
 
-    def add(self, pack: Pack, states: States) -> None:
+    def add(self, pack: Pack, states: HiddenStates) -> None:
         """Pool what `pack` gives to this level and put it into place."""
-        units, device = self._units, states.layer(self._layers[0]).device
+        units, device = self._units, self._states(states, self._layers[0]).device
         windows, slots = pack.served
         first, last = units.window_starts[windows], units.window_starts[windows + 1]
         segments = ragged_arange(first, last - first)
         if not len(segments):
             return
-        shift = np.repeat(starts_of(pack.lengths)[slots], last - first)
+        shift = np.repeat(slots if self._is_pooler else starts_of(pack.lengths)[slots], last - first)
         n = units.starts[segments + 1] - units.starts[segments]
         positions = units.positions[ragged_arange(units.starts[segments], n)] + np.repeat(shift, n)
         rows = units.row[segments]
@@ -132,13 +160,20 @@ class LevelBuffer:
         self._collect(rows[~alone], _select(pooled, ~alone))
 
     def _pool(
-        self, states: States, layers: Sequence[int], positions: torch.Tensor, starts: torch.Tensor
+        self, states: HiddenStates, layers: Sequence[int], positions: torch.Tensor, starts: torch.Tensor
     ) -> dict[int, torch.Tensor]:
-        return {i: reduce_segments(states.layer(i), positions, starts, self._units.reduce) for i in layers}
+        return {i: self._mode.reduce(self._states(states, i), positions, starts) for i in layers}
+
+    def _states(self, states: HiddenStates, layer: int) -> torch.Tensor:
+        return states.pooler() if self._is_pooler else states.layer(layer)
+
+    @property
+    def _is_pooler(self) -> bool:
+        return self._mode.takes is Takes.WINDOW
 
     def _counts(self, rows: IntArray, device: torch.device) -> torch.Tensor | None:
-        """Return what sums are divided by, float32 (n_rows, 1); None where vectors are no sums."""
-        if self._units.reduce is not Reduce.MEAN:
+        """Return the positions of each row, float32 (n_rows, 1); None where the mode has no use for them."""
+        if self._mode.finish is None:
             return None
         return to_device(self._n_positions[rows].astype(np.float32), device)[:, None]
 
@@ -149,8 +184,8 @@ class LevelBuffer:
 
     def _store(self, place: Place, pooled: Mapping[int, torch.Tensor], counts: torch.Tensor | None) -> None:
         """Put layers into their columns; those that are added up with others come together with them."""
-        if counts is not None:
-            pooled = {i: total / counts for i, total in pooled.items()}
+        if counts is not None and self._mode.finish is not None:
+            pooled = {i: self._mode.finish(merged, counts) for i, merged in pooled.items()}
         cast = {i: vectors.to(self._dtype) for i, vectors in pooled.items()}
         for column in self._columns:
             target = self.vectors[column.name]
@@ -165,7 +200,7 @@ class LevelBuffer:
 
     def _collect(self, rows: IntArray, pooled: Mapping[int, torch.Tensor]) -> None:
         """Add what a window gives to rows that others share; store those that have all of it now."""
-        merge = torch.maximum if self._units.reduce is Reduce.MAX else torch.add
+        merge = self._mode.merge
         complete = []
         for i, row in enumerate(rows.tolist()):
             part = {layer: vectors[i] for layer, vectors in pooled.items()}
@@ -181,45 +216,14 @@ class LevelBuffer:
             self._store_rows(done, whole)
 
 
-class PoolerBuffer:
-    """The model's own pooled output, one vector a document: that of its first window."""
-
-    def __init__(
-        self,
-        units: Units,
-        columns: Sequence[FeatureColumn],
-        dtype: StoreDtype,
-        device: torch.device = _CPU,
-    ) -> None:
-        """Allocate the array; `units` name each document's first window."""
-        self._units = units
-        self._dtype = TORCH_DTYPES[dtype]
-        self._device = device
-        self.vectors = _allocate(units, columns, dtype, device)
-
-    @property
-    def valid(self) -> BoolArray:
-        """Which rows have a vector: bool (n_rows,)."""
-        return self._units.n_segments > 0
-
-    def add(self, pack: Pack, states: States) -> None:
-        """Put the pooled output of the first windows in `pack` into place."""
-        windows, slots = pack.served
-        has_row = self._units.window_starts[windows + 1] > self._units.window_starts[windows]
-        rows = self._units.row[self._units.window_starts[windows[has_row]]]
-        if len(rows):
-            pooled = states.pooler()
-            chosen = pooled[to_device(slots[has_row], pooled.device)]
-            _placer(rows, self._device)(self.vectors[POOLER_COLUMN], chosen.to(self._dtype))
-
-
 def _allocate(
     units: Units, columns: Sequence[FeatureColumn], dtype: StoreDtype, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """Return an array a column, of zeros where no vector will come."""
     shapes = {column.name: (units.n_rows, column.dim) for column in columns}
     if device.type != "cpu":
-        return {name: torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device) for name, shape in shapes.items()}
+        kind: torch.dtype = getattr(torch, dtype)
+        return {name: torch.zeros(shape, dtype=kind, device=device) for name, shape in shapes.items()}
     # NumPy asks the system for large pages, of which a shard needs some hundred and not some ten thousand.
     arrays = {name: np.empty(shape, str(dtype)) for name, shape in shapes.items()}
     empty = units.n_segments == 0

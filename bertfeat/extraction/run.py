@@ -1,45 +1,21 @@
-"""The whole flow, top to bottom.
-
-corpus -> documents -> tokens -> windows -> packs -> encoder -> hidden states -> pooled features -> part -> receipt
-"""
+"""`extract`: a plan, every shard through the flow on a worker, and the manifest."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertfeat.config import ExtractConfig
-from bertfeat.encoder.encoder import memory_errors
-from bertfeat.encoder.lanes import encode_packs, pack_budget
-from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import RunError, TokenizingError
-from bertfeat.extraction.job import Job, load_worker, open_inputs, open_job
-from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
-from bertfeat.progress import Progress, Silent, Stopwatch
-from bertfeat.records import BadRow, Document, Pack, Receipt, ShardResult, ShardSpec
+from bertfeat.extraction.job import open_inputs, open_job
+from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.progress import Progress, Silent
 from bertfeat.runners import end_earlier_runs, run_shards
-from bertfeat.runners.task import writers_for
 from bertfeat.storage import as_path
-from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
-from bertfeat.text.packing import pack_windows
-from bertfeat.text.windows import cut_windows
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedShard:
-    """A shard as text, ready for the encoder."""
-
-    shard: ShardSpec
-    text: ShardText
-    packs: Sequence[Pack]
-    bad_rows: Sequence[BadRow]
-    clock: Stopwatch
 
 
 def extract(
@@ -92,64 +68,3 @@ def extract(
                     raise RunError(f"{error}; the same command resumes the run") from error
                 writer.complete()
     return open_store(output)
-
-
-class ShardTask:
-    """The work on one shard in three stages, which a runner may overlap; made once a worker.
-
-    Deterministic and idempotent: a shard reads its own slice and nothing of another, so it gives the same bytes
-    whichever worker runs it, and however often.
-    """
-
-    def __init__(self, job: Job, worker: int = 0, n_workers: int = 1) -> None:
-        """Load the tokenizer and the encoder, on the device and with the share of threads of worker `worker`."""
-        self.job = job
-        self.worker = load_worker(job, worker, n_workers)
-        self.n_writers = writers_for(self.worker.encoder.device.type)
-
-    def prepare(self, shard: ShardSpec) -> PreparedShard:
-        """Read a shard's documents, tokenize them, cut windows, find the rows of every level, and pack the windows."""
-        job, worker, clock = self.job, self.worker, Stopwatch()
-        with clock.time("read"):
-            rows = list(worker.corpus.read(shard))
-        documents = [row for row in rows if isinstance(row, Document)]
-        with clock.time("tokenize"):
-            max_tokens = job.limits.max_tokens(job.config.levels)
-            tokens = worker.tokenizer.encode(documents, max_tokens=max_tokens)
-        with clock.time("align"):
-            windows = cut_windows(tokens, worker.tokenizer, job.limits, documents, context=job.config.document_context)
-            text = align(documents, tokens, windows, worker.tokenizer, job.config)
-        with clock.time("pack"):
-            budget = pack_budget(int(windows.lengths.sum()), job.max_batch_tokens, worker.encoder.device)
-            packs = list(pack_windows(windows, budget))
-        return PreparedShard(shard, text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
-
-    def encode(self, prepared: PreparedShard, progress: Progress) -> ShardResult:
-        """Run the encoder, pool every level from the same states, rows in corpus order."""
-        job, worker, text, clock = self.job, self.worker, prepared.text, prepared.clock
-        buffers = make_buffers(text, job.plan.schemas, job.config, worker.encoder.device)
-        n_encoded_tokens = n_repeated = 0
-        n_halvings = worker.encoder.n_halvings
-        fetches = Fetches(worker.encoder.device)
-        for pack, states in clock.each("encode", encode_packs(worker.encoder, prepared.packs)):
-            with clock.time("pool"), memory_errors(worker.encoder.device):
-                for buffer in buffers.values():
-                    buffer.add(pack, states)
-            del states
-            n_encoded_tokens += pack.n_tokens
-            n_repeated += len(pack.copies)
-            progress.encoded(pack.n_tokens)
-        tables = {
-            level: level_table(level, text, buffer, job.plan.schemas[level], worker.tokenizer, fetches)
-            for level, buffer in buffers.items()
-        }
-        counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": len(prepared.packs)}
-        counts |= {"n_encoded_tokens": n_encoded_tokens, "n_repeated_windows": n_repeated}
-        notes = {"n_halvings": worker.encoder.n_halvings - n_halvings}
-        return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)
-
-    def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
-        """Write the parts and, when they are safely on disk, the receipt."""
-        seconds = result.wait()
-        result = dataclasses.replace(result, seconds={**result.seconds, **seconds})
-        return commit_shard(self.job.root, self.job.plan, shard, result, self.job.lease)

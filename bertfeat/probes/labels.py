@@ -11,16 +11,13 @@ import polars as pl
 
 from bertfeat.config import Level
 from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema
 from bertfeat.store.reader import Store
 
-#: What tells the rows of a level apart, beside `doc_id`.
-KEYS = {Level.TOKEN: ("doc_id", "token_index"), Level.WORD: ("doc_id", "word_index"), Level.SENTENCE: ("doc_id",)}
-_WORD_KEYS = list(KEYS[Level.WORD])
-
+_WORD_KEYS = list(LEVELS[Level.WORD].keys)
 # What bertfeat writes itself; other columns came with the corpus, and may be labels.
-_OWN = {"doc_id", "token_index", "token", "token_id", "word_index", "word", "char_start", "char_end", "is_special"}
-_OWN |= {"segment", "n_tokens", "text", "text_pair", "n_windows", "truncated"}
+_OWN = {column.name for entry in LEVELS.values() for column in entry.columns}
 
 LabelTable = str | Path | pl.DataFrame
 
@@ -75,7 +72,7 @@ def label_rows(shard: Store, level: Level, source: LabelSource) -> pl.DataFrame:
     At token level, where labels are those of words, the first token of a word is the candidate for its label; other
     tokens, special ones too, are none. Elsewhere every row is.
     """
-    keys = list(KEYS[level])
+    keys = list(LEVELS[level].keys)
     label = pl.col(source.name).alias("label")
     if source.table is not None:
         # The join would take a file's integers for other keys than the store's.
@@ -172,7 +169,7 @@ def _read_by_ending(path: Path) -> pl.DataFrame:
 
 def _checked(table: pl.DataFrame, store: Store, level: Level, name: str, where: str) -> pl.DataFrame:
     """Return the keys and the label of a table, of the store's types, checked against the store."""
-    keys = KEYS[level]
+    keys = LEVELS[level].keys
     for column in (*keys, name):
         if column not in table.columns:
             raise UserError(f"{where}: no column {column!r}; columns are {', '.join(table.columns) or 'none'}")

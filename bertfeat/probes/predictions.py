@@ -19,6 +19,7 @@ from bertfeat.config import Level
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
+from bertfeat.levels import LEVELS
 from bertfeat.probes.labels import columns_of, key_types
 from bertfeat.probes.learningrows import select_rows
 from bertfeat.probes.vectorstream import StoreStream, lengths_of
@@ -28,12 +29,6 @@ from bertfeat.store.files import sync_folder
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
-#: The columns that say which row of a level a prediction is for.
-ROW_COLUMNS = {
-    Level.TOKEN: ("doc_id", "token_index", "token"),
-    Level.WORD: ("doc_id", "word_index", "word"),
-    Level.SENTENCE: ("doc_id",),
-}
 _TYPES: dict[str, type[pl.DataType]] = {"U": pl.String, "b": pl.Boolean, "i": pl.Int64, "u": pl.Int64}
 
 
@@ -87,7 +82,7 @@ def _lengths_within(lengths: IntArray, rows: range) -> IntArray:
 def schema_of(probe: Probe, store: Store, level: Level) -> dict[str, pl.DataType]:
     """Return the columns of predictions for a level of a store, with their types."""
     return {
-        **key_types(store, level, ROW_COLUMNS[level]),
+        **key_types(store, level, LEVELS[level].names),
         "prediction": _label_type(probe),
         "probability": pl.Float32(),
     }
@@ -115,7 +110,7 @@ def predicted_frames(
     schema = schema_of(probe, store, level)
     for entry in store.manifest["shards"]:
         shard = store.shard(entry["shard"])
-        frame = columns_of(shard, level, ROW_COLUMNS[level])
+        frame = columns_of(shard, level, LEVELS[level].names)
         found = select_rows(shard, level, feature)
         chosen = found.has_vector
         if first_tokens:
@@ -159,7 +154,7 @@ def predict_table(probe: Probe, table: LevelTable, spec: FeatureSpec, *, first_t
         first_tokens: See `predicted_frames`.
     """
     level = table.level
-    frame = pl.DataFrame({name: _series(table.columns[name]) for name in ROW_COLUMNS[level]})
+    frame = pl.DataFrame({name: _series(table.columns[name]) for name in LEVELS[level].names})
     chosen = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
     if first_tokens:
         words = pl.DataFrame({"doc_id": frame["doc_id"], "word_index": _series(table.columns["word_index"])})

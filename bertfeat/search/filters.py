@@ -8,11 +8,9 @@ import polars as pl
 
 from bertfeat.config import Level
 from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, Int32Array, IntArray
 from bertfeat.store.reader import Store
-
-# The column that holds what a row looks like, by level.
-SURFACES = {Level.TOKEN: "token", Level.WORD: "word"}
 
 
 class PositionFilters:
@@ -106,7 +104,7 @@ def surface_codes(store: Store, level: Level) -> tuple[Int32Array, dict[str, int
     Returns:
         int32 (rows of the level,), and the number of each casefolded word.
     """
-    column = SURFACES[level]
+    column = LEVELS[level].surface
     words = store.polars(level, [column])[column]
     distinct = [word for word in words.unique().to_list() if word is not None]
     numbers: dict[str, int] = {}

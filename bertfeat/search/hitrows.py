@@ -10,16 +10,11 @@ import polars as pl
 
 from bertfeat.config import Level
 from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
 from bertfeat.records import IntArray
-from bertfeat.search.filters import SURFACES, filter_columns
+from bertfeat.search.filters import filter_columns
 from bertfeat.search.kwic import Context, context_of
 from bertfeat.store.reader import Store
-
-DEFAULT_COLUMNS = {
-    Level.SENTENCE: ("doc_id", "text"),
-    Level.WORD: ("doc_id", "word_index", "word", "char_start", "char_end"),
-    Level.TOKEN: ("doc_id", "token_index", "token", "char_start", "char_end"),
-}
 
 
 class HitRows:
@@ -92,7 +87,7 @@ class HitRows:
         reach = width // 2 + 1
         wanted = np.unique(np.add.outer(rows, np.arange(-reach, reach + 1)))
         wanted = wanted[(wanted >= 0) & (wanted < self.store.n_rows(self.level))]
-        surface = SURFACES[self.level]
+        surface = LEVELS[self.level].surface
         names = ["doc_id", surface, *(["is_special"] if self.level is Level.TOKEN else [])]
         frame = self.store.rows(self.level, wanted, names)
         doc_ids, words = frame["doc_id"].to_list(), frame[surface].to_list()

@@ -20,10 +20,11 @@ from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.config import Level
 from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.replacement import standing
 from bertfeat.search.filters import PositionFilters
-from bertfeat.search.hitrows import DEFAULT_COLUMNS, HitRows
+from bertfeat.search.hitrows import HitRows
 from bertfeat.search.kwic import Context
 from bertfeat.search.origin import Origin
 from bertfeat.search.queryvectors import EncodedQueries, QueryEncoder
@@ -176,7 +177,7 @@ class Index:
         Example:
             >>> index.search("a text", k=3, where="label = 'x'")  # doctest: +SKIP
         """
-        names = list(dict.fromkeys(DEFAULT_COLUMNS[self.level] if columns is None else columns))
+        names = list(dict.fromkeys(LEVELS[self.level].shown if columns is None else columns))
         self._hits.check_columns([name for name in names if name != ROW])
         if taken := [name for name in names if name in _RANKED]:
             raise UserError(

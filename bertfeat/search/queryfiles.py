@@ -13,12 +13,13 @@ import polars as pl
 
 from bertfeat.config import BadRows, CorpusFormat, ExtractConfig
 from bertfeat.corpus import Corpus, ScannedRow, cut_shards, resolve_inputs
+from bertfeat.corpus.formats import READERS
 from bertfeat.corpus.linestreams import open_stream, read_lines
 from bertfeat.errors import InputError
 from bertfeat.records import DocId, Document, InputFile
 
 _ID_COLUMNS = ("id", "_id", "query_id")
-_TABLES = {CorpusFormat.JSONL, CorpusFormat.CSV, CorpusFormat.TSV, CorpusFormat.PARQUET}
+_TABLES = {reader.format for reader in READERS if reader.has_columns}
 
 
 @dataclass(frozen=True, slots=True)

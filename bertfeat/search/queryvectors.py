@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import CorpusFormat, Level
+from bertfeat.config import Level
+from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
 from bertfeat.records import Document, LevelTable
-from bertfeat.search.filters import SURFACES
 from bertfeat.search.wordqueries import covered_row, parse_marked
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 # The rows of so many texts are in memory at once.
 _ENCODED_AT_ONCE = 1024
-_WORD_FORMATS = {CorpusFormat.CONLL, CorpusFormat.CONLLU}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,9 +39,7 @@ def gives_words(store: Store) -> bool:
     Raises:
         StoreError: The store was copied without its plan, which knows.
     """
-    return bool(store.metadata["is_split_into_words"]) or any(
-        file.format in _WORD_FORMATS for file in store.plan.inputs
-    )
+    return bool(store.metadata["is_split_into_words"]) or any(file.format in WORD_FORMATS for file in store.plan.inputs)
 
 
 class QueryEncoder:
@@ -131,20 +129,20 @@ class QueryEncoder:
         encoder = self._loaded()
         level = self.spec.level
         table = encoder.encode(documents)[level]
-        return _Rows(table, self.spec.vectors_in(table), SURFACES.get(level))
+        return _Rows(table, self.spec.vectors_in(table), LEVELS[level].surface)
 
 
 class _Rows:
     """The rows of encoded texts; special tokens, which stand for no character, are none."""
 
-    def __init__(self, table: LevelTable, vectors: npt.NDArray[Any], surface: str | None) -> None:
+    def __init__(self, table: LevelTable, vectors: npt.NDArray[Any], surface: str) -> None:
         is_text = np.ones(table.n_rows, np.bool_)
         if "is_special" in table.columns:
             is_text = ~np.asarray(table.columns["is_special"], np.bool_)
         self.vectors = vectors[is_text]
         self.valid = is_text[is_text] if table.valid is None else table.valid[is_text]
         self._document = np.asarray(table.columns["doc_id"], np.int64)[is_text]
-        if surface is not None:
+        if surface:
             self.surfaces: list[str] = np.asarray(table.columns[surface], object)[is_text].tolist()
             self.starts, self.ends = (
                 np.ma.getdata(table.columns[name])[is_text] for name in ("char_start", "char_end")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bertfeat.config import Combine, ExtractConfig, Level
 from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
 from bertfeat.store.decoding import decode
 from bertfeat.store.reader import Store
@@ -71,14 +72,14 @@ class FeatureSpec:
         metadata = store.metadata
         where = store.schema(level).level
         is_stored = found.name in {column.name for column in store.features(where)}
-        pools = {Level.TOKEN: None, Level.WORD: metadata["word_pooling"], Level.SENTENCE: metadata["pooling"]}
+        pooling = LEVELS[where].pooling
         return cls(
             level=where,
             feature=found.name,
             layers=found.layers,
             combine=Combine(found.combine),
             dim=found.dim,
-            pooling=pools[where],
+            pooling=metadata[pooling] if pooling else None,
             include_special_tokens=metadata["include_special_tokens"] if where is Level.SENTENCE else None,
             is_added_up=not is_stored and found.combine in (Combine.SUM, Combine.MEAN),
             **{name: metadata[name] for name in _COPIED},
@@ -205,10 +206,10 @@ class FeatureSpec:
             "store_dtype": self.store_dtype,
             "compute_dtype": self.compute_dtype,
         }
-        if self.level is Level.WORD:
-            asked["word_pooling"] = self.pooling
-        if self.level is Level.SENTENCE:
-            asked |= {"pooling": self.pooling, "include_special_tokens": self.include_special_tokens}
+        if setting := LEVELS[self.level].pooling:
+            asked[setting] = self.pooling
+        if self.include_special_tokens is not None:
+            asked["include_special_tokens"] = self.include_special_tokens
         return ExtractConfig(**{**asked, **settings})
 
 

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Level
+from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray
 from bertfeat.store import files, layout
 from bertfeat.store.reader import Store
@@ -40,10 +40,9 @@ def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
     A row of the sentence level stands for a whole text, and has no place in one.
     """
     schema = store.schema(level)
-    if schema.level is Level.SENTENCE:
-        return ("doc_id",)
-    there = {column.name: column.type for column in schema.columns}
-    return ("doc_id", *(name for name in PLACES if there.get(name, "").startswith("int")))
+    # Columns of the corpus may have the name of one that bertfeat writes at another level.
+    written = {column.name for column in LEVELS[schema.level].columns} & {column.name for column in schema.columns}
+    return ("doc_id", *(name for name in PLACES if name in written))
 
 
 def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[pl.DataFrame]:

@@ -51,14 +51,13 @@ class VectorLayout:
     @property
     def polars(self) -> type[pl.DataType]:
         """The polars type of one value."""
-        return pl.Float16 if self.dtype is StoreDtype.FLOAT16 else pl.Float32
+        return cast("type[pl.DataType]", getattr(pl, self.dtype.title()))
 
     def arrow(self, dim: int) -> pa.DataType:
         """Return the Arrow type of a vector of `dim` values."""
         if self.encoding is VectorEncoding.BINARY:
-            return pa.binary(dim * self.numpy.itemsize)
-        element = pa.float16() if self.dtype is StoreDtype.FLOAT16 else pa.float32()
-        return pa.list_(pa.field("element", element, nullable=False), dim)
+            return pa.binary(dim * self.dtype.width)
+        return pa.list_(pa.field("element", getattr(pa, self.dtype)(), nullable=False), dim)
 
 
 def arrow_type(name: str) -> pa.DataType:
@@ -134,6 +133,6 @@ def arrow_schema(schema: LevelSchema, plan: Plan) -> pa.Schema:
 
 def row_group_rows(features: tuple[FeatureColumn, ...], vectors: VectorLayout) -> int:
     """Return the rows of a row group, from widths alone: at most 32 MB of vectors, and 2 MB of each column."""
-    widths = [feature.dim * vectors.numpy.itemsize for feature in features]
+    widths = [feature.dim * vectors.dtype.width for feature in features]
     n_rows = min(_ROW_GROUP_BYTES // max(1, sum(widths)), _CHUNK_BYTES // max([1, *widths]))
     return max(1, min(_MAX_ROW_GROUP_ROWS, n_rows))

@@ -8,19 +8,23 @@ from enum import StrEnum
 
 import numpy as np
 
-from bertfeat.config import Pooling, WordPooling
 from bertfeat.ragged import ragged_arange, run_of, starts_of, word_bounds
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
 from bertfeat.text.tokenizer import Tokenizer, Tokens
 from bertfeat.text.windows import Windows
 
 
-class Reduce(StrEnum):
-    """How the positions of a segment become one vector: the only one is taken, or their mean or maximum."""
+class Takes(StrEnum):
+    """Which positions of a row its vector is made of.
 
-    TAKE = "take"
-    MEAN = "mean"
-    MAX = "max"
+    All that are kept, the first or the last of them, the classification token, or the window as a whole.
+    """
+
+    ALL = "all"
+    FIRST = "first"
+    LAST = "last"
+    CLS = "cls"
+    WINDOW = "window"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,6 @@ class Units:
     """
 
     n_rows: int
-    reduce: Reduce
     row: IntArray
     window_starts: IntArray
     starts: IntArray
@@ -49,26 +52,15 @@ class Units:
         n_positions: IntArray,
         positions: IntArray,
         windows: Windows,
-        *,
-        reduce: Reduce = Reduce.TAKE,
     ) -> Units:
         """Build from the row, the window and the number of positions of each segment, in the order of the windows."""
         window_starts = np.searchsorted(window, np.arange(len(windows) + 1))
-        return cls(n_rows, reduce, row, window_starts, starts_of(n_positions), positions)
+        return cls(n_rows, row, window_starts, starts_of(n_positions), positions)
 
     @property
     def n_segments(self) -> IntArray:
         """Segments of each row: int64 (n_rows,)."""
         return np.bincount(self.row, minlength=self.n_rows)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRows:
-    """The rows of the token level, special tokens included: arrays (n_rows,); -1 where a special token has none."""
-
-    document: IntArray
-    token_id: IntArray
-    source: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +78,6 @@ class WordRows:
     first_token: IntArray
     last_token: IntArray
     n_tokens: IntArray
-
-
-def token_rows(tokens: Tokens, windows: Windows) -> TokenRows:
-    """Return the kept tokens in corpus order.
-
-    Windows stand in the order of their documents, and what a document keeps of its windows follows on without
-    overlap; so the kept positions, read in order, are the rows.
-    """
-    flat = np.flatnonzero(windows.kept)
-    document = documents_at(flat, tokens, windows)
-    return TokenRows(document=document, token_id=windows.input_ids[flat], source=windows.source[flat])
 
 
 def documents_at(flat: IntArray, tokens: Tokens, windows: Windows) -> IntArray:
@@ -162,7 +143,7 @@ def token_units(windows: Windows) -> Units:
     return Units.build(len(flat), np.arange(len(flat)), window, n, flat - windows.starts[window], windows)
 
 
-def word_units(words: WordRows, tokens: Tokens, windows: Windows, pooling: WordPooling) -> Units:
+def word_units(words: WordRows, tokens: Tokens, windows: Windows, takes: Takes) -> Units:
     """Return the units of the word level.
 
     A word is pooled from the window that keeps its first token, if that holds it whole, else from the one that does
@@ -170,21 +151,18 @@ def word_units(words: WordRows, tokens: Tokens, windows: Windows, pooling: WordP
     """
     row, window, first, last = _word_segments(words, tokens, windows)
     n = last - first
-    if pooling in (WordPooling.FIRST, WordPooling.LAST):
+    if takes is not Takes.ALL:
         # Of a word in several segments only the one with its first (last) token counts.
         keep = np.ones(len(row), dtype=np.bool_)
-        if pooling is WordPooling.FIRST:
+        if takes is Takes.FIRST:
             keep[1:] = np.diff(row) != 0
         else:
             keep[:-1] = np.diff(row) != 0
             first = last - 1
         row, window, first, n = row[keep], window[keep], first[keep], np.ones(int(keep.sum()), dtype=np.int64)
-        reduce = Reduce.TAKE
-    else:
-        reduce = Reduce(str(pooling))
     order = np.argsort(window, kind="stable")
     row, window, first, n = row[order], window[order], first[order], n[order]
-    return Units.build(len(words.word), row, window, n, ragged_arange(first, n), windows, reduce=reduce)
+    return Units.build(len(words.word), row, window, n, ragged_arange(first, n), windows)
 
 
 def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -241,16 +219,17 @@ def _split_word(
 
 
 def sentence_units(
-    tokens: Tokens, windows: Windows, tokenizer: Tokenizer, pooling: Pooling, *, include_special_tokens: bool
+    tokens: Tokens, windows: Windows, tokenizer: Tokenizer, takes: Takes, *, include_special_tokens: bool
 ) -> Units:
     """Return the units of the sentence level: each kept token once, over all windows of a document.
 
-    For `cls` it is the classification token of the first window.
+    A classification token, and the window as a whole, are those of a document's first window.
     """
-    if pooling is Pooling.CLS:
-        window = np.flatnonzero(windows.spans.is_start)
-        positions = _cls_positions(windows, window, tokens, tokenizer)
+    if takes is not Takes.ALL:
+        # A window without a token is in no pack, and gives nothing.
+        window = np.flatnonzero(windows.spans.is_start & (windows.lengths > 0))
         n = np.ones(len(window), dtype=np.int64)
+        positions = _cls_positions(windows, window, tokens, tokenizer) if takes is Takes.CLS else np.zeros_like(n)
         return Units.build(tokens.n_documents, windows.spans.document[window], window, n, positions, windows)
     chosen = windows.kept if include_special_tokens else windows.kept & (windows.source >= 0)
     flat = np.flatnonzero(chosen)
@@ -260,8 +239,7 @@ def sentence_units(
     first = np.flatnonzero(is_first)
     n = np.diff(np.append(first, len(flat)))
     positions = flat - windows.starts[window]
-    reduce = Reduce(str(pooling))
-    return Units.build(tokens.n_documents, document[first], window[first], n, positions, windows, reduce=reduce)
+    return Units.build(tokens.n_documents, document[first], window[first], n, positions, windows)
 
 
 def _cls_positions(windows: Windows, window: IntArray, tokens: Tokens, tokenizer: Tokenizer) -> IntArray:

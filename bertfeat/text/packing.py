@@ -53,11 +53,6 @@ def find_repeats(windows: Windows) -> IntArray:
     return first
 
 
-def count_distinct_tokens(windows: Windows) -> int:
-    """Return the tokens that go through the encoder: those of windows that repeat no other."""
-    return int(windows.lengths[find_repeats(windows) == np.arange(len(windows))].sum())
-
-
 _NONE = np.zeros(0, np.int64)
 
 

@@ -44,15 +44,13 @@ def cut_windows(
 ) -> Windows:
     """Cut documents into windows, each alone or, for document context, with its neighbours.
 
+    The special tokens are put around each window's texts, and all windows are laid end to end.
+
     Raises:
         InputError: A document is too long and `limits.on_overlong` is `error`.
     """
     lay = context_spans if context else document_spans
-    return assemble(lay(tokens, tokenizer, limits, documents), tokens, tokenizer)
-
-
-def assemble(spans: Spans, tokens: Tokens, tokenizer: Tokenizer) -> Windows:
-    """Put the special tokens around each window's texts and lay all windows end to end."""
+    spans = lay(tokens, tokenizer, limits, documents)
     is_pair = tokens.is_pair[spans.document]
     n_tokens = np.diff(spans.first, axis=1)[:, 0] + np.diff(spans.second, axis=1)[:, 0]
     starts = starts_of(n_tokens + np.where(is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials))

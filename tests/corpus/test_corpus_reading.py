@@ -231,12 +231,11 @@ def test_schema_names_ids_pairs_and_labels(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="run to its end"):
         corpus.schema()
     plan(corpus)
-    assert (corpus.schema().id_type, corpus.schema().has_pairs, corpus.schema().has_words) == ("string", True, False)
+    assert (corpus.schema().id_type, corpus.schema().has_pairs) == ("string", True)
     path = _jsonl(tmp_path, {"text": ["a"], "l": ["X"]})
     corpus = open_corpus(path, is_split_into_words=True, label_column="l")
     plan(corpus)
     assert (corpus.schema().id_type, corpus.schema().annotations) == ("int64", (Column("label", "string"),))
-    assert corpus.schema().has_words
 
 
 # --- ids

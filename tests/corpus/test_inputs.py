@@ -11,6 +11,7 @@ import xxhash
 
 from bertfeat.config import CorpusFormat
 from bertfeat.corpus import resolve_inputs, spool_stdin
+from bertfeat.corpus.formats import READER_OF_ENDING, READERS
 from bertfeat.errors import InputError
 
 
@@ -110,3 +111,8 @@ def test_a_stream_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="standard input cannot be copied here"):
         spool_stdin(_BrokenPipe(), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_format_has_one_reader_and_endings_of_its_own() -> None:
+    assert [reader.format for reader in READERS] == [name for name in CorpusFormat if name is not CorpusFormat.AUTO]
+    assert len(READER_OF_ENDING) == sum(len(reader.endings) for reader in READERS)

@@ -11,6 +11,7 @@ import pytest
 
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.extraction import deepcheck
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import extract
 from bertfeat.records import LevelTable, ShardResult
@@ -153,14 +154,14 @@ def test_a_store_from_standard_input_needs_its_text(made, tmp_path):
 
 def test_which_documents_are_taken_depends_on_the_plan_alone(made, monkeypatch):
     seen: list[list[int]] = []
-    read = __import__("bertfeat.extraction.deepcheck", fromlist=["_Sample"])._Sample.read
+    sample = deepcheck._sample
 
-    def noting(self: Any, shard: Any) -> Any:
-        rows = list(read(self, shard))
+    def noting(*arguments: Any) -> Any:
+        rows = sample(*arguments)
         seen.append([row.index for row in rows])
-        return iter(rows)
+        return rows
 
-    monkeypatch.setattr("bertfeat.extraction.deepcheck._Sample.read", noting)
+    monkeypatch.setattr(deepcheck, "_sample", noting)
     for _ in range(2):
         recheck(open_store(made.path).path, n_documents=5)
     first, again = seen[: len(seen) // 2], seen[len(seen) // 2 :]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from bertfeat.config import Combine, StoreDtype
+from bertfeat.config import Combine, Pooling, StoreDtype, WordPooling
 from bertfeat.extraction import pooling
-from bertfeat.extraction.pooling import LevelBuffer, combine_layers, reduce_segments
+from bertfeat.extraction.pooling import MODES, LevelBuffer, combine_layers
 from bertfeat.records import FeatureColumn
-from bertfeat.text.alignment import Reduce, token_units
+from bertfeat.text.alignment import Takes, token_units
 from bertfeat.text.packing import make_pack
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.fakes import CLS, FakeStates, letters, letters_backend, run, texts
@@ -23,18 +23,18 @@ STATES = torch.tensor([[1.0, -1.0], [2.0, -2.0], [4.0, -4.0], [8.0, -8.0]])
 
 
 @pytest.mark.parametrize(
-    ("reduce", "positions", "starts", "expected"),
+    ("mode", "positions", "starts", "expected"),
     [
-        (Reduce.TAKE, [3, 0], [0, 1], [[8, -8], [1, -1]]),
-        (Reduce.MAX, [0, 2, 3], [0, 2], [[4, -1], [8, -8]]),
+        ("first", [3, 0], [0, 1], [[8, -8], [1, -1]]),
+        ("max", [0, 2, 3], [0, 2], [[4, -1], [8, -8]]),
         # The sum: it is divided when the last part of the row has come.
-        (Reduce.MEAN, [0, 2, 3], [0, 2], [[5, -5], [8, -8]]),
+        ("mean", [0, 2, 3], [0, 2], [[5, -5], [8, -8]]),
     ],
 )
 def test_segments_become_vectors(
-    reduce: Reduce, positions: list[int], starts: list[int], expected: list[list[float]]
+    mode: str, positions: list[int], starts: list[int], expected: list[list[float]]
 ) -> None:
-    found = reduce_segments(STATES, torch.tensor(positions), torch.tensor(starts), reduce)
+    found = MODES[mode].reduce(STATES, torch.tensor(positions), torch.tensor(starts))
     assert found.tolist() == expected
 
 
@@ -42,9 +42,15 @@ def test_segments_become_vectors(
 def test_a_mean_of_half_precision_states_adds_up_in_float32(dtype: torch.dtype) -> None:
     states = torch.full((1000, 1), 1.0, dtype=dtype)
     states[0] = 2048
-    found = reduce_segments(states, torch.arange(1000), torch.tensor([0]), Reduce.MEAN)
+    found = MODES["mean"].reduce(states, torch.arange(1000), torch.tensor([0]))
     assert found.dtype == torch.float32
     assert found.item() == 2048 + 999
+
+
+def test_every_name_has_a_mode_whose_positions_its_level_knows() -> None:
+    assert set(MODES) == {*WordPooling, *Pooling}
+    assert {MODES[name].takes for name in WordPooling} <= {Takes.ALL, Takes.FIRST, Takes.LAST}
+    assert {MODES[name].takes for name in Pooling} <= {Takes.ALL, Takes.CLS, Takes.WINDOW}
 
 
 def test_layers_combine() -> None:
@@ -124,7 +130,7 @@ def test_a_combination_is_rounded_once() -> None:
 
     text = run(texts("a"), letters(), levels="token").text
     columns = [FeatureColumn("sum_01_02", (1, 2), "sum", 1), FeatureColumn("layer_01", (1,), "none", 1)]
-    buffer = LevelBuffer(token_units(text.windows), columns, StoreDtype.FLOAT16)
+    buffer = LevelBuffer(token_units(text.windows), MODES["first"], columns, StoreDtype.FLOAT16)
     pack = make_pack(text.windows, np.array([0]))
     buffer.add(pack, Half(pack))
     # Each layer rounds to 1, their sum to 2 + 2 ** -10 (to even: 2), and not to the sum of rounded layers by chance.

@@ -21,7 +21,7 @@ FLOORS = [
     ["storage"],
     ["config"],
     ["records"],
-    ["progress", "ragged", "devices", "memory"],
+    ["progress", "ragged", "devices", "memory", "levels"],
     ["corpus", "text", "encoder"],
     ["store"],
     ["replacement"],

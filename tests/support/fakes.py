@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,33 +15,20 @@ from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bertfeat.config import ExtractConfig, Level, Pooling
+from bertfeat.corpus.columns import CorpusSchema
+from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.layers import feature_columns
-from bertfeat.encoder.transfers import Fetches
-from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
-from bertfeat.records import Column, Document, FeatureColumn, LevelSchema, LevelTable, Pack
-from bertfeat.text.packing import pack_windows
+from bertfeat.extraction.flow import Flow
+from bertfeat.extraction.leveltables import ShardText
+from bertfeat.extraction.plan import level_schema
+from bertfeat.progress import Silent
+from bertfeat.records import Column, Document, FeatureColumn, LevelTable, Pack
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
-from bertfeat.text.windows import cut_windows
 
 HIDDEN = 3
 N_LAYERS = 6
 PAD, UNK, CLS, SEP = range(4)
-_COLUMNS = {
-    Level.TOKEN: (
-        "doc_id",
-        "token_index",
-        "token",
-        "token_id",
-        "word_index",
-        "char_start",
-        "char_end",
-        "is_special",
-        "segment",
-    ),
-    Level.WORD: ("doc_id", "word_index", "word", "char_start", "char_end", "n_tokens", "segment"),
-    Level.SENTENCE: ("doc_id", "text", "text_pair", "n_tokens", "n_windows", "truncated"),
-}
 
 
 def letters_backend() -> BackendTokenizer:
@@ -77,6 +65,16 @@ class FakeStates:
         """The number of the window in its shard, its length, and 7."""
         windows = np.stack([self.pack.windows, self.pack.lengths, np.full(len(self.pack.windows), 7)], axis=1)
         return torch.from_numpy(windows.astype(np.float32))
+
+
+class FakeEncoder(Encoder):
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.n_lanes = 1
+        self.n_halvings = 0
+
+    def encode_parts(self, pack: Pack) -> Iterator[tuple[Pack, Any]]:
+        yield pack, FakeStates(pack)
 
 
 @dataclass(frozen=True)
@@ -118,32 +116,18 @@ def run(
     config = ExtractConfig(
         **{"levels": "token,word,sentence", "combine": "none", "store_dtype": "float32", "layers": layers} | settings
     )
+    chosen = tuple(int(layer) for layer in config.layers.split(","))
+    features = dict.fromkeys(Level, feature_columns(chosen, config.combine, hidden_size=HIDDEN, n_layers=N_LAYERS))
+    if config.pooling is Pooling.POOLER:
+        features[Level.SENTENCE] = (FeatureColumn("pooler", (N_LAYERS,), "none", HIDDEN),)
+    own = sorted({name for document in documents for name in document.annotations})
+    corpus = CorpusSchema(annotations=tuple(Column(name, "string") for name in own), has_pairs=True)
+    schemas = {level: level_schema(level, corpus, features[level]) for level in config.levels}
     limits = WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
-    tokens = tokenizer.encode(documents)
-    windows = cut_windows(tokens, tokenizer, limits, documents, context=config.document_context)
-    text = align(documents, tokens, windows, tokenizer, config)
-    schemas = {level: _schema(level, documents, config) for level in config.levels}
-    buffers = make_buffers(text, schemas, config, torch.device("cpu"))
-    packs = list(pack_windows(windows, max_batch_tokens))
-    for pack in packs:
-        for buffer in buffers.values():
-            buffer.add(pack, FakeStates(pack))
-    fetches = Fetches(torch.device("cpu"))
-    tables = {
-        level: level_table(level, text, buffer, schemas[level], tokenizer, fetches) for level, buffer in buffers.items()
-    }
-    return Features(text, tables, packs)
-
-
-def _schema(level: Level, documents: Sequence[Document], config: ExtractConfig) -> LevelSchema:
-    if level is Level.SENTENCE and config.pooling is Pooling.POOLER:
-        features: tuple[FeatureColumn, ...] = (FeatureColumn("pooler", (N_LAYERS,), "none", HIDDEN),)
-    else:
-        chosen = tuple(int(layer) for layer in config.layers.split(","))
-        features = feature_columns(chosen, config.combine, hidden_size=HIDDEN, n_layers=N_LAYERS)
-    own = {name for document in documents for name in document.annotations} if level is Level.WORD else set()
-    names = (*_COLUMNS[level], *sorted(own))
-    return LevelSchema(level, tuple(Column(name, "") for name in names), features)
+    resolved = SimpleNamespace(limits=limits, max_batch_tokens=max_batch_tokens)
+    flow = Flow(config, schemas, resolved, tokenizer, FakeEncoder())  # type: ignore[arg-type]
+    prepared = flow.prepare(documents)
+    return Features(prepared.text, flow.encode(prepared, Silent()).tables, prepared.packs)
 
 
 def texts(*lines: str) -> list[Document]:

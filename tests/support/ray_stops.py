@@ -43,11 +43,11 @@ def prepare(folder: Path, step: str) -> Path:
 
 def main() -> None:
     # Workers import it from here by name.
-    from bertfeat.cli import main as run
+    from bertfeat.cli import main as bertfeat_main
     from tests.support.ray_stops import StoppingTask as Task
 
     run.ShardTask = Task  # type: ignore[misc]
-    run()
+    bertfeat_main()
 
 
 if __name__ == "__main__":

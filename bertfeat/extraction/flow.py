@@ -1,0 +1,81 @@
+"""The flow, from top to bottom.
+
+corpus -> documents -> tokens -> windows -> packs -> encoder -> hidden states -> pooled features -> tables
+
+`extract` runs it on each shard, `embed` on texts in memory, the estimate and the deep check on a sample of the corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bertfeat.config import ExtractConfig, Level
+from bertfeat.encoder.encoder import Encoder, memory_errors
+from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.transfers import Fetches
+from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
+from bertfeat.extraction.plan import Resolved
+from bertfeat.progress import Progress, Stopwatch
+from bertfeat.records import BadRow, Document, LevelSchema, Pack, ShardResult
+from bertfeat.text.packing import pack_windows
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.windows import cut_windows
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """Documents as text, ready for the encoder, and the rows that could not be read."""
+
+    text: ShardText
+    packs: Sequence[Pack]
+    bad_rows: Sequence[BadRow]
+    clock: Stopwatch
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The flow with all that it needs beside documents: the settings, the tokenizer and the encoder."""
+
+    config: ExtractConfig
+    schemas: Mapping[Level, LevelSchema]
+    resolved: Resolved
+    tokenizer: Tokenizer
+    encoder: Encoder
+
+    def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
+        """Read documents, tokenize them, cut windows, find the rows of every level, and pack the windows."""
+        clock, limits = Stopwatch(), self.resolved.limits
+        with clock.time("read"):
+            rows = list(rows)
+        documents = [row for row in rows if isinstance(row, Document)]
+        with clock.time("tokenize"):
+            tokens = self.tokenizer.encode(documents, max_tokens=limits.max_tokens(self.config.levels))
+        with clock.time("align"):
+            windows = cut_windows(tokens, self.tokenizer, limits, documents, context=self.config.document_context)
+            text = align(documents, tokens, windows, self.tokenizer, self.config)
+        with clock.time("pack"):
+            budget = pack_budget(int(windows.lengths.sum()), self.resolved.max_batch_tokens, self.encoder.device)
+            packs = list(pack_windows(windows, budget))
+        return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
+
+    def encode(self, prepared: PreparedText, progress: Progress) -> ShardResult:
+        """Run the encoder and pool every level from the same states; rows are in the order of the documents."""
+        encoder, text, clock = self.encoder, prepared.text, prepared.clock
+        buffers = make_buffers(text, self.schemas, self.config, encoder.device)
+        fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
+        for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
+            with clock.time("pool"), memory_errors(encoder.device):
+                for buffer in buffers.values():
+                    buffer.add(pack, states)
+            del states
+            progress.encoded(pack.n_tokens)
+        tables = {
+            level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
+            for level, buffer in buffers.items()
+        }
+        counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": len(prepared.packs)}
+        counts["n_encoded_tokens"] = sum(pack.n_tokens for pack in prepared.packs)
+        counts["n_repeated_windows"] = sum(len(pack.copies) for pack in prepared.packs)
+        notes = {"n_halvings": encoder.n_halvings - n_halvings}
+        return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)
