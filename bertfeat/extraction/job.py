@@ -15,6 +15,7 @@ from bertfeat.config import CorpusFormat, ExtractConfig, Level, Pooling, Runner
 from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
 from bertfeat.corpus.inputs import STDIN
 from bertfeat.devices import resolve_compute_dtype, resolve_device, share_threads
+from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
 from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.loading import load_encoder
@@ -25,8 +26,8 @@ from bertfeat.records import InputFile, Plan
 from bertfeat.runners import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
 from bertfeat.store.folder import Lease
-from bertfeat.store.layout import MANIFEST, TMP
-from bertfeat.store.planfile import PlanDamaged, read_plan
+from bertfeat.store.layout import TMP
+from bertfeat.store.planfile import PlanDamaged, is_complete, read_plan
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 
@@ -211,14 +212,10 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
     if stored.plan_hash != hash_fields(plan_fields(config, resolved, files) | names):
         return None
     made_by, here = stored.metadata["versions"], versions()
-    if made_by != here and not (output / MANIFEST).exists():
-        differing = {
-            f"versions.{name}": (made_by.get(name), here[name]) for name in here if made_by.get(name) != here[name]
-        }
-        named = "; ".join(f"{name} {old!r} != {new!r}" for name, (old, new) in differing.items())
-        raise PlanMismatch(
-            f"{output}: begun with other versions: {named}; install those, or pass --overwrite", differing
-        )
+    if made_by != here and not is_complete(output):
+        fields = {f"versions.{name}": pair for name, pair in differing(made_by, here).items()}
+        text = f"{output}: begun with other versions: {named(fields)}; install those, or pass --overwrite"
+        raise PlanMismatch(text, fields)
     return stored
 
 
@@ -258,6 +255,6 @@ def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
     """
     expected: dict[str, str] = {**job.plan.metadata["versions"], "weights": job.plan.model.weights_sha256}
     found = {**versions(), "weights": checkpoint.info().weights_sha256}
-    differing = [f"{name} {found[name]}, not {expected[name]}" for name in expected if found[name] != expected[name]]
-    if differing:
-        raise RunError(f"{socket.gethostname()}: has {'; '.join(differing)}; install the same on every machine")
+    if fields := differing(expected, found):
+        host = socket.gethostname()
+        raise RunError(f"{host}: differs from the plan: {named(fields)}; install the same on every machine")

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.config import Combine
+from bertfeat.durable import files
 from bertfeat.records import BoolArray, IntArray
-from bertfeat.store import files
 from bertfeat.store.pages import ColumnChunk, NotPlain, Runs, find_chunks, find_runs
 from bertfeat.store.parts import read_part_metadata
 from bertfeat.store.plain import read_rows, take_rows

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
 from bertfeat.config import Combine, ExtractConfig, Level
+from bertfeat.durable.decoding import decode
+from bertfeat.durable.differences import Fields, named
 from bertfeat.errors import UserError
 from bertfeat.records import ModelInfo
-from bertfeat.store.decoding import decode
 from bertfeat.store.reader import Store
 
 # What a vector means depends on these: two features that differ in one of them cannot stand in for each other.
@@ -215,12 +216,6 @@ _COPIED = (
 )
 
 
-def _refuse(mine: str, theirs: str, found: Mapping[str, tuple[Any, Any]]) -> NoReturn:
-    fields = "; ".join(f"{name}: {_short(a)} and {_short(b)}" for name, (a, b) in found.items())
-    raise UserError(f"{mine} and {theirs} hold different features ({fields}); extract with the settings of {mine}")
-
-
-def _short(value: object) -> str:
-    """Show a digest by its beginning, and anything else as it is."""
-    text = str(list(value)) if isinstance(value, tuple) else str(value)
-    return text[:12] + "…" if len(text) == 64 else text
+def _refuse(mine: str, theirs: str, found: Fields) -> NoReturn:
+    text = f"{mine} and {theirs} hold different features ({named(found)})"
+    raise UserError(f"{text}; extract with the settings of {mine}")

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
+from bertfeat.durable.files import digest_of
 from bertfeat.records import Column, FeatureColumn, LevelSchema, PartInfo
-from bertfeat.store.files import digest_of
 from bertfeat.store.pages import NotPlain, find_chunks, find_runs
 from bertfeat.store.partvectors import KnownRuns, opened_vectors
 from bertfeat.store.plain import read_rows

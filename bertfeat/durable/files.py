@@ -1,4 +1,4 @@
-"""File operations that a crash, a full disk or a symbolic link cannot turn into a wrong store."""
+"""File operations that a crash, a full disk or a symbolic link cannot turn into wrong files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import fcntl
 import functools
 import io
 import os
-import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -18,8 +17,6 @@ import xxhash
 
 from bertfeat.errors import BertfeatError, RunError, StoreError
 from bertfeat.storage import AnyPath
-from bertfeat.store import layout
-from bertfeat.store.steps import step
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -104,37 +101,37 @@ class Sink(io.RawIOBase):
             os.close(self._fd)
 
 
-def tmp_path(root: Path, stem: str) -> Path:
-    """Return a fresh name in the store's folder for unfinished files."""
-    return root / layout.TMP / f"{stem}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-
-
 @contextlib.contextmanager
-def write_errors(root: AnyPath, name: str, sink: Sink | None = None) -> Iterator[None]:
-    """Turn a failed write of the store's file `name` into one clear line.
+def write_errors(path: AnyPath, sink: Sink | None = None) -> Iterator[None]:
+    """Turn a failed write into one clear line.
+
+    Args:
+        path: The file.
+        sink: What the block writes it with; an OSError that names another file is then not the sink's.
 
     Raises:
-        RunError: The system refused a write; the same command resumes the run.
+        RunError: The system refused; the same command resumes the run.
     """
     try:
         yield
     except OSError as error:
-        raise _run_error(root, name, error, sink) from error
+        if sink is not None and sink.error is None and error.filename is not None:
+            raise RunError(f"{error.filename}: {_reason(error)}") from error
+        raise RunError(f"{path}: {_reason(error, sink)}") from error
     except Exception as error:
         if sink is None or sink.error is None:
             raise
-        raise _run_error(root, name, sink.error, sink) from error
+        raise RunError(f"{path}: {_reason(sink.error, sink)}") from error
 
 
-def _run_error(root: AnyPath, name: str, error: OSError, sink: Sink | None) -> RunError:
-    reason = (error.strerror or str(error)).lower()
+def _reason(error: OSError, sink: Sink | None = None) -> str:
     after = "" if sink is None else f" after {sink.n_bytes} bytes"
-    remedy = _REMEDIES.get(error.errno or 0, "see to it and run the same command again")
-    return RunError(f"{root / name}: {reason}{after}; {remedy}")
+    remedy = _REMEDIES.get(error.errno or 0, "fix the cause and run the same command again")
+    return f"{(error.strerror or str(error)).lower()}{after}; {remedy}"
 
 
 def os_errors(kind: type[BertfeatError]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return a decorator for what reads, lists or closes files of a store: an OSError that nobody takes is one line.
+    """Return a decorator for what reads, lists or closes files: an OSError that no other code handles is one line.
 
     Args:
         kind: The error that it becomes.
@@ -146,41 +143,11 @@ def os_errors(kind: type[BertfeatError]) -> Callable[[Callable[_P, _R]], Callabl
             try:
                 return function(*args, **kwargs)
             except OSError as error:
-                where = error.filename or "the store"
-                reason = (error.strerror or str(error)).lower()
-                remedy = _REMEDIES.get(error.errno or 0, "fix the cause and run the same command again")
-                raise kind(f"{where}: {reason}; {remedy}") from error
+                raise kind(f"{error.filename or 'a file'}: {_reason(error)}") from error
 
         return decorated
 
     return decorate
-
-
-def write_atomic(root: Path, name: str, data: bytes, kind: str) -> str:
-    """Write a small file of the store so that it is either whole or not there; return its digest.
-
-    Args:
-        root: The store.
-        name: The file, relative to the store; an existing one is replaced.
-        data: Its content.
-        kind: What the file is, the first half of the names of its steps.
-
-    Raises:
-        RunError: The system refused a write; nothing of it is left.
-    """
-    tmp = tmp_path(root, kind)
-    with write_errors(root, name), removed_on_error(tmp):
-        with contextlib.closing(Sink(tmp)) as sink:
-            sink.write(data)
-            step(f"{kind}.written")
-            sink.sync()
-            digest = sink.digest
-        step(f"{kind}.synced")
-        tmp.replace(root / name)
-        step(f"{kind}.renamed")
-        sync_folder((root / name).parent)
-        step(f"{kind}.durable")
-    return digest
 
 
 @contextlib.contextmanager
@@ -261,9 +228,35 @@ def make_folder(folder: Path) -> bool:
         return False
     except OSError as error:
         raise StoreError(f"{folder}: cannot create the folder: {(error.strerror or str(error)).lower()}") from error
-    with write_errors(folder.parent, folder.name):
+    with write_errors(folder):
         sync_folder(folder.parent)
     return True
+
+
+@os_errors(StoreError)
+def make_parents(path: Path) -> list[Path]:
+    """Create the missing folders above a path durably; return them, innermost first.
+
+    Raises:
+        StoreError: One of them is not a folder, or cannot be made.
+        RunError: The system refused.
+    """
+    made: list[Path] = []
+    try:
+        for folder in reversed([parent for parent in path.absolute().parents if not parent.exists()]):
+            if make_folder(folder):
+                made.insert(0, folder)
+    except BaseException:
+        remove_empty(made)
+        raise
+    return made
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders as far as nothing is in them."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def kind_of(path: Path) -> str:
@@ -276,7 +269,7 @@ def kind_of(path: Path) -> str:
 
 
 def read_small(path: Path, *, follow_links: bool = False) -> bytes:
-    """Read a whole file of the store, never a special file.
+    """Read a whole file, never a special file.
 
     Args:
         path: The file.
