@@ -63,7 +63,7 @@ def check_version(where: object, content: Mapping[str, Any], newest: int) -> Non
         ValueError: It has no format version.
     """
     version = content.get("format_version")
-    if not isinstance(version, int):
+    if type(version) is not int:
         raise ValueError("it has no format_version")
     if version > newest:
         raise StoreError(f"{where}: format_version {version}, this bertfeat reads up to {newest}; upgrade bertfeat")

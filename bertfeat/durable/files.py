@@ -40,7 +40,7 @@ class Sink(io.RawIOBase):
     """A new file that is hashed as it is written, so that its digest costs no second read.
 
     Args:
-        file: The path, where nothing may be, or the descriptor of a file that is open; it is closed with the sink.
+        file: The path of a file that must not exist, or the descriptor of an open file; it is closed with the sink.
 
     Raises:
         OSError: From the write that failed; `n_bytes` says how much was written before.
@@ -60,7 +60,7 @@ class Sink(io.RawIOBase):
         return self._hash.hexdigest()
 
     def writable(self) -> bool:
-        """Say that the file can be written."""
+        """Return that the file can be written."""
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -83,7 +83,7 @@ class Sink(io.RawIOBase):
         """Wait until the bytes are on the disk.
 
         Raises:
-            OSError: They are not, or an earlier write failed: a caller that went on must not make the file visible.
+            OSError: The system refused, or an earlier write failed: then the file must not become visible.
         """
         if self.error is not None:
             raise self.error
@@ -96,7 +96,7 @@ class Sink(io.RawIOBase):
     def close(self) -> None:
         """Close the file."""
         if not self.closed:
-            # First of all, so that no second close can hit a number that is another file's by then.
+            # First, so that a second close cannot hit a number that is another file's by then.
             super().close()
             os.close(self._fd)
 
@@ -162,7 +162,7 @@ def removed_on_error(path: Path) -> Iterator[None]:
 
 
 def link_exclusive(source: Path, target: Path) -> bool:
-    """Give a finished file its final name unless something stands there; return whether it now has it.
+    """Give a finished file its final name unless something has that name; return whether it now has it.
 
     On a file system without hard links the file is renamed: the store's lock keeps other writers out.
     """
@@ -185,7 +185,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until a file that somebody else has written is on the disk; a symbolic link is not followed."""
+    """Wait until a file that other code has written is on the disk; a symbolic link is not followed."""
     _sync(path, os.O_NOFOLLOW)
 
 
@@ -217,14 +217,14 @@ def make_folder(folder: Path) -> bool:
     """Create a folder durably; return whether it was missing.
 
     Raises:
-        StoreError: Something that is no folder, a symbolic link included, stands there.
+        StoreError: Something that is not a folder stands there, such as a symbolic link.
         RunError: The system refused.
     """
     try:
         folder.mkdir()
     except FileExistsError:
         if folder.is_symlink() or not folder.is_dir():
-            raise StoreError(f"{folder}: not a folder ({kind_of(folder)}); remove it or use another --output") from None
+            raise StoreError(f"{folder}: not a folder ({kind_of(folder)}); choose another --output") from None
         return False
     except OSError as error:
         raise StoreError(f"{folder}: cannot create the folder: {(error.strerror or str(error)).lower()}") from error
@@ -276,11 +276,11 @@ def read_small(path: Path, *, follow_links: bool = False) -> bytes:
         follow_links: Read through a symbolic link, as stores in a download cache have them; a writer must not.
 
     Raises:
-        FileNotFoundError: There is none.
-        OSError: It is no regular file, or cannot be read.
+        FileNotFoundError: There is no such file.
+        OSError: The file is not a regular one, or cannot be read.
     """
     with _opened(path, follow_links=follow_links) as file:
-        # A read that would block gives None, and no error.
+        # A read that would block returns None, without an error.
         data: bytes | None = file.readall()
     if data is None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
@@ -291,7 +291,7 @@ def digest_of(path: Path, *, follow_links: bool = False) -> str:
     """Return the xxh3-128 of a file, hex.
 
     Raises:
-        OSError: It is no regular file, or cannot be read.
+        OSError: The file is not a regular one, or cannot be read.
     """
     hasher = xxhash.xxh3_128()
     with _opened(path, follow_links=follow_links) as file:

@@ -45,19 +45,16 @@ def publish_file(
     """
     kind = kind or final.name
     new = aside or unfinished(final)
-    with removed_on_error(new):
-        with write_errors(final):
-            new.unlink(missing_ok=True)
-            sink = Sink(new)
-        with contextlib.closing(sink), write_errors(final, sink):
+    with removed_on_error(new), write_errors(final):
+        new.unlink(missing_ok=True)
+        with contextlib.closing(Sink(new)) as sink, write_errors(final, sink):
             yield sink
             step(f"{kind}.written")
             sink.sync()
         step(f"{kind}.synced")
-        with write_errors(final):
-            place(new, final)
-            step(f"{kind}.renamed")
-            sync_folder(final.parent)
+        place(new, final)
+        step(f"{kind}.renamed")
+        sync_folder(final.parent)
         step(f"{kind}.durable")
 
 

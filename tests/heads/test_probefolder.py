@@ -291,7 +291,7 @@ FORGERIES = {
     "field": (lambda d: d.update(more=1), "does not have the fields of a probe"),
     "missing field": (lambda d: d.pop("extra"), "does not have the fields of a probe"),
     "field type": (lambda d: d.update(extra=[]), "does not have the fields of a probe"),
-    "version type": (lambda d: d.update(format_version=True), "does not have the fields of a probe"),
+    "version type": (lambda d: d.update(format_version=True), "it has no format_version"),
     "version": (lambda d: d.update(format_version=0), "not the file that was saved"),
 }
 

@@ -13,13 +13,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertfeat.errors import RunError, UserError
-from bertfeat.probes.predictions import write_frames
 from bertfeat.reports.placing import spread
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_confusion, plot_layer_scores, plot_points
 from bertfeat.reports.reportfiles import write_report
@@ -110,25 +108,6 @@ def test_a_row_of_another_length_is_a_mistake(table: Any) -> None:
     with pytest.raises(ValueError, match="a row of 1 cells in a table of 2 columns"):
         table(["a", "b"], [[1, 2], [1]])
     assert not Path("never.csv").exists()
-
-
-@pytest.mark.parametrize("kind", ["report", "predictions"])
-def test_a_file_is_synced_and_then_the_folder_that_holds_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    path = tmp_path / "f.parquet"
-    synced: list[tuple[bool, bool]] = []
-
-    def fsync(fd: int) -> None:
-        synced.append((os.path.samestat(os.fstat(fd), tmp_path.stat()), path.exists()))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    if kind == "report":
-        write_report(path, b"new")
-    else:
-        frame = pl.DataFrame({"prediction": ["a", None]})
-        write_frames(iter([frame]), dict(frame.schema), path)
-    assert synced == [(False, False), (True, True)], "a rename that is not synced is lost with the power"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

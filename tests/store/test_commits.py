@@ -28,7 +28,7 @@ def test_worker_processes_commit_beside_each_other(tmp_path):
     script = (
         "import sys; sys.path[:0] = sys.argv[3:]\n"
         "from pathlib import Path; from tests.support.store_fakes import make_result\n"
-        "from tests.store.test_store_kill import PLAN, RESULT; from bertfeat.store import commit_shard\n"
+        "from tests.store.test_commits import PLAN, RESULT; from bertfeat.store import commit_shard\n"
         "shard = PLAN.shards[int(sys.argv[2])]\n"
         "commit_shard(Path(sys.argv[1]), PLAN, shard, make_result(PLAN, shard, **RESULT))\n"
     )
