@@ -11,11 +11,12 @@ from typing import Any, Self
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.metrics import Metric, parse_metric
 from bertfeat.ann.transforms import TransformKind, TransformSpec
+from bertfeat.durable.decoding import check_version, decode
 from bertfeat.errors import UserError
-from bertfeat.store.decoding import decode
 
 FORMAT_VERSION = 1
 
+DESCRIPTION = "index.json"
 INDEX = "index.faiss"
 ROWS = "rows.parquet"
 TRANSFORM = "transform.safetensors"
@@ -97,11 +98,7 @@ class IndexDescription:
             UserError: It is of a newer format.
             ValueError: It has no format version, a field is missing, unknown, or has a value that it cannot have.
         """
-        version = content.get("format_version")
-        if type(version) is not int:
-            raise ValueError("it has no format_version")
-        if version > FORMAT_VERSION:
-            raise UserError(f"format_version {version}, this bertfeat reads up to {FORMAT_VERSION}; upgrade bertfeat")
+        check_version(DESCRIPTION, content, FORMAT_VERSION)
         values = {name: value for name, value in content.items() if name != "format_version"}
         if odd := sorted(_FIELDS.keys() ^ values.keys()):
             raise ValueError(f"missing or unknown fields: {', '.join(odd)}")

@@ -8,7 +8,6 @@ a quarter: all these files together are five times as long as the last one, howe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,14 @@ import faiss
 import numpy as np
 
 from bertfeat.ann.budget import MemoryPlan
-from bertfeat.ann.indexfiles import Step, read_index, write, write_index
+from bertfeat.ann.indexfiles import publish, read_index, write_index
 from bertfeat.ann.indextraining import prepared_chunks
 from bertfeat.ann.structure import core, leaves, set_count
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorparts import VectorParts
+from bertfeat.durable.files import Sink
 from bertfeat.errors import RunError
 from bertfeat.records import Int32Array
-from bertfeat.store.files import Sink
 
 TRAINED = "trained.faiss"
 CHECKPOINT = "checkpoint.faiss"
@@ -37,17 +36,13 @@ class Filling:
         source: The vectors.
         transform: What is done to them first.
         folder: Holds the trained index, and files of the build.
-        step: Told each step passed.
     """
 
-    def __init__(
-        self, plan: MemoryPlan, source: VectorParts, transform: Transform | None, folder: Path, step: Step
-    ) -> None:
+    def __init__(self, plan: MemoryPlan, source: VectorParts, transform: Transform | None, folder: Path) -> None:
         self._plan = plan
         self._source = source
         self._transform = transform
         self._folder = folder
-        self._step = step
 
     def filled(self) -> Any:
         """Return the index with all vectors; what an earlier run left is not done again."""
@@ -84,7 +79,8 @@ class Filling:
             at += len(chunk)
             if at == pieces[number].stop:
                 for i, part in enumerate(parts):
-                    write(self._piece_path(number, i), partial(_write_part, part), self._step)
+                    with publish(self._piece_path(number, i)) as sink:
+                        _write_part(part, sink)
                 index.reset()
                 number += 1
 
@@ -120,7 +116,7 @@ class Filling:
                 faiss.copy_array_to_vector(levels[:n_done], core(index).hnsw.levels)
             index.add(chunk)
             if n_done < n_vectors and n_done - n_kept >= max(self._plan.n_piece_rows, n_kept // 4):
-                write_index(checkpoint, index, self._step)
+                write_index(checkpoint, index)
                 n_kept = n_done
         return index
 

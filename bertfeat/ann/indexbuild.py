@@ -19,14 +19,15 @@ from bertfeat.ann.autoindex import candidates
 from bertfeat.ann.budget import MemoryPlan, Shape
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.filling import TRAINED, Filling
-from bertfeat.ann.indexfiles import Step, no_step
 from bertfeat.ann.indextraining import threads, trained
 from bertfeat.ann.transforms import Transform, TransformKind, fit_transform
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorParts
+from bertfeat.durable import files
+from bertfeat.durable.differences import differing, named
+from bertfeat.durable.steps import step
 from bertfeat.errors import RunError, UserError
-from bertfeat.store import files
 
 INDEX = "index.faiss"
 TRANSFORM = "transform.safetensors"
@@ -78,9 +79,7 @@ def plan_build(n_vectors: int, dim: int, settings: BuildSettings) -> list[Memory
     return candidates(Shape(n_vectors, dim), settings)
 
 
-def build(
-    source: VectorParts, workdir: Path, settings: BuildSettings, *, source_id: str = "", step: Step = no_step
-) -> BuildResult:
+def build(source: VectorParts, workdir: Path, settings: BuildSettings, *, source_id: str = "") -> BuildResult:
     """Build an index of all vectors of a source, or go on with it.
 
     Args:
@@ -88,20 +87,19 @@ def build(
         workdir: A folder for the build alone, made if missing; the finished index lies there too.
         settings: What is asked for.
         source_id: Tells one source from another: a build that was broken off goes on with the same one only.
-        step: Told the name of each step passed.
 
     Raises:
         UserError: As `plan_build`; or the folder holds a build of something else; or a vector holds NaN or infinity.
         RunError: The system refused a write; the same call goes on.
     """
     plans = plan_build(source.n_vectors, source.dim, settings)
-    _open(workdir, plans, settings, source_id, step)
-    builder = _Builder(source, workdir, settings, step)
+    _open(workdir, plans, settings, source_id)
+    builder = _Builder(source, workdir, settings)
     with threads(settings.threads):
         return builder.result() or builder.build(plans)
 
 
-def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, source_id: str, step: Step) -> None:
+def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, source_id: str) -> None:
     """Make the folder and say what is built in it, or check that it is the same."""
     shape = plans[0].shape
     asked = {name: value for name, value in settings.to_json().items() if name != "n_threads"}
@@ -109,22 +107,18 @@ def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, sourc
     workdir.mkdir(parents=True, exist_ok=True)
     there = indexfiles.read_json(workdir / PLAN)
     if there is None:
-        indexfiles.write_json(workdir / PLAN, plan, step)
+        indexfiles.write_json(workdir / PLAN, plan)
         return
-    for name in sorted(plan.keys() | there.keys()):
-        if plan.get(name) != there.get(name):
-            raise UserError(
-                f"{workdir}: holds an unfinished index with {name} {there.get(name)}, not {plan.get(name)}; "
-                "go on with the same settings, or remove the folder"
-            )
+    if fields := differing(there, plan):
+        text = f"{workdir}: holds an unfinished index with other settings ({named(fields)})"
+        raise UserError(f"{text}; use the same settings, or remove the folder")
 
 
 class _Builder:
-    def __init__(self, source: VectorParts, workdir: Path, settings: BuildSettings, step: Step) -> None:
+    def __init__(self, source: VectorParts, workdir: Path, settings: BuildSettings) -> None:
         self._source = source
         self._workdir = workdir
         self._settings = settings
-        self._step = step
 
     def build(self, plans: list[MemoryPlan]) -> BuildResult:
         """Build one index after the other until one reaches the recall."""
@@ -158,7 +152,7 @@ class _Builder:
             return Transform.from_arrays(arrays)
         transform = fit_transform(self._source, spec)
         if transform is not None:
-            indexfiles.write_arrays(path, transform.to_arrays(), self._step)
+            indexfiles.write_arrays(path, transform.to_arrays())
         return transform
 
     def _held(self, plan: MemoryPlan, transform: Transform | None) -> HeldOut | None:
@@ -177,7 +171,7 @@ class _Builder:
             seed=settings.seed,
             max_bytes=plan.exact_bytes,
         )
-        indexfiles.write_arrays(path, held.to_arrays(), self._step)
+        indexfiles.write_arrays(path, held.to_arrays())
         return held
 
     def _candidate(
@@ -196,16 +190,16 @@ class _Builder:
         if (there := indexfiles.read_json(folder / TUNING)) is not None:
             return dict(there)
         values = self._timed(f"tuning {name}", lambda: self._measure(folder, plan, transform, held))
-        indexfiles.write_json(folder / TUNING, values, self._step)
+        indexfiles.write_json(folder / TUNING, values)
         return values
 
     def _train(self, folder: Path, plan: MemoryPlan, transform: Transform | None) -> None:
         if not (folder / TRAINED).exists():
-            indexfiles.write_index(folder / TRAINED, trained(plan, self._source, transform), self._step)
+            indexfiles.write_index(folder / TRAINED, trained(plan, self._source, transform))
 
     def _fill(self, folder: Path, plan: MemoryPlan, transform: Transform | None) -> None:
-        index = Filling(plan, self._source, transform, folder, self._step).filled()
-        indexfiles.write_index(folder / INDEX, index, self._step)
+        index = Filling(plan, self._source, transform, folder).filled()
+        indexfiles.write_index(folder / INDEX, index)
 
     def _measure(
         self, folder: Path, plan: MemoryPlan, transform: Transform | None, held: HeldOut | None
@@ -229,12 +223,12 @@ class _Builder:
             "seconds": seconds,
         }
         target = self._workdir / INDEX
-        with files.write_errors(self._workdir, INDEX):
+        with files.write_errors(target):
             target.unlink(missing_ok=True)
             files.link_exclusive(self._workdir / f"candidate-{best}" / INDEX, target)
             files.sync_folder(self._workdir)
-        self._step(f"{INDEX} linked")
-        indexfiles.write_json(self._workdir / RESULT, values, self._step)
+        step(f"{INDEX}.linked")
+        indexfiles.write_json(self._workdir / RESULT, values)
         result = self.result()
         if result is None:
             raise RunError(f"{target}: the finished index is gone; build it again")
@@ -248,7 +242,7 @@ class _Builder:
         # A stage that is only read again took its time in the run before.
         if name not in seconds:
             seconds[name] = round(time.perf_counter() - started, 3)
-            indexfiles.write_json(self._workdir / SECONDS, seconds, self._step)
+            indexfiles.write_json(self._workdir / SECONDS, seconds)
         return value
 
 

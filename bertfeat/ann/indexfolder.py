@@ -11,25 +11,22 @@ where you do not trust its author: faiss checks little of what it reads.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import stat
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
-from bertfeat.ann.description import FILES, TRANSFORM, FileDigest, IndexDescription
+from bertfeat.ann.description import DESCRIPTION, FILES, TRANSFORM, FileDigest, IndexDescription
+from bertfeat.ann.indexfiles import write_arrays
 from bertfeat.ann.transforms import Transform
+from bertfeat.durable import files
+from bertfeat.durable.placecheck import check_folder
+from bertfeat.durable.publication import publish_bytes, replace_folder
 from bertfeat.errors import UserError
-from bertfeat.replacement import replace_folder
-from bertfeat.store import codec, files
-
-DESCRIPTION = "index.json"
+from bertfeat.store import codec
 
 _MAX_DESCRIPTION_BYTES = 16 << 20
-_TMP = f".{DESCRIPTION}.tmp"
 
 
 def building_folder(final: Path) -> Path:
@@ -39,29 +36,12 @@ def building_folder(final: Path) -> Path:
 
 
 def check_place(final: Path, *, overwrite: bool = False) -> None:
-    """Refuse a place that an index must not be written to; an empty folder is as good as nothing.
-
-    Args:
-        final: The place.
-        overwrite: An index may stand there, whole or damaged, and will be replaced.
+    """Refuse a place that an index must not be written to; see `check_folder`.
 
     Raises:
         UserError: Something else stands there, or an index and `overwrite` was not given.
     """
-    if not os.path.lexists(final):
-        return
-    if final.is_symlink() or not final.is_dir():
-        raise UserError(f"{final}: not a folder ({files.kind_of(final)}); choose another place for the index")
-    odd = sorted(entry.name for entry in final.iterdir() if not _belongs(entry))
-    if odd:
-        shown = ", ".join(odd[:5]) + (", ..." if len(odd) > 5 else "")
-        raise UserError(f"{final}: no index, or not one alone (holds {shown}); choose another place for the index")
-    if any(final.iterdir()) and not overwrite:
-        raise UserError(f"{final}: there is an index already; use --overwrite to replace it")
-
-
-def _belongs(entry: Path) -> bool:
-    return entry.name in (*FILES, DESCRIPTION, _TMP) and stat.S_ISREG(entry.lstat().st_mode)
+    check_folder(final, "an index", (DESCRIPTION, *FILES), overwrite=overwrite)
 
 
 def write_transform(folder: Path, transform: Transform) -> None:
@@ -70,8 +50,7 @@ def write_transform(folder: Path, transform: Transform) -> None:
     Raises:
         RunError: The system refused.
     """
-    with files.write_errors(folder, TRANSFORM):
-        (folder / TRANSFORM).write_bytes(save(transform.to_arrays()))
+    write_arrays(folder / TRANSFORM, transform.to_arrays())
 
 
 def read_transform(folder: Path, description: IndexDescription) -> Transform | None:
@@ -103,16 +82,7 @@ def write_description(folder: Path, description: IndexDescription) -> None:
     Raises:
         RunError: The system refused.
     """
-    data = codec.seal(description.to_json())
-    tmp = folder / _TMP
-    with files.write_errors(folder, DESCRIPTION):
-        tmp.unlink(missing_ok=True)
-        with files.removed_on_error(tmp):
-            with contextlib.closing(files.Sink(tmp)) as sink:
-                sink.write(data)
-                sink.sync()
-            tmp.replace(folder / DESCRIPTION)
-        files.sync_folder(folder)
+    publish_bytes(folder / DESCRIPTION, codec.seal(description.to_json()))
 
 
 def read_description(folder: Path) -> IndexDescription:
@@ -128,7 +98,7 @@ def read_description(folder: Path) -> IndexDescription:
         what = f"not an index: it has no {DESCRIPTION}" if folder.exists() else "no such folder"
         raise UserError(f"{folder}: {what}; give the folder that bertfeat index build wrote") from None
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError(f"{folder}: {error}") from error
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 
@@ -197,15 +167,12 @@ def publish(building: Path, final: Path, description: IndexDescription, *, overw
         ValueError: The folder lacks files, or holds others.
     """
     check_place(final, overwrite=overwrite)
-    names = {entry.name for entry in building.iterdir()} - {DESCRIPTION, _TMP}
-    with files.write_errors(building.parent, building.name):
-        for name in names:
-            files.sync_file(building / name)
-        digests = {name: digest_file(building / name) for name in sorted(names)}
+    with files.write_errors(building):
+        names = sorted({entry.name for entry in building.iterdir()} - {DESCRIPTION})
+        digests = {name: digest_file(building / name) for name in names}
     written = IndexDescription.from_json(dataclasses.replace(description, files=digests).to_json())
     write_description(building, written)
-    with files.write_errors(final.parent, final.name):
-        replace_folder(building, final)
+    replace_folder(building, final)
     return written
 
 

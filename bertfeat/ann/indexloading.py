@@ -7,8 +7,8 @@ from typing import Any
 
 import faiss
 
-from bertfeat.ann.description import INDEX, IndexDescription
-from bertfeat.ann.indexfolder import DESCRIPTION, check_files, read_description, read_transform
+from bertfeat.ann.description import DESCRIPTION, INDEX, IndexDescription
+from bertfeat.ann.indexfolder import check_files, read_description, read_transform
 from bertfeat.ann.metrics import Metric
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.errors import UserError

@@ -42,11 +42,11 @@ def sweep(
     **settings: Any,
 ) -> None:
     """Fit and score a head on each layer of STORE and each combination of layers."""
-    from bertfeat.probes.sweepresult import check_folder
+    from bertfeat.probes.sweepresult import check_sweep_folder
     from bertfeat.probes.sweeps import sweep_probes
 
     chosen = head_params(params, class_weight=class_weight, metric=metric)
-    check_folder(output, overwrite=overwrite)
+    check_sweep_folder(output, overwrite=overwrite)
     label = settings.pop("label")
     with progress_line(quiet=quiet or as_json) as line:
         found = sweep_probes(store, label, features=features, **settings, progress=stage_of(line), **chosen)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.cli.progress import counted, human_time
 from bertfeat.cli.search_output import split_names
+from bertfeat.durable.files import Sink
+from bertfeat.durable.placecheck import check_file, check_folder_above
+from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.search.queryfiles import Query, QueryFile
 from bertfeat.storage import local_path
-from bertfeat.store.files import Sink, sync_folder, write_errors
 
 if TYPE_CHECKING:
     from bertfeat.search.index import Index
@@ -40,7 +40,8 @@ def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
     """
     started = time.monotonic()
     out = local_path(settings["out"], "a file of hits")
-    check_output(out, overwrite=settings["overwrite"])
+    check_file(out, overwrite=settings["overwrite"], endings=_ENDINGS, instead="another --out")
+    check_folder_above(out)
     file = QueryFile(
         queries,
         text_column=settings["text_column"],
@@ -48,10 +49,10 @@ def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
         batch_size=_QUERIES_AT_ONCE,
     )
     n_hits = 0
-    with HitWriter(out) as writer:
+    with publish_file(out) as sink, hit_writer(out, sink) as write:
         for batch in file.batches():
             frame = _search(index, batch, settings)
-            writer.write(frame)
+            write(frame)
             n_hits += len(frame)
     if not settings["quiet"]:
         seconds = time.monotonic() - started
@@ -75,86 +76,34 @@ def _search(index: Index, batch: list[Query], settings: dict[str, Any]) -> pl.Da
     return frame.select(ids.gather(frame["query"]).alias("query_id"), pl.exclude("query"))
 
 
-def check_output(path: Path, *, overwrite: bool) -> None:
-    """Refuse a place where no file can or may be written.
+@contextmanager
+def hit_writer(path: Path, sink: Sink) -> Iterator[Callable[[pl.DataFrame], object]]:
+    """Give a function that writes frames with equal columns to the sink of a Parquet or CSV file.
 
     Raises:
-        UserError: The name has another ending, something stands there, or the folder does not exist.
+        UserError: CSV cannot hold a column.
+        OSError: The system refused.
     """
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder; name a file for the hits")
-    if path.suffix.lower() not in _ENDINGS:
-        raise UserError(f"{path}: hits are written as Parquet or CSV; name a file that ends in .parquet or .csv")
-    if os.path.lexists(path) and not overwrite:
-        raise UserError(f"{path}: is there already; name another file, or pass --overwrite")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"{path}: no folder {path.absolute().parent}; make it first")
+    if path.suffix.lower() == _CSV:
+        yield lambda frame: sink.write(_csv_lines(path, frame, with_header=not sink.n_bytes))
+        return
+    with ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+
+        def write(frame: pl.DataFrame) -> None:
+            nonlocal writer
+            table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(sink, table.schema, compression="zstd"))
+            writer.write_table(table)
+
+        yield write
 
 
-class HitWriter:
-    """Writer of frames with equal columns to one Parquet or CSV file, which gets its name once it is on the disk."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        self._sink: Sink | None = None
-        self._writer: pq.ParquetWriter | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def write(self, frame: pl.DataFrame) -> None:
-        """Write the rows of a frame.
-
-        Raises:
-            UserError: CSV cannot hold a column.
-            RunError: The system refused.
-        """
-        if self._sink is None:
-            with self._errors():
-                self._sink = Sink(self._tmp)
-        if self._path.suffix.lower() == _CSV:
-            lines = self._csv_lines(frame, with_header=not self._sink.n_bytes)
-            with self._errors():
-                self._sink.write(lines)
-            return
-        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-        with self._errors():
-            if self._writer is None:
-                self._writer = pq.ParquetWriter(self._sink, table.schema, compression="zstd")
-            self._writer.write_table(table)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None and self._sink is not None:
-                with self._errors():
-                    if self._writer is not None:
-                        self._writer.close()
-                    self._sink.sync()
-                    self._tmp.replace(self._path)
-                    sync_folder(self._path.parent)
-        finally:
-            self._give_up()
-
-    def _csv_lines(self, frame: pl.DataFrame, *, with_header: bool) -> bytes:
-        try:
-            return frame.write_csv(include_header=with_header).encode()
-        except pl.exceptions.ComputeError:
-            kinds = {name: kind for name, kind in frame.schema.items() if kind.is_nested() or kind in _NOT_IN_CSV}
-            shown = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
-            raise UserError(f"{self._path}: CSV cannot hold {shown}; name a file that ends in .parquet") from None
-
-    def _errors(self) -> AbstractContextManager[None]:
-        return write_errors(self._path.parent, self._path.name, self._sink)
-
-    def _give_up(self) -> None:
-        """Close the file, and remove it where it has not got its name."""
-        if self._writer is not None:
-            # It would write the end of the file, which nobody wants any more, when it is collected.
-            with suppress(OSError, pa.ArrowException):
-                self._writer.close()
-        if self._sink is not None:
-            self._sink.close()
-            self._tmp.unlink(missing_ok=True)
+def _csv_lines(path: Path, frame: pl.DataFrame, *, with_header: bool) -> bytes:
+    try:
+        return frame.write_csv(include_header=with_header).encode()
+    except pl.exceptions.ComputeError:
+        kinds = {name: kind for name, kind in frame.schema.items() if kind.is_nested() or kind in _NOT_IN_CSV}
+        shown = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+        raise UserError(f"{path}: CSV cannot hold {shown}; name a file that ends in .parquet") from None

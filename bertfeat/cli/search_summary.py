@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.cli.progress import counted, human_bytes, human_time
-from bertfeat.replacement import standing
+from bertfeat.durable.publication import standing
 from bertfeat.search.origin import Origin
 from bertfeat.storage import local_path
 

@@ -9,7 +9,7 @@ from bertfeat.config import Level
 from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema, Receipt
-from bertfeat.store.layout import MANIFEST
+from bertfeat.store.planfile import is_complete
 from bertfeat.store.reader import Store
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def store_summary(store: Store) -> dict[str, Any]:
     n_tokens = totals["counts"].get("n_encoded_tokens", 0)
     return {
         "store": str(store.path),
-        "complete": is_complete(store),
+        "complete": is_complete(store.path),
         "levels": {str(level): _level(store, level) for level in store.levels},
         "n_documents": totals["counts"].get("n_documents", 0),
         "n_tokens": totals["counts"].get("n_tokens", 0),
@@ -34,18 +34,13 @@ def store_summary(store: Store) -> dict[str, Any]:
         "n_windows": totals["counts"].get("n_windows", 0),
         "n_bad_rows": totals["n_bad_rows"],
         "n_shards": totals["n_shards"],
-        "n_shards_planned": totals["n_shards"] if is_complete(store) else len(store.plan.shards),
+        "n_shards_planned": totals["n_shards"] if is_complete(store.path) else len(store.plan.shards),
         "n_bytes": sum(totals["n_bytes"].values()),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "n_halvings": sum(receipt.notes.get("n_halvings", 0) for receipt in _receipts(store)),
         "tokens_per_s": round(n_tokens / seconds["encode"], 1) if seconds.get("encode") else None,
         "metadata": store.metadata,
     }
-
-
-def is_complete(store: Store) -> bool:
-    """Tell whether the run that made a store has finished."""
-    return (store.path / MANIFEST).exists()
 
 
 def run_seconds(store: Store) -> dict[str, float]:

@@ -10,12 +10,12 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertfeat.errors import CheckpointError
+from bertfeat.durable.publication import publish_bytes
+from bertfeat.errors import CheckpointError, RunError
 
 _MAX_ENTRIES = 256
 # A file changed again within the clock's grain would keep its times: what is younger is not remembered.
@@ -103,14 +103,7 @@ def _read_memory() -> dict[str, str]:
 def _remember(key: str, digest: str) -> None:
     memory = {**_read_memory(), key: digest}
     # A cache that cannot be written (read-only home, full disk) only costs time.
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError, RuntimeError, RunError):
         path = _memory_path()
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="digests-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(dict(list(memory.items())[-_MAX_ENTRIES:]), file)
-            Path(temporary).replace(path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        publish_bytes(path, json.dumps(dict(list(memory.items())[-_MAX_ENTRIES:])).encode())

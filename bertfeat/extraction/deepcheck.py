@@ -13,6 +13,7 @@ import numpy.typing as npt
 from bertfeat.config import ExtractConfig, Level
 from bertfeat.corpus import Corpus
 from bertfeat.corpus.inputs import STDIN
+from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
@@ -89,12 +90,9 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     resolved = resolve(config, checkpoint.info(), load_tokenizer(checkpoint, files, config))
     now = plan_fields(config, resolved, files)
     if hash_fields(now) != plan.plan_hash:
-        names = [name for name in sorted({*plan.fields, *now}) if plan.fields.get(name) != now.get(name)]
-        differing = {name: (plan.fields.get(name), now.get(name)) for name in names}
-        named = "; ".join(f"{name} {old!r} != {new!r}" for name, (old, new) in differing.items())
-        raise PlanMismatch(
-            f"{store.path}: cannot be encoded again, for it was made from something else: {named}", differing
-        )
+        fields = differing(plan.fields, now)
+        text = f"{store.path}: cannot be encoded again, for it was made from something else: {named(fields)}"
+        raise PlanMismatch(text, fields)
     return ShardTask(Job(store.path, plan, config, files, resolved, 1))
 
 

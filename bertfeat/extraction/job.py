@@ -17,6 +17,7 @@ from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.corpus.inputs import STDIN
 from bertfeat.devices import resolve_compute_dtype, resolve_device
+from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import InputError, PlanMismatch
@@ -28,8 +29,8 @@ from bertfeat.records import InputFile, LevelSchema, Plan
 from bertfeat.runners import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
 from bertfeat.store.folder import Lease
-from bertfeat.store.layout import MANIFEST, TMP
-from bertfeat.store.planfile import PlanDamaged, read_plan
+from bertfeat.store.layout import TMP
+from bertfeat.store.planfile import PlanDamaged, is_complete, read_plan
 from bertfeat.text.tokenizer import Tokenizer
 
 
@@ -186,14 +187,10 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
     if stored.plan_hash != hash_fields(plan_fields(config, resolved, files) | names):
         return None
     made_by, here = stored.metadata["versions"], versions()
-    if made_by != here and not (output / MANIFEST).exists():
-        differing = {
-            f"versions.{name}": (made_by.get(name), here[name]) for name in here if made_by.get(name) != here[name]
-        }
-        named = "; ".join(f"{name} {old!r} != {new!r}" for name, (old, new) in differing.items())
-        raise PlanMismatch(
-            f"{output}: begun with other versions: {named}; install those, or pass --overwrite", differing
-        )
+    if made_by != here and not is_complete(output):
+        fields = {f"versions.{name}": pair for name, pair in differing(made_by, here).items()}
+        text = f"{output}: begun with other versions: {named(fields)}; install those, or pass --overwrite"
+        raise PlanMismatch(text, fields)
     return stored
 
 

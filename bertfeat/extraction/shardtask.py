@@ -7,6 +7,7 @@ import socket
 
 from bertfeat.corpus import Corpus
 from bertfeat.devices import resolve_device, share_threads
+from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.errors import RunError
 from bertfeat.extraction.flow import PreparedText
@@ -63,6 +64,6 @@ def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
     """
     expected: dict[str, str] = {**job.plan.metadata["versions"], "weights": job.plan.model.weights_sha256}
     found = {**versions(), "weights": checkpoint.info().weights_sha256}
-    differing = [f"{name} {found[name]}, not {expected[name]}" for name in expected if found[name] != expected[name]]
-    if differing:
-        raise RunError(f"{socket.gethostname()}: has {'; '.join(differing)}; install the same on every machine")
+    if fields := differing(expected, found):
+        host = socket.gethostname()
+        raise RunError(f"{host}: differs from the plan: {named(fields)}; install the same on every machine")

@@ -1,7 +1,7 @@
 """Probes on disk: a folder with `probe.json` and `weights.safetensors`, and never a pickle.
 
 Each file's digest stands in `probe.json`: a flipped byte is found before anything is used. A folder is written beside
-its place, under a hidden name, and renamed when it is whole (`written_aside`).
+its place, under a hidden name, and renamed when it is whole (`publish_folder`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,13 @@ from safetensors.numpy import load, save_file
 from sklearn.utils.validation import check_is_fitted
 
 from bertfeat._version import __version__
+from bertfeat.durable.decoding import check_version
+from bertfeat.durable.files import read_small
+from bertfeat.durable.placecheck import check_folder
+from bertfeat.durable.publication import publish_folder, recover, standing
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.registry import make_head
-from bertfeat.replacement import recover, standing, written_aside
-from bertfeat.store.files import sync_fd, write_errors
 
 FORMAT_VERSION = 1
 DOCUMENT = "probe.json"
@@ -77,13 +78,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: dict[str, Any], *, overw
         document = json.loads(json.dumps(document, allow_nan=False, default=_plain))
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{folder}: the probe cannot be saved as JSON: {error}") from None
-    try:
-        _write(target, arrays, document, overwrite=overwrite)
-    except (OSError, SafetensorError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise RunError(
-            f"{folder}: the probe cannot be written: {reason.lower()}; see to it and save it again"
-        ) from error
+    _write(target, arrays, document, overwrite=overwrite)
 
 
 def load_probe(folder: str | Path) -> tuple[Probe, dict[str, Any]]:
@@ -121,65 +116,37 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         UserError: Something else stands there, or a probe and it is not to be replaced.
         RunError: The system refused.
     """
-    with write_errors(target.parent, target.name):
-        recover(target)
-    _check_place(target, overwrite=overwrite)
-
-
-def _check_place(target: Path, *, overwrite: bool) -> None:
-    if target.is_symlink():
-        raise UserError(f"{target}: a symbolic link; remove it or save the probe elsewhere")
-    if not os.path.lexists(target):
-        return
-    if not target.is_dir():
-        raise UserError(f"{target}: not a folder; remove it or save the probe elsewhere")
-    entries = {entry.name: entry for entry in target.iterdir()}
-    if not entries:
-        return
-    foreign = [name for name, entry in entries.items() if not _is_own(entry)]
-    if DOCUMENT not in entries or foreign:
-        example = sorted(foreign or entries)[0]
-        raise UserError(f"{target}: not empty and no probe (it has {example}); save the probe elsewhere")
-    if not overwrite:
-        raise UserError(f"{target}: a probe stands there; overwrite it or save elsewhere")
-
-
-def _is_own(entry: Path) -> bool:
-    return entry.name in (DOCUMENT, WEIGHTS) and entry.is_file() and not entry.is_symlink()
+    recover(target)
+    check_folder(target, "a probe", (DOCUMENT, WEIGHTS), overwrite=overwrite)
 
 
 def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str, Any], *, overwrite: bool) -> None:
-    """Write a probe beside its place and move it there, unless another process has saved one there meanwhile."""
-    with written_aside(target, lambda: _check_place(target, overwrite=overwrite)) as folder:
+    """Publish a probe, unless another process has saved one there meanwhile."""
+    check = lambda: check_folder(target, "a probe", (DOCUMENT, WEIGHTS), overwrite=overwrite)  # noqa: E731
+    with publish_folder(target, check) as folder:
         weights = folder / WEIGHTS
-        # safetensors writes the memory as it lies.
-        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, weights)
+        try:
+            # safetensors writes the memory as it lies.
+            save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, weights)
+        except SafetensorError as error:
+            raise RunError(f"{target}: {error}; fix the cause and save it again") from error
         with weights.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            sync_fd(file.fileno())
         document["weights"] = {"sha256": digest, "n_bytes": weights.stat().st_size}
         document["sha256"] = _digest_of(document)
-        with (folder / DOCUMENT).open("x", encoding="ascii") as text:
-            json.dump(document, text, indent=1)
-            text.write("\n")
-            text.flush()
-            sync_fd(text.fileno())
+        (folder / DOCUMENT).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
 
 
 def _read_document(where: Path) -> dict[str, Any]:
     """Return the checked fields of a saved probe."""
     try:
         document = json.loads(_read(where, DOCUMENT).decode("ascii"), parse_constant=_refuse_constant)
+        check_version(where, document if isinstance(document, dict) else {}, FORMAT_VERSION)
     except (ValueError, RecursionError) as error:
         raise _damaged(where, f"{DOCUMENT}: {error}") from None
-    version = document.get("format_version") if isinstance(document, dict) else None
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise UserError(
-            f"{where}: format_version {version}, this bertfeat reads up to {FORMAT_VERSION}; upgrade bertfeat"
-        )
     if not isinstance(document, dict) or {name: type(value) for name, value in document.items()} != _FIELDS:
         raise _damaged(where, f"{DOCUMENT} does not have the fields of a probe")
-    if version != FORMAT_VERSION or document["sha256"] != _digest_of(document):
+    if document["format_version"] != FORMAT_VERSION or document["sha256"] != _digest_of(document):
         raise _damaged(where, f"{DOCUMENT} is not the file that was saved")
     return document
 
@@ -187,11 +154,7 @@ def _read_document(where: Path) -> dict[str, Any]:
 def _read(where: Path, name: str) -> bytes:
     """Return a file of a saved probe, never a special file."""
     try:
-        fd = os.open(where / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor, not a path
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise UserError(f"{where / name}: not a regular file")
-            return file.read()
+        return read_small(where / name, follow_links=True)
     except (FileNotFoundError, NotADirectoryError):
         what = f"not a saved probe: it has no {name}" if where.exists() else "no such folder"
         raise UserError(f"{where}: {what}") from None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from bertfeat.config import Level
+from bertfeat.durable.decoding import decode
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe
 from bertfeat.heads.probefolder import check_target
@@ -18,13 +19,11 @@ from bertfeat.heads.probefolder import load_probe as load_head
 from bertfeat.heads.probefolder import save_probe as save_head
 from bertfeat.probes.labels import LabelTable, label_source
 from bertfeat.probes.learningrows import select_rows
-from bertfeat.probes.outputs import check_parents
 from bertfeat.probes.predictions import Written, check_output, predict_table, predicted_frames, schema_of, write_frames
 from bertfeat.probes.scoring import ProbeScore, score_labelled
 from bertfeat.probes.vectorstream import StoreStream
 from bertfeat.progress import Progress
 from bertfeat.storage import local_path
-from bertfeat.store.decoding import decode
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 
@@ -281,14 +280,7 @@ def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:
     Raises:
         UserError: Something stands there, or no folder can be made there.
     """
-    target = local_path(folder, "a probe")
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise UserError(f"{target}: not a folder; choose another --output")
-    check_parents(target)
-    # What else stands there must be a probe and nothing but it; saving would refuse anything else.
-    check_target(target, overwrite=True)
-    if not overwrite and target.is_dir() and any(target.iterdir()):
-        raise UserError(f"{target}: a probe stands there; choose another --output, or pass --overwrite")
+    check_target(local_path(folder, "a probe"), overwrite=overwrite)
 
 
 def as_store(store: str | Path | Store) -> Store:

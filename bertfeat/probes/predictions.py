@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +13,9 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from bertfeat.config import Level
-from bertfeat.errors import RunError, UserError
+from bertfeat.durable.files import make_parents
+from bertfeat.durable.placecheck import check_file
+from bertfeat.durable.publication import publish_file
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
 from bertfeat.levels import LEVELS
@@ -25,7 +24,6 @@ from bertfeat.probes.learningrows import select_rows
 from bertfeat.probes.vectorstream import StoreStream, lengths_of
 from bertfeat.records import BoolArray, IntArray, LevelTable
 from bertfeat.storage import local_path
-from bertfeat.store.files import sync_folder
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
@@ -190,18 +188,11 @@ def check_output(path: str | Path, *, overwrite: bool) -> Path:
     """Return the path of a Parquet file to write, its folder made.
 
     Raises:
-        UserError: It is no name of a Parquet file, or something stands there.
+        UserError: The name does not end in .parquet, something stands there, or no folder can be made for it.
     """
     out = local_path(path, "a file of predictions")
-    if out.suffix.lower() != ".parquet":
-        raise UserError(f"{out}: predictions are written as Parquet; name a file that ends in .parquet")
-    if out.is_dir() or out.is_symlink() or (out.exists() and not overwrite):
-        what = "is a folder" if out.is_dir() else "is a link" if out.is_symlink() else "exists"
-        raise UserError(f"{out}: {what}; name another file{'' if what != 'exists' else ', or pass --overwrite'}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out.parent}: cannot be made a folder: {(error.strerror or str(error)).lower()}") from error
+    check_file(out, overwrite=overwrite, endings=(".parquet",))
+    make_parents(out)
     return out
 
 
@@ -218,19 +209,7 @@ def write_frames(frames: Iterator[pl.DataFrame], schema: dict[str, pl.DataType],
             counts.update(frame["prediction"].to_list())
             yield frame
 
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with unfinished.open("xb") as file:
-            register_io_source(generate, schema=schema).sink_parquet(file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        sync_folder(path.parent)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        reason = " ".join(str(error.strerror if isinstance(error, OSError) and error.strerror else error).split())
-        raise RunError(f"{path}: cannot be written: {reason.lower()}; see to it and predict again") from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+    with publish_file(path) as sink:
+        register_io_source(generate, schema=schema).sink_parquet(cast("IO[bytes]", sink))
     n_without = counts.pop(None, 0)
     return Written(path, counts.total() + n_without, n_without, dict(counts))

@@ -7,16 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertfeat.errors import UserError
-from bertfeat.probes.outputs import check_parents
-from bertfeat.replacement import recover, written_aside
+from bertfeat.durable.placecheck import check_folder
+from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
-from bertfeat.reports.reportfiles import write_whole
 from bertfeat.reports.tables import text_table, write_csv
 from bertfeat.storage import local_path
-from bertfeat.store.files import write_errors
 
-_FILES = {"table.csv", "result.json", "plot.png", "plot.svg"}
+_FILES = ("result.json", "table.csv", "plot.png", "plot.svg")
 _HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
 
 
@@ -85,11 +82,11 @@ class Sweep:
             UserError: The folder holds something else, or matplotlib is not installed.
             RunError: The system refused a write; what stood there still does.
         """
-        out = check_folder(folder, overwrite=overwrite)
-        with write_errors(out.parent, out.name), written_aside(out) as new:
+        out = check_sweep_folder(folder, overwrite=overwrite)
+        with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
             write_csv(new / "table.csv", _HEADERS, [row.cells() for row in self.rows])
             plot_layer_scores(self._series(), new / "plot")
-            write_whole(new / "result.json", (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+            (new / "result.json").write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
         return out
 
     def _series(self) -> LayerScores:
@@ -112,22 +109,13 @@ def _bar(row: SweepRow) -> ScoreBar:
     return ScoreBar(row.score, row.low, row.high)
 
 
-def check_folder(folder: str | Path, *, overwrite: bool) -> Path:
+def check_sweep_folder(folder: str | Path, *, overwrite: bool) -> Path:
     """Return a folder for a sweep's files, which need not be there yet.
 
     Raises:
-        UserError: Something stands there that is no sweep, or a sweep and it is not to be replaced, or no folder can be
-            made there.
+        UserError: Something stands there that is not a sweep, or a sweep and it is to stay, or no folder can be made.
     """
     out = local_path(folder, "a sweep")
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UserError(f"{out}: not a folder; choose another --output")
-    check_parents(out)
-    with write_errors(out.parent, out.name):
-        recover(out)
-    entries = {entry.name for entry in out.iterdir()} if out.is_dir() else set()
-    if foreign := sorted(entries - _FILES):
-        raise UserError(f"{out}: not empty and no sweep (it has {foreign[0]}); choose another --output")
-    if entries and not overwrite:
-        raise UserError(f"{out}: a sweep stands there; choose another --output, or pass --overwrite")
+    recover(out)
+    check_folder(out, "a sweep", _FILES, overwrite=overwrite)
     return out

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfeat.errors import UserError
-from bertfeat.reports.reportfiles import write_whole
+from bertfeat.reports.reportfiles import write_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +81,7 @@ def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
     for kind, options in (("png", {"dpi": _DPI}), ("svg", {"metadata": {"Date": None}})):
         data = io.BytesIO()
         figure.savefig(data, format=kind, **options)
-        written.append(write_whole(f"{out_stem}.{kind}", data.getvalue()))
+        written.append(write_report(f"{out_stem}.{kind}", data.getvalue()))
     return written[0], written[1]
 
 

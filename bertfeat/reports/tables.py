@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.reports.reportfiles import write_whole
+from bertfeat.reports.reportfiles import write_report
 
 # Cells that line up at their right: numbers, and what begins with one, such as "0.91 ± 0.01".
 _NUMERIC = re.compile(r"[-+±]?\d")
@@ -73,7 +73,7 @@ def write_csv(path: str | Path, headers: Sequence[str], rows: Iterable[Sequence[
     for row in rows:
         _check_length(row, headers)
         lines.append(_csv_line(row))
-    return write_whole(path, "".join(lines).encode("utf-8"))
+    return write_report(path, "".join(lines).encode("utf-8"))
 
 
 def _csv_line(cells: Sequence[object]) -> str:

@@ -11,7 +11,6 @@ same part.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import socket
@@ -21,10 +20,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from bertfeat.durable import files
+from bertfeat.durable.filelock import SHARED, lock
 from bertfeat.errors import RunError, StoreError
 from bertfeat.runners.marks import marks_in
 from bertfeat.storage import AnyPath, ObjectPath
-from bertfeat.store import files, layout
+from bertfeat.store import layout
 from bertfeat.store.lock import StoreLock
 
 _PATTERN = "run-*.tmp"
@@ -97,15 +98,10 @@ class FileFence:
         """
         with self._errors():
             try:
-                fd = os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = lock(self._mark, os.O_RDWR, SHARED)
             except FileNotFoundError:
                 raise _is_down(self._mark) from None
         try:
-            with self._errors():
-                fcntl.flock(fd, fcntl.LOCK_SH)
-                # It may have been taken down between the two.
-                if not self._is_mark(fd):
-                    raise _is_down(self._mark)
             yield
         finally:
             os.close(fd)
@@ -118,19 +114,17 @@ class FileFence:
             RunError: The system refused.
         """
         with self._errors(), suppress(FileNotFoundError):
-            fd = os.open(self._mark, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = self._locked()
             try:
-                self._wait(fd)
                 self._mark.unlink()
             finally:
                 os.close(fd)
 
-    def _wait(self, fd: int) -> None:
+    def _locked(self) -> int:
         deadline = time.monotonic() + _WAIT_S
         while True:
             with suppress(BlockingIOError):
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                return lock(self._mark, os.O_RDWR)
             if time.monotonic() > deadline:
                 raise StoreError(
                     f"{self._mark}: a worker of an earlier run on Ray holds it and writes; end its Ray job, then run "
@@ -139,13 +133,7 @@ class FileFence:
             time.sleep(_POLL_S)
 
     def _errors(self) -> AbstractContextManager[None]:
-        return files.write_errors(self._mark.parent, self._mark.name)
-
-    def _is_mark(self, fd: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(fd), self._mark.lstat())
-        except FileNotFoundError:
-            return False
+        return files.write_errors(self._mark)
 
 
 def _is_down(mark: AnyPath) -> RunError:
@@ -168,7 +156,7 @@ def end_earlier_runs(root: AnyPath) -> None:
     if isinstance(root, ObjectPath):
         return
     folder = root / layout.TMP
-    with files.write_errors(root, layout.TMP):
+    with files.write_errors(root / layout.TMP):
         if root.is_symlink() or folder.is_symlink() or not any(folder.glob(_PATTERN)):
             return
         lock = StoreLock(root)

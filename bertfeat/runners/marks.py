@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from bertfeat.durable.files import write_errors
 from bertfeat.storage import AnyPath, ObjectPath
-from bertfeat.store.files import write_errors
 
 
 class Marks(Protocol):
@@ -41,29 +41,29 @@ class _FileMarks:
         self._folder = folder
 
     def create(self, name: str) -> bool:
-        with write_errors(self._folder, name), suppress(FileExistsError):
+        with write_errors(self._folder / name), suppress(FileExistsError):
             os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
             return True
         return False
 
     def exists(self, name: str) -> bool:
-        with write_errors(self._folder, name):
+        with write_errors(self._folder / name):
             return (self._folder / name).exists()
 
     def remove(self, name: str) -> None:
-        with write_errors(self._folder, name):
+        with write_errors(self._folder / name):
             (self._folder / name).unlink(missing_ok=True)
 
     def write(self, name: str, text: str) -> None:
         with (
-            write_errors(self._folder, name),
+            write_errors(self._folder / name),
             suppress(FileNotFoundError),
             (self._folder / name).open("r+", encoding="utf-8") as file,
         ):
             file.write(text)
 
     def read(self, name: str) -> str:
-        with write_errors(self._folder, name), suppress(FileNotFoundError):
+        with write_errors(self._folder / name), suppress(FileNotFoundError):
             return (self._folder / name).read_text(encoding="utf-8")
         return ""
 

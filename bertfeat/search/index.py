@@ -19,10 +19,10 @@ from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.config import Level
+from bertfeat.durable.publication import standing
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, IntArray
-from bertfeat.replacement import standing
 from bertfeat.search.filters import PositionFilters
 from bertfeat.search.hitrows import HitRows
 from bertfeat.search.kwic import Context

@@ -16,17 +16,18 @@ from bertfeat.ann.metrics import parse_metric
 from bertfeat.ann.transforms import TransformSpec
 from bertfeat.ann.vectorparts import VectorBatch
 from bertfeat.config import parse_size
+from bertfeat.durable.differences import differing, named
+from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
 from bertfeat.search.rowsdigest import digest_rows
 from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
-from bertfeat.search.workplace import differing, empty, fresh_ready, is_index, take_up, tidy, workplace
+from bertfeat.search.workplace import empty, fresh_ready, is_index, take_up, tidy, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
-from bertfeat.store.steps import step
 
 Tell = Callable[[str], None]
 
@@ -208,7 +209,7 @@ def _check_same(request: Request, there: IndexDescription) -> None:
     about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
     settings = {name: value for name, value in there.settings.items() if name not in _RUN_ONLY}
     asked = request.asked() | {"store": origin.plan_hash_of(request.store)}
-    if fields := differing({**settings, **about}, asked):
+    if fields := named(differing({**settings, **about}, asked)):
         grown = "run bertfeat index update if rows were added, " if origin.plan_hash != asked["store"] else ""
         raise UserError(
             f"{request.output}: an index stands there that was built otherwise ({fields}); {grown}choose another "
@@ -225,18 +226,17 @@ def _make(request: Request, source: Watched, folder: Path, *, overwrite: bool) -
         if not (folder / _WORK).exists():
             empty(folder)
         raise
-    result = build(source, folder / _WORK, request.settings, source_id=rows_digest, step=step)
+    result = build(source, folder / _WORK, request.settings, source_id=rows_digest)
     source.tell("writing the index")
     ready = fresh_ready(folder)
     (ready / INDEX).hardlink_to(result.path)
-    step(f"{INDEX} ready")
+    step(f"{INDEX}.ready")
     if result.transform is not None:
         write_transform(ready, result.transform)
     write_rows(source.inner, ready)
-    step(f"{ROWS} ready")
+    step(f"{ROWS}.ready")
     origin = Origin.of(request.store, request.spec, request.output, rows_digest)
     publish(ready, request.output, _description(request, result, origin), overwrite=overwrite)
-    step("published")
 
 
 def write_rows(source: StoreParts, folder: Path) -> None:

@@ -18,6 +18,7 @@ from bertfeat.ann.indextraining import threads
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorBatch
+from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
@@ -27,7 +28,6 @@ from bertfeat.search.storevectors import StoreParts
 from bertfeat.search.workplace import fresh_ready, tidy, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, open_store
-from bertfeat.store.steps import step
 
 
 def update_index(index: str | Path, store: str | Path | Store, *, progress: Tell | None = None) -> Index:
@@ -81,9 +81,8 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Te
             grown = _grow(source, there, plan, path, ready)
         write_rows(source.inner, ready)
         made = Origin.of(opened, spec, path, digest)
-        step(f"{ROWS} ready")
+        step(f"{ROWS}.ready")
         publish(ready, path, dataclasses.replace(grown, source=made.to_json()), overwrite=True)
-        step("published")
     return open_index(path, store=opened), n_new
 
 
@@ -150,7 +149,7 @@ def _grow(source: Watched, there: IndexDescription, plan: MemoryPlan, path: Path
     parameters = measured.pop("parameters")
     measured.pop("tried")
     source.tell("writing the index")
-    write_index(ready / INDEX, grown.index, step)
+    write_index(ready / INDEX, grown.index)
     if transform is not None:
         write_transform(ready, transform)
     n_bytes = (ready / INDEX).stat().st_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -11,11 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertfeat.ann.indexfiles import no_step, write_json
+from bertfeat.ann.indexfiles import write_json
 from bertfeat.ann.indexfolder import building_folder, check_place
+from bertfeat.durable.differences import differing, named
+from bertfeat.durable.filelock import lock
+from bertfeat.durable.files import make_folder, write_errors
+from bertfeat.durable.placecheck import check_folder_above
+from bertfeat.durable.publication import recover, replaced
 from bertfeat.errors import UserError
-from bertfeat.replacement import aside, recover
-from bertfeat.store import files
 
 ASKED = "asked.json"
 # What is published: the files of the index and nothing else.
@@ -33,12 +35,14 @@ def workplace(index: Path) -> Iterator[Path]:
         RunError: The system refused.
     """
     folder = building_folder(index)
-    if not folder.parent.is_dir():
-        raise UserError(f"{index}: no folder {folder.parent}; make it first")
-    fd = _locked(folder, index)
+    check_folder_above(index)
+    with write_errors(folder):
+        try:
+            fd = lock(folder, os.O_RDONLY | os.O_DIRECTORY, make=make_folder)
+        except BlockingIOError:
+            raise UserError(f"{index}: another process is making this index; wait for it or stop it") from None
     try:
-        with files.write_errors(index.parent, index.name):
-            recover(index)
+        recover(index)
         yield folder
     finally:
         if folder.is_dir() and not any(folder.iterdir()):
@@ -48,32 +52,9 @@ def workplace(index: Path) -> Iterator[Path]:
 
 def tidy(index: Path) -> None:
     """Finish what a kill has left beside an index: the old one aside, or an empty folder where one was made."""
-    if building_folder(index).exists() or aside(index).exists():
+    if building_folder(index).exists() or replaced(index).exists():
         with workplace(index):
             pass
-
-
-def _locked(folder: Path, index: Path) -> int:
-    """Return an open folder, locked. The kernel lets the lock go with the process: none is ever stale."""
-    while True:
-        files.make_folder(folder)
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise UserError(f"{index}: another process is making this index; wait for it or stop it") from None
-        if _is_current(fd, folder):
-            return fd
-        # Its owner was done and took it away between our two steps.
-        os.close(fd)
-
-
-def _is_current(fd: int, folder: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), folder.stat())
-    except FileNotFoundError:
-        return False
 
 
 def take_up(folder: Path, index: Path, asked: Mapping[str, Any], *, overwrite: bool) -> None:
@@ -92,17 +73,10 @@ def take_up(folder: Path, index: Path, asked: Mapping[str, Any], *, overwrite: b
     if before == dict(asked):
         return
     if before is not None and not overwrite:
-        raise UserError(
-            f"{index}: begun with other settings ({differing(before, asked)}); go on with those, or pass --overwrite"
-        )
+        text = f"{index}: begun with other settings ({named(differing(before, asked))})"
+        raise UserError(f"{text}; use those, or pass --overwrite")
     empty(folder)
-    write_json(folder / ASKED, dict(asked), no_step)
-
-
-def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return the fields in which two requests differ, with both values."""
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return "; ".join(f"{name} {_short(before.get(name))}, now {_short(now.get(name))}" for name in names)
+    write_json(folder / ASKED, dict(asked))
 
 
 def empty(folder: Path) -> None:
@@ -138,8 +112,3 @@ def _asked(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text[:12] + "…" if len(text) > 24 else text

@@ -95,7 +95,7 @@ def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Ite
                 f"{url}: no access ({_line(error)}); check the credentials ({PACKAGES[scheme].credentials}) and their "
                 "rights"
             ) from error
-        raise RunError(f"{url}: {_line(error)}; see to it and run the same command again") from error
+        raise RunError(f"{url}: {_line(error)}; fix the cause and run the same command again") from error
 
 
 def _code(cause: BaseException) -> object:

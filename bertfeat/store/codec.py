@@ -12,9 +12,9 @@ from typing import Any
 import xxhash
 
 from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
+from bertfeat.durable.decoding import Mistyped, decode
 from bertfeat.errors import StoreError
 from bertfeat.records import LevelSchema, PartInfo, Plan, Receipt
-from bertfeat.store.decoding import Mistyped, decode
 
 _SEAL = "check"
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from bertfeat.config import Level
+from bertfeat.durable.files import Sink
 from bertfeat.storage import AnyPath
-from bertfeat.store.files import Sink
 
 
 class Found(StrEnum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,11 +9,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from bertfeat.config import Level
+from bertfeat.durable import files
+from bertfeat.durable.publication import publish_bytes, publish_file, unfinished
+from bertfeat.durable.steps import step
 from bertfeat.errors import StoreError
-from bertfeat.store import files, layout
+from bertfeat.store import layout
 from bertfeat.store.folder import Contents, FileInfo, Folder, Found, Listing
 from bertfeat.store.lock import StoreLock
-from bertfeat.store.steps import step
 
 
 class LocalFolder(Folder):
@@ -46,12 +47,10 @@ class LocalFolder(Folder):
 
     def create(self) -> None:
         """Create the folder, missing parents and its private folder."""
-        missing = [self.path, *self.path.parents]
-        missing = missing[: next((i for i, folder in enumerate(missing) if folder.exists()), len(missing))]
+        self._created = files.make_parents(self.path)
         try:
-            for folder in reversed(missing):
-                if files.make_folder(folder):
-                    self._created.insert(0, folder)
+            if files.make_folder(self.path):
+                self._created.insert(0, self.path)
             files.make_folder(self.path / layout.PRIVATE)
         except BaseException:
             self.remove_if_empty()
@@ -71,11 +70,11 @@ class LocalFolder(Folder):
         self.clean_tmp()
         for name in (layout.MANIFEST, layout.PLAN, layout.LOCK):
             (self.path / name).unlink(missing_ok=True)
-        _remove_empty([*(self.path / name for name in reversed(layout.folders(levels))), *self._created])
+        files.remove_empty([*(self.path / name for name in reversed(layout.folders(levels))), *self._created])
 
     def remove_if_empty(self) -> None:
         """Remove the folders that `create` made."""
-        _remove_empty([self.path / layout.PRIVATE, *self._created])
+        files.remove_empty([self.path / layout.PRIVATE, *self._created])
 
     def remove_each(self, names: Sequence[str]) -> None:
         """Remove files in the order of their names, in which the private folder comes before the levels."""
@@ -90,7 +89,7 @@ class LocalFolder(Folder):
 
     def clean_tmp(self) -> None:
         """Remove the unfinished files of processes that died."""
-        with files.write_errors(self.path, layout.TMP):
+        with files.write_errors(self.path / layout.TMP):
             for file in layout.entries_of(self.path / layout.TMP):
                 file.unlink(missing_ok=True)
 
@@ -136,7 +135,7 @@ class LocalFolder(Folder):
 
     def write(self, name: str, data: bytes, kind: str) -> str:
         """Write a small file whole."""
-        return files.write_atomic(self.path, name, data, kind)
+        return publish_bytes(self.path / name, data, kind=kind, aside=self._aside(kind))
 
     def commit(
         self,
@@ -146,47 +145,30 @@ class LocalFolder(Folder):
         is_as_good: Callable[[bytes], bool] | None = None,  # noqa: ARG002
     ) -> bytes:
         """Write a small file whole; what a broken-off commit of the same plan left is replaced."""
-        files.write_atomic(self.path, name, data, kind)
+        self.write(name, data, kind)
         return data
 
     def write_part(self, name: str, stem: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:
-        """Write a part under a temporary name, sync it, and give it its final name.
+        """Publish a part.
 
         Another part that stands there is replaced: no receipt vouches for it, so it is what a broken-off or damaged
         commit of the same plan left.
         """
-        root = self.path
-        tmp = files.tmp_path(root, stem)
-        with files.removed_on_error(tmp), files.write_errors(root, name):
-            with contextlib.closing(files.Sink(tmp)) as sink, files.write_errors(root, name, sink):
-                fill(sink)
-                step("part.written")
-                sink.sync()
-            step("part.synced")
-            self._publish(tmp, name, sink.n_bytes, sink.digest)
+
+        def place(new: Path, final: Path) -> None:
+            if not files.link_exclusive(new, final) and not self.is_whole(name, sink.n_bytes, sink.digest):
+                new.replace(final)
+            step("part.linked")
+            new.unlink(missing_ok=True)
+
+        with publish_file(self.path / name, kind="part", aside=self._aside(stem), place=place) as sink:
+            fill(sink)
         return sink.n_bytes, sink.digest
 
-    def _publish(self, tmp: Path, name: str, n_bytes: int, digest: str) -> None:
-        final = self.path / name
-        if files.link_exclusive(tmp, final):
-            step("part.linked")
-            tmp.unlink(missing_ok=True)
-        elif self.is_whole(name, n_bytes, digest):
-            step("part.linked")
-            tmp.unlink()
-        else:
-            tmp.replace(final)
-            step("part.linked")
-        step("part.unlinked")
-        files.sync_folder(final.parent)
-        step("part.durable")
+    def _aside(self, stem: str) -> Path:
+        """Return a fresh name in the store's folder for unfinished files."""
+        return unfinished(self.path / layout.TMP / stem)
 
     def remove(self, name: str) -> None:
         """Remove a file, and wait until its name is gone from the disk."""
         files.unlink_durably(self.path / name)
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()

@@ -1,18 +1,17 @@
-"""One writer a store: a kernel lock that dies with its process, so that none is ever stale."""
+"""Lock of a store on a file system: one writer per store, a kernel lock on a file that names its holder."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
 from pathlib import Path
 
+from bertfeat.durable.filelock import lock
+from bertfeat.durable.files import read_small, write_errors
 from bertfeat.errors import StoreError
-from bertfeat.store import files, layout
-
-_MAX_OWNER_BYTES = 4096
+from bertfeat.store import layout
 
 
 class StoreLock:
@@ -24,41 +23,21 @@ class StoreLock:
     """
 
     def __init__(self, root: Path) -> None:
-        self._path = root / layout.LOCK
-        self._fd = -1
+        path = root / layout.LOCK
         try:
-            # A writer that finds nothing to keep removes the folder with the lock in it: take the one that is there.
-            while self._fd < 0 or not self._is_current():
-                self.release()
-                self._take(root)
-            with files.write_errors(root, layout.LOCK):
+            self._fd = lock(path, os.O_RDWR | os.O_CREAT)
+        except BlockingIOError:
+            raise StoreError(f"{root}: {_owner(path)} is writing this store; wait for it or stop it") from None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be locked: {(error.strerror or str(error)).lower()}") from error
+        try:
+            with write_errors(path):
                 owner = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n"
                 os.ftruncate(self._fd, 0)
                 os.pwrite(self._fd, owner.encode(), 0)
         except BaseException:
             self.release()
             raise
-
-    def _take(self, root: Path) -> None:
-        try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise StoreError(f"{self._path}: cannot be locked: {(error.strerror or str(error)).lower()}") from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = _owner(self._fd)
-            self.release()
-            raise StoreError(f"{root}: {owner} is writing this store; wait for it or stop it") from None
-        except OSError as error:
-            self.release()
-            raise StoreError(f"{self._path}: cannot be locked: {(error.strerror or str(error)).lower()}") from error
-
-    def _is_current(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._fd), self._path.lstat())
-        except FileNotFoundError:
-            return False
 
     def release(self) -> None:
         """Let another process write; the file stays."""
@@ -69,10 +48,10 @@ class StoreLock:
                 os.close(fd)
 
 
-def _owner(fd: int) -> str:
+def _owner(path: Path) -> str:
     """Name the holder of a lock from what it wrote, which may be torn or not yet written."""
     try:
-        content = json.loads(os.pread(fd, _MAX_OWNER_BYTES, 0))
+        content = json.loads(read_small(path))
         return f"process {int(content['pid'])} on host {content['host']}"
     except (ValueError, KeyError, TypeError, OSError):
         return "another process"

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bertfeat.config import Level, StoreDtype, VectorEncoding
+from bertfeat.durable.decoding import check_version, decode
 from bertfeat.errors import StoreError
 from bertfeat.records import ModelInfo, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath
 from bertfeat.store import codec, layout
-from bertfeat.store.decoding import decode
 from bertfeat.store.folder import Folder
 from bertfeat.store.receipts import QuarantineInfo, StoredReceipt, check_paths, quarantine_to_json
 from bertfeat.store.schema import VectorLayout
@@ -108,7 +108,7 @@ def read_manifest(folder: Folder, *, follow_links: bool = False) -> dict[str, An
     path = folder.path / layout.MANIFEST
     try:
         content = codec.unseal(folder.read(layout.MANIFEST, follow_links=follow_links))
-        check_format(path, content)
+        check_version(path, content, layout.FORMAT_VERSION)
         decode(_Manifest, content)
     except (FileNotFoundError, NotADirectoryError):
         raise
@@ -120,22 +120,6 @@ def read_manifest(folder: Folder, *, follow_links: bool = False) -> dict[str, An
 def unusable(path: AnyPath, error: Exception) -> StoreError:
     """Return the error of a manifest that cannot be used."""
     return StoreError(f"{path}: {error}; run bertfeat verify, then the command that made the store")
-
-
-def check_format(path: AnyPath, content: Mapping[str, Any]) -> None:
-    """Refuse a file of a format that this version cannot read.
-
-    Raises:
-        StoreError: It is newer.
-        ValueError: It has no format version.
-    """
-    version = content.get("format_version")
-    if not isinstance(version, int):
-        raise ValueError("it has no format_version")
-    if version > layout.FORMAT_VERSION:
-        raise StoreError(
-            f"{path}: format_version {version}, this bertfeat reads up to {layout.FORMAT_VERSION}; upgrade bertfeat"
-        )
 
 
 def receipts_in(manifest: Mapping[str, Any]) -> list[StoredReceipt]:

@@ -12,13 +12,14 @@ from typing import IO, ClassVar
 import xxhash
 
 from bertfeat.config import Level
+from bertfeat.durable import files
+from bertfeat.durable.steps import step
 from bertfeat.errors import RunError, StoreError
 from bertfeat.storage import ObjectInfo, ObjectPath
 from bertfeat.storage.objectpath import concurrently
-from bertfeat.store import files, layout
+from bertfeat.store import layout
 from bertfeat.store.folder import Contents, FileInfo, Folder, Found, Lease
 from bertfeat.store.objectlock import ObjectLock
-from bertfeat.store.steps import step
 
 _CHUNK_BYTES = 8 << 20
 
@@ -203,14 +204,14 @@ class ObjectFolder(Folder):
 @contextlib.contextmanager
 def _spool() -> Iterator[tuple[IO[bytes], files.Sink]]:
     """Give a temporary file without a name, and a sink that writes it."""
-    with files.write_errors(Path(os.environ.get("TMPDIR", "/tmp")), "a temporary file"):
+    with files.write_errors(Path(os.environ.get("TMPDIR", "/tmp")) / "a temporary file"):
         place = tempfile.gettempdir()
     with contextlib.ExitStack() as stack:
         # Entered first, so that it is there for what fails when the two are closed.
-        stack.enter_context(files.write_errors(Path(place), "a temporary file"))
+        stack.enter_context(files.write_errors(Path(place) / "a temporary file"))
         file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
         sink = stack.enter_context(contextlib.closing(files.Sink(os.dup(file.fileno()))))
-        stack.enter_context(files.write_errors(Path(place), "a temporary file", sink))
+        stack.enter_context(files.write_errors(Path(place) / "a temporary file", sink))
         yield file, sink
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
+from bertfeat.durable import files
+from bertfeat.durable.decoding import decode
+from bertfeat.durable.placecheck import listed
 from bertfeat.errors import StoreError
 from bertfeat.records import Plan
-from bertfeat.store import codec, files, layout, planfile, receipts
-from bertfeat.store.decoding import decode
+from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.folder import Folder, Found, Listing
 from bertfeat.store.manifest import read_manifest, receipts_in
 from bertfeat.store.receipts import StoredReceipt
-
-_MAX_NAMED_FILES = 5
 
 Progress = Callable[[int, int], None]
 
@@ -30,20 +30,14 @@ def look(folder: Folder, plan: Plan, *, overwrite: bool) -> Found:
         return there.found
     if there.links:
         raise StoreError(
-            f"{folder.path}: holds symbolic links ({_listed(there.links)}); remove them or choose another --output"
+            f"{folder.path}: holds symbolic links ({listed(there.links)}); remove them or choose another --output"
         )
     if not there.has_private or (there.foreign and overwrite):
-        what = "not a bertfeat store and not empty" if not overwrite else "holds files that are no part of a store"
-        names = there.foreign or there.entries
-        raise StoreError(f"{folder.path}: {what} (holds {_listed(names)}); choose another --output")
+        names = listed(there.foreign or there.entries)
+        raise StoreError(f"{folder.path}: holds files that are not part of a store ({names}); choose another --output")
     if not overwrite:
         _check_plan(folder, plan)
     return Found.STORE
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(sorted(names)[:_MAX_NAMED_FILES])
-    return shown + (", ..." if len(names) > _MAX_NAMED_FILES else "")
 
 
 def _check_plan(folder: Folder, plan: Plan) -> None:
@@ -80,7 +74,7 @@ def clear(folder: Folder) -> None:
         RunError: The system refused.
     """
     folder.clean_tmp()
-    with files.write_errors(folder.path, layout.PRIVATE):
+    with files.write_errors(folder.path / layout.PRIVATE):
         folder.remove(layout.MANIFEST)
         # Receipts, which lie in the private folder, go before the parts that they vouch for.
         folder.remove_each(folder.listing().owned())
@@ -132,7 +126,7 @@ def _withdraw_marked(folder: Folder) -> bool:
         return False
     except (OSError, ValueError):
         shards = ()
-    with files.write_errors(folder.path, layout.DAMAGED):
+    with files.write_errors(folder.path / layout.DAMAGED):
         # The manifest would vouch for them once more.
         folder.remove(layout.MANIFEST)
         for shard in shards:
@@ -147,7 +141,7 @@ def _drop_strays(folder: Folder, listing: Listing, plan: Plan, indices: set[int]
     expected |= {layout.quarantine_path(index) for index in indices}
     for name in listing.owned():
         if name not in expected:
-            with files.write_errors(folder.path, name):
+            with files.write_errors(folder.path / name):
                 folder.remove(name)
 
 
@@ -181,5 +175,5 @@ def _withdraw(folder: Folder, listing: Listing, plan: Plan, shard: int) -> None:
         names += [layout.part_path(level, shard) for level in plan.schemas] + [layout.quarantine_path(shard)]
         names = [name for name in names if listing.info(name) is not None]
     for name in names:
-        with files.write_errors(folder.path, name):
+        with files.write_errors(folder.path / name):
             folder.remove(name)

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.config import VectorEncoding
+from bertfeat.durable import files
 from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan, VectorRuns
-from bertfeat.store import files, layout
+from bertfeat.store import layout
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
 from bertfeat.store.runs import find_runs

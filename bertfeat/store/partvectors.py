@@ -17,8 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bertfeat.durable import files
 from bertfeat.records import BoolArray, IntArray
-from bertfeat.store import files
 from bertfeat.store.plain import PlainColumn, read_rows, take_rows
 from bertfeat.store.vectors import (
     Piece,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from bertfeat.durable import differences
+from bertfeat.durable.decoding import check_version
+from bertfeat.durable.files import os_errors
 from bertfeat.errors import PlanMismatch, StoreError
 from bertfeat.records import Plan
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
-from bertfeat.store.manifest import check_format
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.schema import VectorLayout, kept_types
-
-_MAX_NAMED_FIELDS = 8
-_ABSENT = "(absent)"
 
 
 class PlanDamaged(StoreError):
@@ -43,7 +41,7 @@ def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = F
     file = folder.path / layout.PLAN
     try:
         content = codec.unseal(folder.read(layout.PLAN, follow_links=follow_links))
-        check_format(file, content)
+        check_version(file, content, layout.FORMAT_VERSION)
         plan = codec.plan_from_json(content.get("plan"))
         VectorLayout.of(plan)
         kept_types(plan)
@@ -62,16 +60,16 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     """
     if stored.plan_hash == plan.plan_hash:
         return
-    differing = {
-        name: (stored.fields.get(name, _ABSENT), plan.fields.get(name, _ABSENT))
-        for name in sorted({*stored.fields, *plan.fields})
-        if stored.fields.get(name, _ABSENT) != plan.fields.get(name, _ABSENT)
-    } or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
-    named = [f"{name} {_shown(old)} != {_shown(new)}" for name, (old, new) in differing.items()]
-    more = len(named) - _MAX_NAMED_FIELDS
-    text = "; ".join(named[:_MAX_NAMED_FIELDS]) + (f"; and {more} more" if more > 0 else "")
-    raise PlanMismatch(f"{path}: made with another plan: {text}; use another folder or --overwrite", differing)
+    fields = differences.differing(stored.fields, plan.fields) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
+    text = differences.named(fields)
+    raise PlanMismatch(f"{path}: made with another plan: {text}; use another folder or --overwrite", fields)
 
 
-def _shown(value: Any) -> str:
-    return _ABSENT if value is _ABSENT else repr(value)
+@os_errors(StoreError)
+def is_complete(path: AnyPath) -> bool:
+    """Tell whether a store has its manifest, which is written last.
+
+    Raises:
+        StoreError: The system refused.
+    """
+    return (path / layout.MANIFEST).exists()

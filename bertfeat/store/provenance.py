@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.config import Combine, ExtractConfig, Level
+from bertfeat.durable.decoding import decode
+from bertfeat.durable.differences import Fields, named
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
-from bertfeat.store.decoding import decode
 from bertfeat.store.reader import Store
 from bertfeat.store.vectors import add_layers
 
@@ -229,12 +230,6 @@ _COPIED = (
 )
 
 
-def _refuse(mine: str, theirs: str, found: Mapping[str, tuple[Any, Any]]) -> NoReturn:
-    fields = "; ".join(f"{name}: {_short(a)} and {_short(b)}" for name, (a, b) in found.items())
-    raise UserError(f"{mine} and {theirs} hold different features ({fields}); extract with the settings of {mine}")
-
-
-def _short(value: object) -> str:
-    """Show a digest by its beginning, and anything else as it is."""
-    text = str(list(value)) if isinstance(value, tuple) else str(value)
-    return text[:12] + "…" if len(text) == 64 else text
+def _refuse(mine: str, theirs: str, found: Fields) -> NoReturn:
+    text = f"{mine} and {theirs} hold different features ({named(found)})"
+    raise UserError(f"{text}; extract with the settings of {mine}")

@@ -14,10 +14,11 @@ import polars as pl
 import pyarrow as pa
 
 from bertfeat.config import Level, StoreDtype, VectorEncoding
+from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import BadRow, BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
-from bertfeat.store import codec, files, layout, planfile, receipts
+from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.batches import FeatureBatch, read_batches
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
 from bertfeat.store.openfolder import folder_at

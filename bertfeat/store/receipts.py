@@ -13,11 +13,12 @@ from typing import Any
 
 import xxhash
 
+from bertfeat.durable import files
+from bertfeat.durable.decoding import decode
 from bertfeat.errors import StoreError
 from bertfeat.records import BadRow, Plan, Receipt
 from bertfeat.storage import AnyPath
-from bertfeat.store import codec, files, layout
-from bertfeat.store.decoding import decode
+from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder, Listing
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.runs import check_runs
@@ -143,7 +144,7 @@ def restamp(folder: Folder, stored: StoredReceipt) -> None:
 def _stamped(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo | None) -> StoredReceipt:
     stamps = {}
     for part in receipt.parts:
-        with files.write_errors(folder.path, part.path):
+        with files.write_errors(folder.path / part.path):
             info = folder.info(part.path)
             if info is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

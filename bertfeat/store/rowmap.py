@@ -20,6 +20,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bertfeat.durable.decoding import check_version
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import IntArray
 from bertfeat.store import layout
@@ -223,13 +224,7 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
         StoreError: It is newer.
         ValueError: It is no row map, or not as one is written.
     """
-    version = _about(schema).get("format_version")
-    if not isinstance(version, int):
-        raise ValueError("it has no format_version")
-    if version > FORMAT_VERSION:
-        raise StoreError(
-            f"{path}: format_version {version}, this bertfeat reads up to {FORMAT_VERSION}; upgrade bertfeat"
-        )
+    check_version(path, _about(schema), FORMAT_VERSION)
     names = schema.names
     wanted = [*FIXED, "doc_id", *(name for name in PLACES if name in names)]
     if names != wanted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,9 +13,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bertfeat.durable.files import Sink
+from bertfeat.durable.publication import publish_file
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray
-from bertfeat.store import files, layout
+from bertfeat.store import layout
 from bertfeat.store.reader import Store
 from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
 from bertfeat.store.vectors import opened_part, read_groups
@@ -81,30 +82,20 @@ def write_row_map(path: Path, store: Store, level: str, batches: Iterable[pl.Dat
     """Write a row map as Parquet; the same rows give the same bytes, however they are cut into batches.
 
     Args:
-        path: The file; none may be there.
+        path: The file; one that is there is replaced.
         store: The store that the rows are of.
         level: Their level.
         batches: Frames as `row_map_batches` gives them.
 
     Raises:
-        RunError: The system refused a write; nothing of the file is left.
+        RunError: The system refused a write; what stood there still does.
         ValueError: The batches hold other columns than these, or rows that do not ascend.
     """
     schema = _schema(store, level)
     pieces = _ascending(_tables(batches, schema))
-    with (
-        contextlib.closing(_sink(path)) as sink,
-        files.removed_on_error(path),
-        files.write_errors(path.parent, path.name, sink),
-    ):
+    with publish_file(path) as sink:
         n_rows = _write(sink, schema, pieces)
-        sink.sync()
     return WrittenFile(n_rows, sink.n_bytes, sink.digest)
-
-
-def _sink(path: Path) -> files.Sink:
-    with files.write_errors(path.parent, path.name):
-        return files.Sink(path)
 
 
 def _schema(store: Store, level: str) -> pa.Schema:
@@ -137,7 +128,7 @@ def _ascending(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             yield table
 
 
-def _write(sink: files.Sink, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
+def _write(sink: Sink, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
     """Write tables in row groups of equal size, and return the number of rows."""
     n_rows = 0
     waiting = schema.empty_table()

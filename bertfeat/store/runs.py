@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from bertfeat.durable import files
 from bertfeat.records import FeatureColumn, LevelTable, PartInfo, VectorRuns
-from bertfeat.store import files
 from bertfeat.store.plain import read_exactly
 from bertfeat.store.schema import VectorLayout
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.config import Level
+from bertfeat.durable import files
 from bertfeat.errors import StoreError
 from bertfeat.records import PartInfo, Plan
 from bertfeat.storage import ObjectPath
-from bertfeat.store import codec, files, layout, opening, planfile, receipts
+from bertfeat.store import codec, layout, opening, planfile, receipts
 from bertfeat.store.folder import Folder
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.openfolder import folder_at

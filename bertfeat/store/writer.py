@@ -6,10 +6,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bertfeat.durable import files
 from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import ObjectPath
-from bertfeat.store import commit, files, layout, opening, planfile, receipts
+from bertfeat.store import commit, layout, opening, planfile, receipts
 from bertfeat.store.folder import Folder, Found, Lease, Lock
 from bertfeat.store.manifest import build_manifest
 from bertfeat.store.openfolder import folder_at
@@ -159,7 +160,7 @@ class StoreWriter:
             raise RunError(f"{self.root}: {len(missing)} shards are not done ({named}); run the same command again")
         self._folder.clean_tmp()
         if not self.is_complete:
-            with files.write_errors(self.root, layout.MANIFEST):
+            with files.write_errors(self.root / layout.MANIFEST):
                 self._folder.remove(layout.MANIFEST)
             self._folder.commit(layout.MANIFEST, self._manifest(), "manifest")
 

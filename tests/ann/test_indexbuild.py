@@ -6,6 +6,8 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import faiss
@@ -22,6 +24,7 @@ from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts, sample_positions
+from bertfeat.durable import steps
 from bertfeat.errors import RunError, UserError
 from tests.support.places import ROOT
 from tests.support.search_vectors import CountedParts, MadeParts, brute_force, mixture, recall
@@ -98,115 +101,44 @@ class Stop(Exception):
     """A build is broken off."""
 
 
-def stop_at(point: int):
-    seen = 0
-
-    def step(name: str) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == point:
-            raise Stop(name)
-
-    return step
+@contextmanager
+def hooked(hook: Callable[[str], object]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "hook", hook)
+        yield
 
 
-@pytest.mark.numeric
-@pytest.mark.parametrize("text", ["IVF16,SQ8,RFlat", "HNSW8,SQ8", "IVF16,PQ8x4fs"])
-def test_broken_off_at_every_step_it_goes_on(text, tmp_path):
-    steps: list[str] = []
-    whole = build(source(), tmp_path / "whole", settings(text), step=steps.append)
-    # Broken off anew at each step in turn, until it gets through.
-    for point in range(1, len(steps) + 1):
-        with pytest.raises(Stop):
-            build(source(), tmp_path / str(point), settings(text), step=stop_at(point))
-        again = build(source(), tmp_path / str(point), settings(text))
-        assert again.path.read_bytes() == whole.path.read_bytes(), steps[point - 1]
-        assert again.parameters == whole.parameters
-    point = 1
-    while True:
-        try:
-            build(source(), tmp_path / "often", settings(text), step=stop_at(5))
-            break
-        except Stop:
-            point += 1
-    assert (tmp_path / "often" / "index.faiss").read_bytes() == whole.path.read_bytes()
-    assert point > 3
+@contextmanager
+def stopped_at(name: str) -> Iterator[None]:
+    """Break a build off at the first step of a name."""
 
+    def stop(passed: str) -> None:
+        if passed == name:
+            raise Stop
 
-# One interpreter that has everything loaded forks a child for each point. Nothing is computed before the fork, so that
-# no thread is lost in it; a child that hangs all the same is ended by its alarm and fails the drill.
-DRILL = """
-import os, signal, sys
-from pathlib import Path
-sys.path[:0] = sys.argv[2:]
-from tests.ann.test_indexbuild import chunk_rows, settings, source
-from bertfeat.ann import budget
-from bertfeat.ann.indexbuild import build
-
-def run(root, text, point):
-    signal.alarm(60)
-    budget._MAX_CHUNK_ROWS = chunk_rows(text)
-    seen = 0
-    def step(name):
-        nonlocal seen
-        seen += 1
-        if seen == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.fsync = lambda fd: None
-    build(source(), root, settings(text), step=step)
-    os._exit(0)
-
-for text in ("Flat", "IVF16,SQ8", "HNSW8"):
-    point, status = 0, 1
-    while status != 0:
-        point += 1
-        child = os.fork()
-        if child == 0:
-            run(Path(sys.argv[1]) / f"{text}-{point:03d}", text, point)
-        status = os.waitpid(child, 0)[1]
-        assert status in (0, signal.SIGKILL), status
-"""
-
-
-def chunk_rows(text: str) -> int:
-    """Return chunks so small that a graph of these vectors has checkpoints."""
-    return 256 if text == "HNSW8" else budget._MAX_CHUNK_ROWS
-
-
-@pytest.mark.numeric
-def test_killed_at_every_step_it_goes_on(tmp_path, monkeypatch):
-    here = [str(ROOT)]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", DRILL, str(tmp_path), *here], check=True, timeout=280, env=one_thread)
-    for text, n_least in (("Flat", 30), ("IVF16,SQ8", 30), ("HNSW8", 25)):
-        *killed, whole = sorted(tmp_path.glob(f"{text}-*"))
-        assert len(killed) >= n_least
-        data = (whole / "index.faiss").read_bytes()
-        monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", chunk_rows(text))
-        n_resumed = sum((root / "candidate-0" / CHECKPOINT).exists() for root in killed)
-        assert (n_resumed > 5) == (text == "HNSW8"), n_resumed
-        for root in killed:
-            # `settings` asks for one thread here as there: the same blocks are computed in the same way.
-            assert build(source(), root, settings(text)).path.read_bytes() == data, root
+    with hooked(stop), pytest.raises(Stop):
+        yield
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
-    with pytest.raises(Stop):
-        build(source(), tmp_path, settings("IVF16,SQ8"), step=stop_at(21))
+    with stopped_at("piece-000002-0.durable"):
+        build(source(), tmp_path, settings("IVF16,SQ8"))
     pieces = sorted(path.name for path in (tmp_path / "candidate-0").glob("piece-*"))
     assert pieces == [f"piece-{i:06d}-0" for i in range(3)]
     counted = CountedParts(VECTORS, n_parts=10, batch_size=170)
-    steps: list[str] = []
-    build(counted, tmp_path, settings("IVF16,SQ8"), step=steps.append)
-    assert [name for name in steps if name.startswith("piece") and "renamed" in name] == [
-        f"piece-{i:06d}-0 renamed" for i in range(3, 9)
+    passed: list[str] = []
+    with hooked(passed.append):
+        build(counted, tmp_path, settings("IVF16,SQ8"))
+    assert [name for name in passed if name.startswith("piece") and "renamed" in name] == [
+        f"piece-{i:06d}-0.renamed" for i in range(3, 9)
     ]
     # The seven parts behind the first 900 vectors to add, and all to score what was found.
     assert counted.n_reads == 7 + 10 * 2
     finished = CountedParts(VECTORS)
-    steps.clear()
-    result = build(finished, tmp_path, settings("IVF16,SQ8"), step=steps.append)
-    assert (finished.n_reads, steps) == (0, [])
+    passed.clear()
+    with hooked(passed.append):
+        result = build(finished, tmp_path, settings("IVF16,SQ8"))
+    assert (finished.n_reads, passed) == (0, [])
     assert result.transform is not None
     np.testing.assert_array_equal(result.transform.mean, fit_transform(source(), CENTER).mean)
 
@@ -215,30 +147,31 @@ def test_a_graph_is_kept_ever_more_rarely(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
     kept: list[int] = []
 
-    def step(name: str) -> None:
-        if name == f"{CHECKPOINT} renamed":
+    def keep(name: str) -> None:
+        if name == f"{CHECKPOINT}.renamed":
             kept.append(int(read_index(tmp_path / "candidate-0" / CHECKPOINT).ntotal))
 
-    build(ArrayParts(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256), step=step)
+    with hooked(keep):
+        build(ArrayParts(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256))
     # After each chunk while it is small, and then each time that it has grown by a quarter.
     assert kept == [256, 512, 768, 1024, 1280, 1792, 2304, 3072, 3840, 4864]
 
 
 def test_a_build_of_something_else_is_refused(tmp_path):
-    with pytest.raises(Stop):
-        build(source(), tmp_path, settings("SQ8"), source_id="store a", step=stop_at(9))
+    with stopped_at("queries.safetensors.durable"):
+        build(source(), tmp_path, settings("SQ8"), source_id="store a")
     for changes, line in [
-        ({"index": "SQ4"}, "with index SQ8, not SQ4"),
-        ({"metric": Metric.L2}, "with metric cosine, not l2"),
-        ({"transform": TransformSpec.parse("none")}, "with transform center, not none"),
-        ({"seed": 3}, "with seed 0, not 3"),
-        ({"recall": 0.9}, "with recall 0.95, not 0.9"),
+        ({"index": "SQ4"}, "index 'SQ8' != 'SQ4'"),
+        ({"metric": Metric.L2}, "metric 'cosine' != 'l2'"),
+        ({"transform": TransformSpec.parse("none")}, "transform 'center' != 'none'"),
+        ({"seed": 3}, "seed 0 != 3"),
+        ({"recall": 0.9}, "recall 0.95 != 0.9"),
     ]:
-        with pytest.raises(UserError, match=f"holds an unfinished index {line}; go on with the same settings"):
+        with pytest.raises(UserError, match=rf"holds an unfinished index with other settings \({line}\); use the same"):
             build(source(), tmp_path, settings(**{"index": "SQ8", **changes}), source_id="store a")
-    with pytest.raises(UserError, match="with source store a, not store b"):
+    with pytest.raises(UserError, match="source 'store a' != 'store b'"):
         build(source(), tmp_path, settings("SQ8"), source_id="store b")
-    with pytest.raises(UserError, match="with vectors 2500, not 2499"):
+    with pytest.raises(UserError, match="vectors 2500 != 2499"):
         build(ArrayParts(VECTORS[1:]), tmp_path, settings("SQ8"), source_id="store a")
     # Threads change nothing, so they may change.
     assert build(source(), tmp_path, settings("SQ8", n_threads=2), source_id="store a").n_vectors == N
@@ -351,6 +284,8 @@ def test_few_vectors_are_enough(n_vectors, tmp_path):
 
 PEAK = """
 import re, sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from tests.support.search_vectors import MadeParts
@@ -434,15 +369,8 @@ def test_small_samples_draw_no_complaints(text, tmp_path, capfd):
 
 
 def test_a_piece_that_was_cut_off_is_noticed(tmp_path):
-    class Killed(Exception):
-        pass
-
-    def die(name: str) -> None:
-        if name == "piece-000004-0 renamed":
-            raise Killed
-
-    with pytest.raises(Killed):
-        build(source(), tmp_path, settings("Flat"), step=die)
+    with stopped_at("piece-000004-0.renamed"):
+        build(source(), tmp_path, settings("Flat"))
     piece = tmp_path / "candidate-0" / "piece-000002-0"
     piece.write_bytes(piece.read_bytes()[:-1])
     with pytest.raises(RunError, match=r"piece-000002-0: is shorter than it was written; remove .*candidate-0, and"):

@@ -117,11 +117,11 @@ class TestBuild:
         assert "not a folder (a file)" in refused(*build, tmp_path / "notes")
         assert "not a folder (a file)" in refused(*build, tmp_path / "notes", "--overwrite")
         assert "no folder" in refused(*build, tmp_path / "none" / "i")
-        assert "no index, or not one alone (holds notes)" in refused(*build, tmp_path)
+        assert "holds files that are not part of an index (notes)" in refused(*build, tmp_path)
         assert "lies in the store" in refused(*build, tiny.path / "index")
         good(*build, tmp_path / "i")
         before = contents(tmp_path / "i")
-        assert "built otherwise (metric cosine, now l2)" in refused(*build, tmp_path / "i", "--metric", "l2")
+        assert "built otherwise (metric 'cosine' != 'l2')" in refused(*build, tmp_path / "i", "--metric", "l2")
         assert contents(tmp_path / "i") == before
         good(*build, tmp_path / "i", "--metric", "l2", "--overwrite")
         assert contents(tmp_path / "i") != before
@@ -225,7 +225,7 @@ class TestUpdate:
         self, tiny: Store, store: Store, index: Path, tmp_path: Path, tiny_folder: Path
     ) -> None:
         before = contents(index)
-        assert "hold different features (model: minilm and " in refused("index", "update", index, tiny.path)
+        assert "hold different features (model 'minilm' != " in refused("index", "update", index, tiny.path)
         changed = tiny_store(tmp_path / "changed", tiny_folder, documents()[1:20], levels="sentence")
         good("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "sentence")
         said = refused("index", "build", changed.path, "-o", tmp_path / "i")

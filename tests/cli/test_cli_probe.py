@@ -179,11 +179,11 @@ class TestFit:
     def test_an_output_that_stands_there(self, stores: Stores, probe: Path, tmp_path: Path) -> None:
         base = ["probe", "fit", stores.train.path, "--label", "domain", "--head", "centroid"]
         before = (probe / "probe.json").read_bytes()
-        assert "a probe stands there; choose another --output, or pass --overwrite" in refused(*base, "-o", probe)
+        assert "there is a probe already; choose another --output, or pass --overwrite" in refused(*base, "-o", probe)
         assert (probe / "probe.json").read_bytes() == before
         (tmp_path / "mine.txt").write_text("x")
         for overwrite in ([], ["--overwrite"]):
-            assert "not empty and no probe" in refused(*base, "-o", tmp_path, *overwrite)
+            assert "holds files that are not part of a probe (mine.txt" in refused(*base, "-o", tmp_path, *overwrite)
         assert "not a folder" in refused(*base, "-o", tmp_path / "mine.txt", "--overwrite")
         good(*base, "-o", tmp_path / "p")
         good(*base, "-o", tmp_path / "p", "--overwrite")
@@ -247,12 +247,12 @@ class TestScore:
         base = ["extract", stores.files["dev"], "--level", "sentence", "--keep-columns", "domain", "--id-column", "id"]
         good(*base, "-o", tmp_path / "max", "--layers", "last4", "--combine", "concat", "--pooling", "max")
         line = refused("probe", "score", probe, tmp_path / "max")
-        assert "probe domains and store max hold different features (pooling: mean and max); extract with the" in line
+        assert "probe domains and store max hold different features (pooling 'mean' != 'max'); extract with the" in line
         good(*base, "-o", tmp_path / "low", "--layers", "1,2")
         for command in (["score", probe, tmp_path / "low"], ["predict", probe, tmp_path / "low", "-o", "o.parquet"]):
             line = refused("probe", *command)
-            assert "probe domains and store low hold different features (layers: [3, 4, 5, 6] and [1, 2]; " in line
-            assert "feature: concat_last4 and layer_01, layer_02, concat_01_02" in line
+            assert "probe domains and store low hold different features (layers [3, 4, 5, 6] != [1, 2]; " in line
+            assert "feature 'concat_last4' != 'layer_01, layer_02, concat_01_02'" in line
 
     @pytest.mark.parametrize("damage", ["weights", "json", "missing", "cut"])
     def test_a_damaged_probe(self, probe: Path, stores: Stores, tmp_path: Path, damage: str) -> None:
@@ -303,7 +303,9 @@ class TestPredict:
     def test_mistakes(self, probe: Path, stores: Stores, tmp_path: Path) -> None:
         base, out = ["probe", "predict", probe], tmp_path / "o.parquet"
         out.write_text("mine")
-        assert "exists; name another file, or pass --overwrite" in refused(*base, stores.dev.path, "-o", out)
+        assert "there is a file already; choose another --output, or pass --overwrite" in refused(
+            *base, stores.dev.path, "-o", out
+        )
         assert out.read_text() == "mine"
         assert "name a file that ends in .parquet" in refused(*base, stores.dev.path, "-o", tmp_path / "o.csv")
         line = refused(*base, stores.dev.path, "-o", tmp_path / "p.parquet", "--text-column", "x")
@@ -325,7 +327,7 @@ class TestSweep:
         assert " on dev_store\n" in shown
         names = {path.name for path in (tmp_path / "s").iterdir()}
         assert names == {"table.csv", "result.json", "plot.png", "plot.svg"}
-        assert "a sweep stands there" in refused(
+        assert "there is a sweep already" in refused(
             "probe", "sweep", stores.train.path, "-o", tmp_path / "s", "--label", "x"
         )
 

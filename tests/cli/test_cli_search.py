@@ -16,7 +16,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import bertfeat
-from bertfeat.cli.search_batches import HitWriter
+from bertfeat.cli.search_batches import hit_writer
+from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
@@ -190,13 +191,13 @@ class TestManyQueries:
         search = ("search", sentences, "--queries", tmp_path / "q.txt")
         good(*search, "--out", out, "-k", "1")
         before = out.read_bytes()
-        assert "hits.parquet: is there already; name another file, or pass --overwrite" in refused(
+        assert "hits.parquet: there is a file already; choose another --out, or pass --overwrite" in refused(
             *search, "--out", out
         )
         assert out.read_bytes() == before
         good(*search, "--out", out, "-k", "2", "--overwrite", "--where", "n < 0")
         assert pl.read_parquet(out).shape == (0, 5)
-        assert "is a folder" in refused(*search, "--out", tmp_path)
+        assert "not a file (a folder)" in refused(*search, "--out", tmp_path)
         assert "no folder" in refused(*search, "--out", tmp_path / "none" / "h.parquet")
 
     def test_csv_holds_what_parquet_does(
@@ -219,16 +220,17 @@ class TestManyQueries:
         monkeypatch.setattr(Index, "encode", lambda *_: pytest.fail("searched"))
         (tmp_path / "q.txt").write_text("fishing\n")
         search = ("search", sentences, "--queries", tmp_path / "q.txt", "--out", tmp_path / name)
-        assert f"{name}: hits are written as Parquet or CSV; name a file that ends in" in refused(*search)
+        assert f"{name}: name a file that ends in .parquet or .csv" in refused(*search)
         assert not (tmp_path / name).exists()
 
     def test_csv_refuses_columns_that_it_cannot_hold(self, tmp_path: Path) -> None:
         frame = pl.DataFrame({"doc_id": ["a"], "tags": [["x"]], "raw": [b"x"]})
         with (
             pytest.raises(UserError, match=r"hits.csv: CSV cannot hold tags \(List\(String\)\), raw \(Binary\); name"),
-            HitWriter(tmp_path / "hits.csv") as writer,
+            publish_file(tmp_path / "hits.csv") as sink,
+            hit_writer(tmp_path / "hits.csv", sink) as write,
         ):
-            writer.write(frame)
+            write(frame)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("name", ["hits.parquet", "hits.csv"])
@@ -313,7 +315,7 @@ class TestRefused:
             assert f"{name}: its content does not match the digest in index.json" in refused("search", copy, "x")
 
     def test_other_stores(self, sentences: Path, tiny: Store, tmp_path: Path, tiny_folder: Path) -> None:
-        assert "hold different features (model: minilm and " in refused("search", sentences, "x", "--store", tiny.path)
+        assert "hold different features (model 'minilm' != " in refused("search", sentences, "x", "--store", tiny.path)
         assert "no such folder" in refused("search", sentences, "x", "--store", tmp_path / "nowhere")
         store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence")
         good("index", "build", store.path, "-o", tmp_path / "i")

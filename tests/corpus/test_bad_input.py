@@ -112,10 +112,13 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no input": (["-o", "out"], ["INPUT"]),
     "output is a file": (["good.txt", "-o", "file"], ["file: not a folder"]),
     "output under a file": (["good.txt", "-o", "file/out"], ["file/out: cannot create the folder"]),
-    "output holds something else": (["good.txt", "-o", "folder"], ["folder: not a bertfeat store", "mine.txt"]),
+    "output holds something else": (
+        ["good.txt", "-o", "folder"],
+        ["folder: holds files that are not part of a store", "mine.txt"],
+    ),
     "output holds something else, to be replaced": (
         ["good.txt", "-o", "folder", "--overwrite"],
-        ["folder: holds files that are no part of a store", "mine.txt"],
+        ["folder: holds files that are not part of a store", "mine.txt"],
     ),
     "pooler of a model without one": (
         ["good.txt", "--level", "sentence", "--pooling", "pooler", "--model", "./causal", "-o", "out"],

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 _STOPPED = """
 import os, signal, sys
 from bertfeat.cli import main
-from bertfeat.store import steps
+from bertfeat.durable import steps
 def hook(name):
-    if name == "index.faiss written":
+    if name == "index.faiss.written":
         print("stopped", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
 steps.hook = hook

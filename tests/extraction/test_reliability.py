@@ -39,7 +39,7 @@ class Shim:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
         self.code, self.fails_at, self.n_writes = code, 0, 0
         self._write = os.write
-        monkeypatch.setattr("bertfeat.store.files.os.write", self)
+        monkeypatch.setattr("bertfeat.durable.files.os.write", self)
 
     def __call__(self, fd: int, data: Any) -> int:
         self.n_writes += 1
@@ -175,7 +175,7 @@ def test_verify_does_not_disturb_a_run_and_reads_what_it_may_not_write(tmp_path,
 
 def test_a_second_run_is_refused_with_the_first_ones_process_and_a_stale_lock_is_none(tmp_path, settings):
     script = (
-        "import sys, time; from bertfeat.cli import main; from bertfeat.store import steps\n"
+        "import sys, time; from bertfeat.cli import main; from bertfeat.durable import steps\n"
         "def hook(name):\n"
         "    if name == 'receipt.durable': print('ready', file=sys.stderr, flush=True); time.sleep(600)\n"
         "steps.hook = hook; main()"

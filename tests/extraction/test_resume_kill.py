@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bertfeat.durable import steps
 from bertfeat.extraction.run import extract
 from bertfeat.progress import Silent
-from bertfeat.store import steps, verify
-from tests.support.drill import orphans, result_files, run_killed_at, run_pooled, write_corpus, zygote
+from bertfeat.store import verify
+from tests.support.drill import STEPS, orphans, result_files, run_killed_at, run_pooled, write_corpus, zygote
 from tests.support.families import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,7 +46,7 @@ def test_a_kill_at_every_step_of_every_shard_and_then_a_run_gives_the_same_bytes
         store = extract(output=tmp_path / "whole", **settings)
     whole = result_files(tmp_path / "whole")
     assert len(store.plan.shards) == 3
-    assert set(passed) == set(steps.STEPS)
+    assert set(passed) == STEPS
     assert store.manifest["totals"]["n_bad_rows"] == 4
     for point in range(1, len(passed) + 1):
         root = tmp_path / f"killed-{point}"

@@ -56,13 +56,13 @@ class TestOutputs:
         good(*command)
         (tmp_path / "p" / "notes.txt").write_text("mine")
         monkeypatch.setattr("bertfeat.probes.fitting.fit_probe", lambda *_, **__: pytest.fail("it was fitted"))
-        assert "not empty and no probe (it has notes.txt)" in refused(*command, "--overwrite")
+        assert "holds files that are not part of a probe (notes.txt)" in refused(*command, "--overwrite")
 
     @pytest.mark.parametrize("kind", ["fit", "sweep"])
     def test_a_folder_that_cannot_be_made_is_refused_before_the_fit(
         self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in ("fitting.fit_probe", "sweeping.sweep_probes"):
+        for name in ("fitting.fit_probe", "sweeps.sweep_probes"):
             monkeypatch.setattr(f"bertfeat.probes.{name}", lambda *_, **__: pytest.fail("it was fitted"))
         file = tmp_path / "file"
         file.write_text("mine")

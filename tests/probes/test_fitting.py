@@ -250,8 +250,8 @@ class TestRefusals:
             tmp_path / "other", [frame], numbered, word_pooling="mean", model="x", weights_sha256="9" * 64
         )
         message = (
-            rf"probe logreg and store other hold different features \(model: {METADATA['model']} and x; "
-            r"model weights: aaaa.*… and 9999.*…; pooling: first and mean\); extract with the settings of probe logreg"
+            rf"probe logreg and store other hold different features \(model '{METADATA['model']}' != 'x'; "
+            r"model weights aaaa.*… != 9999.*…; pooling 'first' != 'mean'\); extract with the settings of probe logreg"
         )
         for use in (fitted.score, fitted.predict, lambda s: fitted.predict_to(s, tmp_path / "o.parquet")):
             with pytest.raises(UserError, match=message):
@@ -280,7 +280,7 @@ class TestSaving:
         document = json.loads((tmp_path / "probe" / "probe.json").read_text())
         assert document["extra"]["spec"]["feature"] == "concat_last4"
         assert str(tmp_path) not in json.dumps(document), "paths of this machine are nobody's business"
-        with pytest.raises(UserError, match="a probe stands there"):
+        with pytest.raises(UserError, match="there is a probe already"):
             tagger.save(tmp_path / "probe")
         tagger.save(tmp_path / "probe", overwrite=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ import bertfeat
 from bertfeat import fit_probe
 from bertfeat.config import Level
 from bertfeat.errors import RunError, UserError
-from bertfeat.probes import predictions
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.store.reader import Store
 from tests.support.probe_stores import Stores, make_stores, numbered, word_frame, write_fake
@@ -129,7 +129,7 @@ class TestRawText:
             lambda: other.predict_input(stores.files["dev"], tmp_path / "o.parquet"),
         ):
             with pytest.raises(
-                UserError, match=r"probe old and model minilm hold different .*weights: 000000000000… and"
+                UserError, match=r"probe old and model minilm hold different .*weights 000000000000… != "
             ):
                 use()
         assert list(tmp_path.iterdir()) == []
@@ -180,7 +180,9 @@ class TestOutput:
         probe = fit_probe(store, "label", level="word", head="ridge")
         out = tmp_path / "o.parquet"
         out.write_text("mine")
-        with pytest.raises(UserError, match=r"o\.parquet: exists; name another file, or pass --overwrite"):
+        with pytest.raises(
+            UserError, match=r"o\.parquet: there is a file already; choose another --output, or pass --overwrite"
+        ):
             probe.predict_to(store, out)
         assert out.read_text() == "mine"
         probe.predict_to(store, out, overwrite=True)
@@ -188,7 +190,7 @@ class TestOutput:
         with pytest.raises(UserError, match=r"name a file that ends in \.parquet"):
             probe.predict_to(store, tmp_path / "o.csv")
         (tmp_path / "d.parquet").mkdir()
-        with pytest.raises(UserError, match="is a folder"):
+        with pytest.raises(UserError, match=r"not a file \(a folder\)"):
             probe.predict_to(store, tmp_path / "d.parquet", overwrite=True)
 
     def test_a_damaged_part_leaves_what_stood_there(self, store: Store, tmp_path: Path) -> None:
@@ -208,8 +210,8 @@ class TestOutput:
         def full(fd: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(predictions.os, "fsync", full)
-        with pytest.raises(RunError, match=r"o\.parquet: cannot be written: no space left on device; see to it"):
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(RunError, match=r"o\.parquet: no space left on device after \d+ bytes; free space and run"):
             probe.predict_to(store, tmp_path / "o.parquet")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 

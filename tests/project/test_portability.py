@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertfeat.store import files, plain
+from bertfeat.durable import files
+from bertfeat.store import plain
 from bertfeat.store.plain import PlainColumn
 from tests.support.places import ROOT
 

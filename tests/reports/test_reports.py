@@ -13,16 +13,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertfeat.errors import RunError, UserError
-from bertfeat.probes.predictions import write_frames
 from bertfeat.reports.placing import spread
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_confusion, plot_layer_scores, plot_points
-from bertfeat.reports.reportfiles import write_whole
+from bertfeat.reports.reportfiles import write_report
 from bertfeat.reports.tables import markdown_table, text_table, write_csv
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -112,40 +110,21 @@ def test_a_row_of_another_length_is_a_mistake(table: Any) -> None:
     assert not Path("never.csv").exists()
 
 
-@pytest.mark.parametrize("kind", ["report", "predictions"])
-def test_a_file_is_synced_and_then_the_folder_that_holds_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    path = tmp_path / "f.parquet"
-    synced: list[tuple[bool, bool]] = []
-
-    def fsync(fd: int) -> None:
-        synced.append((os.path.samestat(os.fstat(fd), tmp_path.stat()), path.exists()))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    if kind == "report":
-        write_whole(path, b"new")
-    else:
-        frame = pl.DataFrame({"prediction": ["a", None]})
-        write_frames(iter([frame]), dict(frame.schema), path)
-    assert synced == [(False, False), (True, True)], "a rename that is not synced is lost with the power"
-
-
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_whole(tmp_path / "t.csv", b"old")
+    path = write_report(tmp_path / "t.csv", b"old")
 
     def refuse(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", refuse)
-        with pytest.raises(RunError, match=r"t\.csv: cannot be written: no space left on device"):
+        with pytest.raises(RunError, match=r"t\.csv: no space left on device"):
             write_csv(path, ["a"], [[1]])
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(UserError, match="nowhere: no such folder; create it first"):
+    with pytest.raises(UserError, match=r"no folder .*nowhere; create it first"):
         write_csv(tmp_path / "nowhere" / "t.csv", ["a"], [])
-    with pytest.raises(UserError, match="is a folder; choose another name"):
+    with pytest.raises(UserError, match=r"not a file \(a folder\); choose another name"):
         write_csv(tmp_path, ["a"], [])
 
 
@@ -283,7 +262,10 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
         (lambda stem: plot_points([[1, 2]], ["a", "b"], None, stem), "2 groups do not go with 1 points"),
         (lambda stem: plot_points([[1, 2]], ["a"], [], stem), "0 labels do not go with 1 points"),
         (lambda stem: plot_points(np.zeros((57, 2)), range(57), None, stem), "57 groups are more than the 56"),
-        (lambda stem: plot_confusion(["a"], [[1]], stem.parent / "nowhere" / "x"), "nowhere: no such folder"),
+        (
+            lambda stem: plot_confusion(["a"], [[1]], stem.parent / "nowhere" / "x"),
+            "no folder .*nowhere; create it first",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path, draw: Any, said: str) -> None:

@@ -107,11 +107,11 @@ def test_what_the_system_refuses_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     tries, mark = Tries(tmp_path / "file"), FileFence(tmp_path / "file" / "run-0.tmp")
     for ask in (tries.begin, tries.forget, tries.reason):
-        with pytest.raises(RunError, match=r"file/try-00007\.\d\.tmp: not a directory; see to it"):
+        with pytest.raises(RunError, match=r"file/try-00007\.\d\.tmp: not a directory; fix the cause"):
             ask("00007")
-    with pytest.raises(RunError, match=r"run-0\.tmp: not a directory; see to it"), mark.held():
+    with pytest.raises(RunError, match=r"run-0\.tmp: not a directory; fix the cause"), mark.held():
         pass
-    with pytest.raises(RunError, match=r"run-0\.tmp: not a directory; see to it"):
+    with pytest.raises(RunError, match=r"run-0\.tmp: not a directory; fix the cause"):
         mark.take_down()
 
 

@@ -49,7 +49,7 @@ sys.path[:0] = sys.argv[4:]
 from tests.support.store_fakes import write_store
 from tests.storage.test_object_store_lease import PLANS
 from bertfeat.errors import BertfeatError
-from bertfeat.store import steps
+from bertfeat.durable import steps
 from bertfeat.store.objectfolder import ObjectFolder
 left = int(count)
 def hook(name):

@@ -13,8 +13,10 @@ import pytest
 
 from bertfeat import open_store, verify
 from bertfeat.config import Level
+from bertfeat.durable import files, steps
 from bertfeat.errors import RunError, StorageError, StoreError, UserError
-from bertfeat.store import files, mark_for_redoing, objectlock, open_for_writing, steps
+from bertfeat.store import mark_for_redoing, objectlock, open_for_writing
+from tests.support import drill
 from tests.support.command_line import bertfeat
 from tests.support.object_stores import (
     bucket,
@@ -53,9 +55,7 @@ class TestResuming:
             patch.setattr(steps, "hook", passed.append)
             rerun(f"{root}/whole", plan)
         made = result_objects(f"{root}/whole")
-        assert (
-            {"plan.written", "part.durable", "receipt.written", "manifest.durable"} <= set(passed) <= set(steps.STEPS)
-        )
+        assert {"plan.written", "part.durable", "receipt.written", "manifest.durable"} <= set(passed) <= drill.STEPS
 
         def stop_at(point):
             left = [point]
@@ -115,7 +115,7 @@ class TestResuming:
     def test_overwrite_replaces_a_store_and_nothing_else(self, root):
         write_store(root, make_plan(levels=(Level.WORD,), layers="all"))
         bucket().pipe_file(f"{root}/word/notes.txt", b"mine")
-        with pytest.raises(StoreError, match=r"holds files that are no part of a store \(holds word/notes.txt\)"):
+        with pytest.raises(StoreError, match=r"holds files that are not part of a store \(word/notes.txt\)"):
             rerun(root, overwrite=True)
         bucket().rm_file(f"{root}/word/notes.txt")
         assert rerun(root, overwrite=True) == [0, 1, 2]
@@ -125,7 +125,7 @@ class TestResuming:
     def test_what_is_no_store_is_left_alone(self, root):
         bucket().pipe_file(f"{root}/notes.txt", b"mine")
         for overwrite in (False, True):
-            with pytest.raises(StoreError, match=r"\(holds notes.txt\); choose another --output"):
+            with pytest.raises(StoreError, match=r"not part of a store \(notes.txt\); choose another --output"):
                 open_for_writing(root, PLAN, overwrite=overwrite)
         with pytest.raises(StoreError, match=r"not a folder \(an object\)"):
             open_for_writing(f"{root}/notes.txt", PLAN)

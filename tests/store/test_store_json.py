@@ -17,12 +17,12 @@ import xxhash
 
 from bertfeat.cli.summary import inspect_lines
 from bertfeat.config import Level
+from bertfeat.durable.decoding import decode
 from bertfeat.errors import BertfeatError, StoreError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import extract
 from bertfeat.records import PartInfo
 from bertfeat.store import codec, open_for_writing, open_store, verify
-from bertfeat.store.decoding import decode
 from bertfeat.store.reader import Store
 from tests.support.drill import write_corpus
 from tests.support.families import build_model

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertfeat.config import Level
+from bertfeat.durable.files import Sink
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.records import BadRow, Column
 from bertfeat.store import codec, open_for_writing, open_store, read_plan, receipts, verify
 from bertfeat.store.checks import first_not_finite
-from bertfeat.store.files import Sink
 from tests.support.places import ROOT
 from tests.support.store_fakes import COLUMNS, contents, make_plan, make_result, make_table, vectors_of, write_store
 
@@ -248,7 +248,9 @@ def test_something_else_at_the_place_is_refused_and_kept(tmp_path):
         (folder / f"notes{n}.txt").write_text("mine")
     before = tree(folder)
     for overwrite in (False, True):
-        with pytest.raises(StoreError, match=r"\(holds notes0.txt, .*, \.\.\.\); choose another --output"):
+        with pytest.raises(
+            StoreError, match=r"not part of a store \(notes0.txt, .*, \.\.\.\); choose another --output"
+        ):
             open_for_writing(folder, make_plan(), overwrite=overwrite)
     assert tree(folder) == before
     with pytest.raises(StoreError, match=r"notes0.txt: not a folder \(a file\); choose another --output"):
@@ -262,7 +264,7 @@ def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
     plan = make_plan((2, 2), levels=(Level.WORD,))
     (tmp_path / "s" / "word" / "notes.txt").write_text("mine")
     before = tree(tmp_path / "s")
-    with pytest.raises(StoreError, match=r"holds files that are no part of a store \(holds word/notes.txt\)"):
+    with pytest.raises(StoreError, match=r"holds files that are not part of a store \(word/notes.txt\)"):
         open_for_writing(tmp_path / "s", plan, overwrite=True)
     assert tree(tmp_path / "s") == before
     (tmp_path / "s" / "word" / "notes.txt").unlink()

@@ -99,8 +99,8 @@ def test_a_rerun_that_rechecks_finds_what_kept_its_time(root):
 def test_an_untouched_store_is_not_read_again_and_a_copied_one_once(root, tmp_path, monkeypatch):
     shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
     digested = []
-    real = __import__("bertfeat.store.files", fromlist=["digest_of"]).digest_of
-    monkeypatch.setattr("bertfeat.store.files.digest_of", lambda path: digested.append(path.name) or real(path))
+    real = __import__("bertfeat.durable.files", fromlist=["digest_of"]).digest_of
+    monkeypatch.setattr("bertfeat.durable.files.digest_of", lambda path: digested.append(path.name) or real(path))
     assert rerun(root) == []
     assert digested == []
     for expected in (9, 0):

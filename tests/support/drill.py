@@ -27,6 +27,12 @@ from typing import Any
 from tests.support.families import SENTENCES
 from tests.support.places import ROOT
 
+# The steps of an extraction into a folder.
+STEPS = {
+    f"{kind}.{stage}"
+    for kind in ("plan", "part", "quarantine", "receipt", "manifest")
+    for stage in ("written", "synced", "renamed", "durable")
+} | {"part.linked"}
 _ALARM_S = 120
 _SERVE = "import sys; sys.path[:0] = sys.argv[2:]; from tests.support.drill import serve; serve(sys.argv[1])"
 
@@ -153,7 +159,7 @@ def run_extract(root: str, settings: dict[str, Any]) -> None:
 
 def run_killed_at(point: int, root: str, settings: dict[str, Any]) -> None:
     """Extract, and die at the step of this number."""
-    from bertfeat.store import steps
+    from bertfeat.durable import steps
 
     passed = 0
 

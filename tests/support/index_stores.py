@@ -26,7 +26,7 @@ from tests.support.store_fakes import DOC_ID, make_plan
 _KILLED = """
 import os, signal, sys
 from bertfeat.cli import main
-from bertfeat.store import steps
+from bertfeat.durable import steps
 at, n_passed = sys.argv.pop(1), 0
 def hook(name):
     global n_passed

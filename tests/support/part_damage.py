@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.config import Level
+from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
 from bertfeat.store import codec, open_for_writing, open_store, schema
-from bertfeat.store.files import digest_of
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.store.schema import VectorLayout
 from tests.support.store_fakes import make_plan, make_result

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bertfeat.durable import steps
 from bertfeat.extraction import run
 from bertfeat.extraction.job import Job
-from bertfeat.store import steps
 
 _N_RECEIPTS = 2
 

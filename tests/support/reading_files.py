@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
+from bertfeat.durable.files import digest_of
 from bertfeat.records import Column, FeatureColumn, LevelSchema, PartInfo
-from bertfeat.store.files import digest_of
 from bertfeat.store.partvectors import CheckedParts
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import slice_vectors

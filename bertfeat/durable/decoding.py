@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar, cast
 
+from bertfeat.errors import StoreError
+
 _T = TypeVar("_T")
 _Read = Callable[[Any], Any]
 _MAX_INT = 2**63
@@ -43,9 +45,28 @@ def decode(kind: type[_T], value: Any) -> _T:
         >>> decode(tuple[int, ...], [1, "2"])
         Traceback (most recent call last):
         ...
-        bertfeat.store.decoding.Mistyped: 1: '2' is not a whole number from 0 on
+        bertfeat.durable.decoding.Mistyped: 1: '2' is not a whole number from 0 on
     """
     return cast("_T", _reader(cast("Any", kind))(value))
+
+
+def check_version(where: object, content: Mapping[str, Any], newest: int) -> None:
+    """Refuse what a newer bertfeat wrote.
+
+    Args:
+        where: The file, for the message.
+        content: Its JSON object.
+        newest: The newest format that this version reads.
+
+    Raises:
+        StoreError: It is newer.
+        ValueError: It has no format version.
+    """
+    version = content.get("format_version")
+    if type(version) is not int:
+        raise ValueError("it has no format_version")
+    if version > newest:
+        raise StoreError(f"{where}: format_version {version}, this bertfeat reads up to {newest}; upgrade bertfeat")
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""File operations that a crash, a full disk or a symbolic link cannot turn into a wrong store."""
+"""File operations that a crash, a full disk or a symbolic link cannot turn into wrong files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import fcntl
 import functools
 import io
 import os
-import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -18,8 +17,6 @@ import xxhash
 
 from bertfeat.errors import BertfeatError, RunError, StoreError
 from bertfeat.storage import AnyPath
-from bertfeat.store import layout
-from bertfeat.store.steps import step
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -43,7 +40,7 @@ class Sink(io.RawIOBase):
     """A new file that is hashed as it is written, so that its digest costs no second read.
 
     Args:
-        file: The path, where nothing may be, or the descriptor of a file that is open; it is closed with the sink.
+        file: The path of a file that must not exist, or the descriptor of an open file; it is closed with the sink.
 
     Raises:
         OSError: From the write that failed; `n_bytes` says how much was written before.
@@ -68,7 +65,7 @@ class Sink(io.RawIOBase):
         return self._hash.hexdigest()
 
     def writable(self) -> bool:
-        """Say that the file can be written."""
+        """Return that the file can be written."""
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -91,7 +88,7 @@ class Sink(io.RawIOBase):
         """Wait until the bytes are on the disk.
 
         Raises:
-            OSError: They are not, or an earlier write failed: a caller that went on must not make the file visible.
+            OSError: The system refused, or an earlier write failed: then the file must not become visible.
         """
         if self.error is not None:
             raise self.error
@@ -104,42 +101,42 @@ class Sink(io.RawIOBase):
     def close(self) -> None:
         """Close the file."""
         if not self.closed:
-            # First of all, so that no second close can hit a number that is another file's by then.
+            # First, so that a second close cannot hit a number that is another file's by then.
             super().close()
             os.close(self._fd)
 
 
-def tmp_path(root: Path, stem: str) -> Path:
-    """Return a fresh name in the store's folder for unfinished files."""
-    return root / layout.TMP / f"{stem}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-
-
 @contextlib.contextmanager
-def write_errors(root: AnyPath, name: str, sink: Sink | None = None) -> Iterator[None]:
-    """Turn a failed write of the store's file `name` into one clear line.
+def write_errors(path: AnyPath, sink: Sink | None = None) -> Iterator[None]:
+    """Turn a failed write into one clear line.
+
+    Args:
+        path: The file.
+        sink: What the block writes it with; an OSError that names another file is then not the sink's.
 
     Raises:
-        RunError: The system refused a write; the same command resumes the run.
+        RunError: The system refused; the same command resumes the run.
     """
     try:
         yield
     except OSError as error:
-        raise _run_error(root, name, error, sink) from error
+        if sink is not None and sink.error is None and error.filename is not None:
+            raise RunError(f"{error.filename}: {_reason(error)}") from error
+        raise RunError(f"{path}: {_reason(error, sink)}") from error
     except Exception as error:
         if sink is None or sink.error is None:
             raise
-        raise _run_error(root, name, sink.error, sink) from error
+        raise RunError(f"{path}: {_reason(sink.error, sink)}") from error
 
 
-def _run_error(root: AnyPath, name: str, error: OSError, sink: Sink | None) -> RunError:
-    reason = (error.strerror or str(error)).lower()
+def _reason(error: OSError, sink: Sink | None = None) -> str:
     after = "" if sink is None else f" after {sink.n_bytes} bytes"
-    remedy = _REMEDIES.get(error.errno or 0, "see to it and run the same command again")
-    return RunError(f"{root / name}: {reason}{after}; {remedy}")
+    remedy = _REMEDIES.get(error.errno or 0, "fix the cause and run the same command again")
+    return f"{(error.strerror or str(error)).lower()}{after}; {remedy}"
 
 
 def os_errors(kind: type[BertfeatError]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return a decorator for what reads, lists or closes files of a store: an OSError that nobody takes is one line.
+    """Return a decorator for what reads, lists or closes files: an OSError that no other code handles is one line.
 
     Args:
         kind: The error that it becomes.
@@ -151,41 +148,11 @@ def os_errors(kind: type[BertfeatError]) -> Callable[[Callable[_P, _R]], Callabl
             try:
                 return function(*args, **kwargs)
             except OSError as error:
-                where = error.filename or "the store"
-                reason = (error.strerror or str(error)).lower()
-                remedy = _REMEDIES.get(error.errno or 0, "fix the cause and run the same command again")
-                raise kind(f"{where}: {reason}; {remedy}") from error
+                raise kind(f"{error.filename or 'a file'}: {_reason(error)}") from error
 
         return decorated
 
     return decorate
-
-
-def write_atomic(root: Path, name: str, data: bytes, kind: str) -> str:
-    """Write a small file of the store so that it is either whole or not there; return its digest.
-
-    Args:
-        root: The store.
-        name: The file, relative to the store; an existing one is replaced.
-        data: Its content.
-        kind: What the file is, the first half of the names of its steps.
-
-    Raises:
-        RunError: The system refused a write; nothing of it is left.
-    """
-    tmp = tmp_path(root, kind)
-    with write_errors(root, name), removed_on_error(tmp):
-        with contextlib.closing(Sink(tmp)) as sink:
-            sink.write(data)
-            step(f"{kind}.written")
-            sink.sync()
-            digest = sink.digest
-        step(f"{kind}.synced")
-        tmp.replace(root / name)
-        step(f"{kind}.renamed")
-        sync_folder((root / name).parent)
-        step(f"{kind}.durable")
-    return digest
 
 
 @contextlib.contextmanager
@@ -200,7 +167,7 @@ def removed_on_error(path: Path) -> Iterator[None]:
 
 
 def link_exclusive(source: Path, target: Path) -> bool:
-    """Give a finished file its final name unless something stands there; return whether it now has it.
+    """Give a finished file its final name unless something has that name; return whether it now has it.
 
     On a file system without hard links the file is renamed: the store's lock keeps other writers out.
     """
@@ -223,7 +190,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until a file that somebody else has written is on the disk; a symbolic link is not followed."""
+    """Wait until a file that other code has written is on the disk; a symbolic link is not followed."""
     _sync(path, os.O_NOFOLLOW)
 
 
@@ -255,20 +222,46 @@ def make_folder(folder: Path) -> bool:
     """Create a folder durably; return whether it was missing.
 
     Raises:
-        StoreError: Something that is no folder, a symbolic link included, stands there.
+        StoreError: Something that is not a folder stands there, such as a symbolic link.
         RunError: The system refused.
     """
     try:
         folder.mkdir()
     except FileExistsError:
         if folder.is_symlink() or not folder.is_dir():
-            raise StoreError(f"{folder}: not a folder ({kind_of(folder)}); remove it or use another --output") from None
+            raise StoreError(f"{folder}: not a folder ({kind_of(folder)}); choose another --output") from None
         return False
     except OSError as error:
         raise StoreError(f"{folder}: cannot create the folder: {(error.strerror or str(error)).lower()}") from error
-    with write_errors(folder.parent, folder.name):
+    with write_errors(folder):
         sync_folder(folder.parent)
     return True
+
+
+@os_errors(StoreError)
+def make_parents(path: Path) -> list[Path]:
+    """Create the missing folders above a path durably; return them, innermost first.
+
+    Raises:
+        StoreError: One of them is not a folder, or cannot be made.
+        RunError: The system refused.
+    """
+    made: list[Path] = []
+    try:
+        for folder in reversed([parent for parent in path.absolute().parents if not parent.exists()]):
+            if make_folder(folder):
+                made.insert(0, folder)
+    except BaseException:
+        remove_empty(made)
+        raise
+    return made
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders as far as nothing is in them."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def kind_of(path: Path) -> str:
@@ -281,18 +274,18 @@ def kind_of(path: Path) -> str:
 
 
 def read_small(path: Path, *, follow_links: bool = False) -> bytes:
-    """Read a whole file of the store, never a special file.
+    """Read a whole file, never a special file.
 
     Args:
         path: The file.
         follow_links: Read through a symbolic link, as stores in a download cache have them; a writer must not.
 
     Raises:
-        FileNotFoundError: There is none.
-        OSError: It is no regular file, or cannot be read.
+        FileNotFoundError: There is no such file.
+        OSError: The file is not a regular one, or cannot be read.
     """
     with _opened(path, follow_links=follow_links) as file:
-        # A read that would block gives None, and no error.
+        # A read that would block returns None, without an error.
         data: bytes | None = file.readall()
     if data is None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
@@ -303,7 +296,7 @@ def digest_of(path: Path, *, follow_links: bool = False) -> str:
     """Return the xxh3-128 of a file, hex.
 
     Raises:
-        OSError: It is no regular file, or cannot be read.
+        OSError: The file is not a regular one, or cannot be read.
     """
     hasher = xxhash.xxh3_128()
     with _opened(path, follow_links=follow_links) as file:

@@ -1,0 +1,1 @@
+"""Durable writing: files and folders appear whole; locks, checked JSON, and what may be written where."""

@@ -1,0 +1,51 @@
+"""Fields in which two records differ, in one wording for all that compares what stands with what is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_MAX_NAMED = 8
+_MAX_CHARS = 80
+_DIGEST = re.compile(r"[0-9a-f]{32,}")
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "(absent)"
+
+
+_ABSENT = _Absent()
+Fields = Mapping[str, tuple[object, object]]
+
+
+def differing(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    """Return the fields in which two records differ, sorted, with both values; empty if none does.
+
+    Example:
+        >>> differing({"layers": [1], "seed": 0}, {"layers": [2], "seed": 0, "k": 3})
+        {'k': ((absent), 3), 'layers': ([1], [2])}
+    """
+    pairs = {name: (old.get(name, _ABSENT), new.get(name, _ABSENT)) for name in sorted({*old, *new})}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def named(fields: Fields) -> str:
+    """Return differing fields as text: each with the first value, `!=` and the second, long ones shortened.
+
+    Example:
+        >>> named({"layers": ("last4", "all"), "seed": (0, 1)})
+        "layers 'last4' != 'all'; seed 0 != 1"
+    """
+    texts = [f"{name} {_shown(old)} != {_shown(new)}" for name, (old, new) in fields.items()]
+    more = len(texts) - _MAX_NAMED
+    return "; ".join(texts[:_MAX_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _shown(value: object) -> str:
+    """Show a digest by its beginning, and another long value by both its ends."""
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return f"{value[:12]}…"
+    # A member of a StrEnum is shown as its text.
+    text = repr(str(value) if isinstance(value, str) else list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS // 2]}…{text[-_MAX_CHARS // 2 :]}"

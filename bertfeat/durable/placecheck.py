@@ -1,0 +1,98 @@
+"""Checks of a place to write to, made before the work whose result is to stand there and before it is published."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertfeat.durable.files import kind_of, os_errors
+from bertfeat.errors import UserError
+
+_INSTEAD = "another --output"
+_MAX_NAMED = 5
+
+
+def check_parents(target: Path, instead: str = _INSTEAD) -> None:
+    """Check that a file or folder can be made at a path: what stands above it are folders, and may be written to.
+
+    Args:
+        target: The path.
+        instead: What to choose instead, for the message.
+
+    Raises:
+        UserError: Something that is not a folder stands above it, or a folder that may not be written to.
+    """
+    for parent in target.absolute().parents:
+        if not os.path.lexists(parent):
+            continue
+        if not parent.is_dir():
+            raise UserError(f"{target}: {parent} is not a folder; choose {instead}")
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise UserError(f"{target}: {parent} may not be written to; choose {instead}")
+        return
+
+
+def check_folder_above(path: Path) -> None:
+    """Refuse a place in a folder that is not there.
+
+    Raises:
+        UserError: There is no such folder.
+    """
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{path}: no folder {path.absolute().parent}; create it first")
+
+
+@os_errors(UserError)
+def check_file(path: Path, *, overwrite: bool, endings: Sequence[str] = (), instead: str = _INSTEAD) -> None:
+    """Refuse a place where a file cannot or may not be written.
+
+    Args:
+        path: The place.
+        overwrite: A file that stands there will be replaced.
+        endings: The endings that the name may have, in lower case; any by default.
+        instead: What to choose instead, for the message.
+
+    Raises:
+        UserError: The name has another ending; or a file stands there, or what is not a file; or see `check_parents`.
+    """
+    is_there = os.path.lexists(path)
+    if is_there and (path.is_symlink() or not path.is_file()):
+        raise UserError(f"{path}: not a file ({kind_of(path)}); choose {instead}")
+    if endings and path.suffix.lower() not in endings:
+        raise UserError(f"{path}: name a file that ends in {' or '.join(endings)}")
+    if is_there and not overwrite:
+        raise UserError(f"{path}: there is a file already; choose {instead}, or pass --overwrite")
+    check_parents(path, instead)
+
+
+@os_errors(UserError)
+def check_folder(folder: Path, what: str, own: Sequence[str], *, overwrite: bool) -> None:
+    """Refuse a place where a folder of files cannot or may not be written; an empty folder is as good as nothing.
+
+    Args:
+        folder: The place.
+        what: What is to stand there, with its article, for the message: `an index`.
+        own: The names of its files; the first of them shows that it is one.
+        overwrite: What stands there will be replaced if it is such a folder.
+
+    Raises:
+        UserError: Something else stands there, or such a folder and it is to stay; or see `check_parents`.
+    """
+    if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+        raise UserError(f"{folder}: not a folder ({kind_of(folder)}); choose {_INSTEAD}")
+    check_parents(folder)
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    foreign = [entry.name for entry in entries if entry.name not in own or not stat.S_ISREG(entry.lstat().st_mode)]
+    if entries and not (folder / own[0]).exists():
+        foreign = [entry.name for entry in entries]
+    if foreign:
+        raise UserError(f"{folder}: holds files that are not part of {what} ({listed(foreign)}); choose {_INSTEAD}")
+    if entries and not overwrite:
+        raise UserError(f"{folder}: there is {what} already; choose {_INSTEAD}, or pass --overwrite")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names of some, for a message."""
+    return ", ".join(sorted(names)[:_MAX_NAMED]) + (", ..." if len(names) > _MAX_NAMED else "")

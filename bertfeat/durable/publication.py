@@ -1,0 +1,177 @@
+"""Publication of files and folders: written aside, synced, and only then given their place, with the folder synced.
+
+After a kill, a full disk or a power failure the old thing stands or the new one, whole. A folder is replaced by two
+renames, which every system has: the old folder aside, the new one in. Between the two no folder has the name. Whoever
+reads then finds the old folder aside (`standing`), and whoever writes next gives it its name back (`recover`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bertfeat.durable.filelock import ALONE_AFTER_OTHERS, lock
+from bertfeat.durable.files import Sink, make_parents, removed_on_error, sync_file, sync_folder, write_errors
+from bertfeat.durable.steps import step
+
+
+def unfinished(final: Path) -> Path:
+    """Return a fresh hidden name beside a place, for what is being written."""
+    return final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+@contextlib.contextmanager
+def publish_file(
+    final: Path,
+    *,
+    kind: str = "",
+    aside: Path | None = None,
+    place: Callable[[Path, Path], object] = Path.replace,
+) -> Iterator[Sink]:
+    """Give a block a sink to write a file with, which gets its place at the end, and goes if the block raises.
+
+    Args:
+        final: The place; a file that stands there is replaced.
+        kind: What the file is, the first half of the names of its steps; by default its name.
+        aside: Where it is written, on the same file system; by default under a fresh hidden name beside its place.
+        place: Gives the first path the name of the second.
+
+    Raises:
+        RunError: The system refused; what stood there still does, or the new file.
+    """
+    kind = kind or final.name
+    new = aside or unfinished(final)
+    with removed_on_error(new), write_errors(final):
+        new.unlink(missing_ok=True)
+        with contextlib.closing(Sink(new)) as sink, write_errors(final, sink):
+            yield sink
+            step(f"{kind}.written")
+            sink.sync()
+        step(f"{kind}.synced")
+        place(new, final)
+        step(f"{kind}.renamed")
+        sync_folder(final.parent)
+        step(f"{kind}.durable")
+
+
+def publish_bytes(final: Path, data: bytes, *, kind: str = "", aside: Path | None = None) -> str:
+    """Publish a small file and return its xxh3-128, hex; see `publish_file`.
+
+    Raises:
+        RunError: The system refused; what stood there still does, or the new file.
+    """
+    with publish_file(final, kind=kind, aside=aside) as sink:
+        sink.write(data)
+    return sink.digest
+
+
+@contextlib.contextmanager
+def publish_folder(final: Path, check: Callable[[], object] | None = None) -> Iterator[Path]:
+    """Give a block a folder to fill, which gets its place at the end, and goes if the block raises.
+
+    Args:
+        final: The place, as for `replace_folder`; missing parents are made.
+        check: As for `replace_folder`.
+
+    Raises:
+        RunError: The system refused; what stood there still does.
+        StoreError: A parent is not a folder, or cannot be made.
+    """
+    final = final.absolute()
+    make_parents(final)
+    new = unfinished(final)
+    try:
+        with write_errors(final):
+            new.mkdir()
+            yield new
+        replace_folder(new, final, check)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def replace_folder(new: Path, final: Path, check: Callable[[], object] | None = None) -> None:
+    """Sync a folder of files and give it its place; a folder that stands there moves aside first, and back on failure.
+
+    Args:
+        new: The folder, on the same file system.
+        final: Its place: nothing, an empty folder, or what is to be replaced.
+        check: Called while no other process can replace it; raises if what stands there now must stay.
+
+    Raises:
+        RunError: The system refused; what stood there still does.
+    """
+    old = replaced(final)
+    step("folder.written")
+    with write_errors(final):
+        for file in new.iterdir():
+            sync_file(file)
+        sync_folder(new)
+    step("folder.synced")
+    with write_errors(final), _alone_in(old.parent):
+        _recover(final)
+        if check is not None:
+            check()
+        if final.is_dir() and any(final.iterdir()):
+            final.rename(old)
+            sync_folder(old.parent)
+            step("folder.aside")
+        try:
+            new.rename(final)
+        except OSError:
+            with contextlib.suppress(OSError):
+                _recover(final)
+            raise
+        step("folder.renamed")
+        sync_folder(old.parent)
+        step("folder.durable")
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def replaced(final: Path) -> Path:
+    """Return the hidden name of a folder that is being replaced, beside its place."""
+    final = final.absolute()
+    return final.with_name(f".{final.name}.replaced")
+
+
+def standing(final: Path) -> Path:
+    """Return where to read a folder: its place, or aside if a replacement was killed between its renames."""
+    old = replaced(final)
+    return old if not os.path.lexists(final) and old.is_dir() else final
+
+
+def recover(final: Path) -> None:
+    """Finish what a killed replacement left: an old folder gets its name back, or goes where the new one stands.
+
+    Raises:
+        RunError: The system refused.
+    """
+    with write_errors(final):
+        if replaced(final).is_dir():
+            with _alone_in(final.absolute().parent):
+                _recover(final)
+
+
+def _recover(final: Path) -> None:
+    old = replaced(final)
+    if not old.is_dir():
+        return
+    if final.is_dir() and any(final.iterdir()):
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.rename(final)
+        sync_folder(old.parent)
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from moving folders into or out of `folder` meanwhile."""
+    fd = lock(folder.resolve(), os.O_RDONLY | os.O_DIRECTORY, ALONE_AFTER_OTHERS)
+    try:
+        yield
+    finally:
+        os.close(fd)

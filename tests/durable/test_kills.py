@@ -1,0 +1,90 @@
+"""Kill drill: whatever is being written, and at whichever step a process dies, the old thing stands or the new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bertfeat.ann import budget
+from bertfeat.durable import steps
+from bertfeat.store import verify
+from tests.support.drill import STEPS
+from tests.support.places import ROOT
+from tests.support.writers import WRITERS, make_inputs, pieces
+
+pytestmark = [pytest.mark.usefixtures("no_fsync"), pytest.mark.numeric]
+# What has an older thing to replace; a store and a build are taken up again, and never replaced by the same call.
+REPLACED = ("index", "updated index", "probe", "sweep", "predictions", "hits", "reports", "row map")
+# An index is made in the same steps whether there is an older one or not, and a sweep too.
+CASES = [(kind, False) for kind in WRITERS if "index" not in kind and kind != "sweep"]
+CASES += [(kind, True) for kind in REPLACED]
+Die = Callable[[str, Path, Path, int], int]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def die() -> Iterator[Die]:
+    """Write in a process that dies at the step of a number; return how it ended."""
+    script = "import sys; sys.path[:0] = sys.argv[1:]; from tests.support.writers import serve; serve()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(ROOT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+
+        def ask(kind: str, root: Path, inputs: Path, point: int) -> int:
+            print(json.dumps([kind, str(root), str(inputs), point]), file=server.stdin, flush=True)
+            return int(server.stdout.readline())
+
+        yield ask
+        server.stdin.close()
+
+
+@pytest.mark.parametrize(("kind", "replaces"), CASES, ids={True: "replaced", False: "new"}.get)
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_and_the_same_call_finishes(
+    kind: str, replaces: bool, die: Die, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", budget._MAX_CHUNK_ROWS)
+    write, passed = WRITERS[kind], []
+    (tmp_path / "old").mkdir()
+    if replaces:
+        write(tmp_path / "old", inputs, False)
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "hook", passed.append)
+        write(tmp_path / "new", inputs, True)
+    old, new = pieces(tmp_path / "old"), pieces(tmp_path / "new")
+    assert new
+    assert old != new
+    root = tmp_path / "killed"
+    for point, name in enumerate([*passed, None], start=1):
+        shutil.copytree(tmp_path / "old", root)
+        assert die(kind, root, inputs, point) == (-signal.SIGKILL if name else 0), name
+        found = pieces(root)
+        assert found.keys() >= old.keys(), name
+        assert all(data in (old.get(piece), new[piece]) for piece, data in found.items()), name
+        write(root, inputs, True)
+        assert pieces(root) == new, name
+        assert not [path for path in root.iterdir() if path.name.endswith((".replaced", ".building"))], name
+        if kind == "store":
+            assert verify(root / "store").is_good
+        shutil.rmtree(root)
+    assert {name.rpartition(".")[2] for name in passed} >= {"written", "synced", "renamed", "durable"}
+    assert kind != "store" or set(passed) == STEPS
+    assert kind != "build HNSW8" or passed.count("checkpoint.faiss.durable") > 1

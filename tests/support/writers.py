@@ -1,0 +1,184 @@
+"""Every kind of thing that bertfeat publishes, each as a function for the kill drill, and the process that it kills.
+
+A writer fills a folder from a folder of inputs, with the old content or the new; again, it finishes what a kill left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import matplotlib.backends.backend_agg
+import matplotlib.backends.backend_svg  # noqa: F401
+import numpy as np
+import pandas  # noqa: F401  # pyarrow loads it where it is installed
+import polars as pl
+import pyarrow.compute  # noqa: F401
+
+import bertfeat
+from bertfeat.ann import budget
+from bertfeat.ann.buildsettings import BuildSettings
+from bertfeat.ann.indexbuild import build
+from bertfeat.ann.transforms import TransformSpec
+from bertfeat.ann.vectorparts import ArrayParts
+from bertfeat.cli.search_batches import hit_writer
+from bertfeat.config import Level
+from bertfeat.durable import steps
+from bertfeat.durable.publication import publish_file, standing
+from bertfeat.heads.linear import RidgeProbe
+from bertfeat.heads.probefolder import save_probe
+from bertfeat.probes import sweepresult
+from bertfeat.probes.predictions import write_frames
+from bertfeat.probes.sweepresult import Sweep, SweepRow
+from bertfeat.reports.drawing import new_figure, save
+from bertfeat.reports.tables import write_csv
+from bertfeat.search.storeindex import build_index
+from bertfeat.search.storeupdate import update_index
+from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
+from tests.support.index_stores import known_store
+from tests.support.search_vectors import mixture
+from tests.support.store_fakes import make_plan, write_store
+
+PLAN = make_plan((3, 2, 2), levels=(Level.TOKEN, Level.SENTENCE), combine="none")
+# Folders of which a reader sees all files or none, and what in them says when they were made.
+FOLDERS = {"index": "index.json", "probe": None, "sweep": None}
+
+
+def make_inputs(folder: Path) -> Path:
+    """Write the stores that writers read."""
+    vectors = mixture(40, 2).tolist()
+    known_store(folder / "store", vectors[:30])
+    known_store(folder / "grown", vectors)
+    return folder
+
+
+def _store(root: Path, inputs: Path, new: bool) -> None:
+    write_store(root / "store", PLAN, n_bad=1)
+
+
+def _index(root: Path, inputs: Path, new: bool) -> None:
+    settings: dict[str, Any] = {"transform": "center", "index": "SQ8"} if new else {}
+    build_index(inputs / "store", root / "index", **settings, threads=1, overwrite=True).close()
+
+
+def _updated(root: Path, inputs: Path, new: bool) -> None:
+    if new:
+        update_index(root / "index", inputs / "grown").close()
+    else:
+        build_index(inputs / "store", root / "index", threads=1).close()
+
+
+def _build(text: str, **changes: Any) -> Callable[[Path, Path, bool], None]:
+    """Return a writer of an index that is filled in pieces, or with checkpoints."""
+
+    def write(root: Path, inputs: Path, new: bool) -> None:
+        # A graph of these few vectors has checkpoints only where chunks are small.
+        budget._MAX_CHUNK_ROWS = 256
+        settings = {"index": text, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60, **changes}
+        source = ArrayParts(mixture(1500, 16), n_parts=4, batch_size=170)
+        build(source, root / "work", BuildSettings(**settings))
+
+    return write
+
+
+def _probe(root: Path, inputs: Path, new: bool) -> None:
+    probe = RidgeProbe().fit(np.eye(4, dtype=np.float32), ["a", "a", "b", "b"])
+    save_probe(probe, root / "probe", {"new": new}, overwrite=True)
+
+
+def _sweep(root: Path, inputs: Path, new: bool) -> None:
+    score = 0.25 + new / 2
+    # A whole plot takes a second to draw.
+    sweepresult.plot_layer_scores = lambda scores, stem: save(new_figure(1 + new, 1), stem)
+    row = SweepRow("layer_03", (3,), 8, "accuracy", score, None, None, None, 0.1, (score,))
+    Sweep((row,), {"head": "ridge", "label": "x", "level": "sentence"}).write(root / "sweep", overwrite=True)
+
+
+def _predictions(root: Path, inputs: Path, new: bool) -> None:
+    frames = [pl.DataFrame({"prediction": ["a", None], "n": [n, int(new)]}) for n in range(3)]
+    write_frames(iter(frames), dict(frames[0].schema), root / "o.parquet")
+
+
+def _hits(root: Path, inputs: Path, new: bool) -> None:
+    for name in ("hits.parquet", "hits.csv"):
+        with publish_file(root / name) as sink, hit_writer(root / name, sink) as write:
+            for n in range(3):
+                write(pl.DataFrame({"n": [n, int(new)]}))
+
+
+def _reports(root: Path, inputs: Path, new: bool) -> None:
+    write_csv(root / "t.csv", ["new"], [[new]])
+    save(new_figure(1 + new, 1), root / "plot")
+
+
+def _row_map(root: Path, inputs: Path, new: bool) -> None:
+    store = bertfeat.open_store(inputs / ("grown" if new else "store"))
+    mask = np.ones(store.n_rows("sentence"), bool)
+    write_row_map(root / "rows.parquet", store, "sentence", row_map_batches(store, "sentence", mask))
+
+
+WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
+    "store": _store,
+    "index": _index,
+    "updated index": _updated,
+    "build Flat": _build("Flat", transform=TransformSpec.parse("center")),
+    "build IVF16,SQ8,RFlat": _build("IVF16,SQ8,RFlat"),
+    "build HNSW8": _build("HNSW8"),
+    "probe": _probe,
+    "sweep": _sweep,
+    "predictions": _predictions,
+    "hits": _hits,
+    "reports": _reports,
+    "row map": _row_map,
+}
+
+
+def pieces(root: Path) -> dict[str, Any]:
+    """Return what a reader sees: files, and folders that are published whole, with what is in them."""
+    found: dict[str, Any] = {}
+    for name, timed in FOLDERS.items():
+        if (folder := standing(root / name)).is_dir():
+            found[name] = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != timed}
+    for path in root.rglob("*"):
+        name, parts = path.relative_to(root).as_posix(), set(path.relative_to(root).parts)
+        is_hidden = any(part.startswith(".") for part in parts)
+        if path.is_file() and not is_hidden and not parts & {*FOLDERS, "receipts", "tmp", "lock"}:
+            found[name] = path.read_bytes()
+    # Of a build only what is finished counts.
+    return {name: data for name, data in found.items() if not name.startswith("work/") or name == "work/index.faiss"}
+
+
+def serve() -> None:
+    """Read `[kind, root, inputs, point]` lines; write in a fork that dies at the step of this number; print its end.
+
+    Nothing is computed before the fork, so that no thread is lost in it.
+    """
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _write_until(*json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def _write_until(kind: str, root: str, inputs: str, point: int) -> None:
+    n_passed = 0
+
+    def hook(name: str) -> None:
+        nonlocal n_passed
+        n_passed += 1
+        if n_passed == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    signal.alarm(60)
+    faiss.omp_set_num_threads(1)
+    steps.hook = hook
+    # A kill loses nothing of the page cache, so there is no need to wait for the disk.
+    os.fsync = lambda fd: None
+    WRITERS[kind](Path(root), Path(inputs), True)
+    os._exit(0)
