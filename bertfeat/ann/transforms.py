@@ -6,7 +6,7 @@ what is left once the mean is taken away and the few dominant directions are sca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -14,12 +14,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.vectorparts import VectorParts, all_batches, checked
 from bertfeat.errors import UserError
-
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
+from bertfeat.moments import Moments
+from bertfeat.nearest import Metric, unit_length
+from bertfeat.records import Float32Array, Float64Array
 
 # A direction whose variance is below this part of the largest holds rounding (LayerNorm makes one direction empty, and
 # float16 fills it with noise): it is scaled as if its variance were this part, which keeps it small.
@@ -122,7 +121,8 @@ class Transform:
         """
         out = np.empty((len(vectors), self.out_dim), dtype=np.float32)
         matrix = None if self.matrix is None else self.matrix.astype(np.float64)
-        for rows in _steps(len(vectors), _STEP_ROWS):
+        for start in range(0, len(vectors), _STEP_ROWS):
+            rows = slice(start, start + _STEP_ROWS)
             centred = vectors[rows] - self.mean
             out[rows] = centred if matrix is None else centred @ matrix
         return out
@@ -166,14 +166,15 @@ def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
     spec.check(source.dim, source.n_vectors)
     if spec.kind is TransformKind.NONE:
         return None
-    moments = _Moments(source.dim, with_scatter=spec.kind is not TransformKind.CENTER)
+    is_centred_only = spec.kind is TransformKind.CENTER
+    moments = Moments(source.dim, "mean" if is_centred_only else "scatter")
     for batch in all_batches(source):
         moments.add(checked(batch))
-    if moments.scatter is None:
+    if is_centred_only:
         return Transform(moments.mean)
-    variances, axes = _principal_axes(moments.scatter / (moments.n_vectors - 1), spec.out_dim(source.dim))
+    variances, axes = _principal_axes(moments.squares / (moments.n_rows - 1), spec.out_dim(source.dim))
     if variances[0] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
-        raise UserError(f"transform '{spec}': all {moments.n_vectors} vectors are the same; use none")
+        raise UserError(f"transform '{spec}': all {moments.n_rows} vectors are the same; use none")
     if spec.kind is TransformKind.WHITEN:
         axes = axes / np.sqrt(np.maximum(variances, EIGENVALUE_FLOOR * variances[0]))
     return Transform(moments.mean, np.ascontiguousarray(axes, dtype=np.float32))
@@ -195,59 +196,12 @@ def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metr
     return unit_length(out) if metric is Metric.COSINE else out
 
 
-def unit_length(vectors: Float32Array) -> Float32Array:
-    """Return float32 (n, dim) vectors divided by their length; zero vectors stay zero."""
-    out = np.empty_like(vectors)
-    for rows in _steps(len(vectors), _STEP_ROWS):
-        lengths = lengths_of(vectors[rows])
-        lengths[lengths == 0] = 1
-        out[rows] = vectors[rows] / lengths[:, None]
-    return out
-
-
-def lengths_of(vectors: Float32Array) -> Float64Array:
-    """Return the Euclidean lengths of float32 (n, dim) vectors, float64 (n,)."""
-    lengths: Float64Array = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
-    return lengths
-
-
-class _Moments:
-    """The mean of vectors, and the sum of products of deviations from it, added up block by block.
-
-    Each block is centred by its own mean before it is multiplied, and blocks are merged by the pairwise update (Chan,
-    Golub & LeVeque 1983): a large common mean costs no precision.
-    """
-
-    def __init__(self, dim: int, *, with_scatter: bool) -> None:
-        self.n_vectors = 0
-        self.mean: Float64Array = np.zeros(dim)
-        self.scatter: Float64Array | None = np.zeros((dim, dim)) if with_scatter else None
-
-    def add(self, vectors: Float32Array) -> None:
-        """Add vectors, float32 (n, dim)."""
-        for rows in _steps(len(vectors), _STEP_ROWS):
-            block = vectors[rows].astype(np.float64)
-            n_before, n_block = self.n_vectors, len(block)
-            block_mean = block.mean(axis=0)
-            delta = block_mean - self.mean
-            self.n_vectors += n_block
-            if self.scatter is not None:
-                block -= block_mean
-                self.scatter += block.T @ block
-                self.scatter += np.outer(delta, delta * (n_before * n_block / self.n_vectors))
-            self.mean = self.mean + delta * (n_block / self.n_vectors)
-
-
 def _principal_axes(covariance: Float64Array, n_axes: int) -> tuple[Float64Array, Float64Array]:
     """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes), with their signs fixed."""
     variances, axes = np.linalg.eigh(covariance)
     variances, axes = variances[::-1][:n_axes], axes[:, ::-1][:, :n_axes]
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(n_axes)]
     return variances, axes * np.where(largest < 0, -1.0, 1.0)
-
-
-def _steps(n_rows: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
 
 
 def _valid_array(name: str, array: npt.NDArray[Any], dtype: type, n_axes: int) -> npt.NDArray[Any]:

@@ -14,11 +14,11 @@ from sklearn.linear_model import LogisticRegression
 
 from bertfeat.errors import UserError
 from bertfeat.heads.matrices import VectorStream, chunks_of
-from bertfeat.heads.objectives import Float64Array, LogisticLoss, Minimum, SquaredHingeLoss, minimise_path
+from bertfeat.heads.objectives import LogisticLoss, Minimum, SquaredHingeLoss, minimise_path
 from bertfeat.heads.penalised import LinearProbe, SearchedProbe
 from bertfeat.heads.rowprobe import TrainingRows
 from bertfeat.heads.scaling import Scaling, standardised
-from bertfeat.records import IntArray
+from bertfeat.records import Float64Array, IntArray
 
 # Rows that are turned to float64 and multiplied at a time.
 _BLOCK_ROWS = 2048

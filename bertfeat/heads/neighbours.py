@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.heads.exact_neighbours import METRICS, ExactNeighbours
 from bertfeat.heads.hyperparameters import choice, flag, positive_integer
 from bertfeat.heads.matrices import VectorStream, as_matrix, chunks_of
 from bertfeat.heads.rowprobe import (
@@ -22,9 +21,13 @@ from bertfeat.heads.rowprobe import (
     take_scaling,
     width_of,
 )
-from bertfeat.records import IntArray
+from bertfeat.nearest import Metric, nearest
+from bertfeat.records import Float64Array, IntArray
 
+_METRICS = ("cosine", "euclidean")
 _WEIGHTS = ("uniform", "distance")
+# Working memory of a search for neighbours.
+_SEARCH_BYTES = 64 << 20
 
 
 class CentroidProbe(RowProbe):
@@ -110,7 +113,7 @@ class CentroidProbe(RowProbe):
         return self
 
     def _check_parameters(self) -> None:
-        choice("metric", self.metric, METRICS)
+        choice("metric", self.metric, _METRICS)
         flag("standardize", self.standardize)
 
     def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -238,12 +241,12 @@ class KNNProbe(RowProbe):
 
     def _check_parameters(self) -> None:
         positive_integer("k", self.k)
-        choice("metric", self.metric, METRICS)
+        choice("metric", self.metric, _METRICS)
         choice("weights", self.weights, _WEIGHTS)
         flag("standardize", self.standardize)
 
     def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        distances, rows = ExactNeighbours(self.vectors_, self.scaling_, self.metric).search(vectors, self.k)
+        distances, rows = self._nearest(vectors)
         shares = np.ones(distances.shape)
         if self.weights == "distance":
             at_zero = distances == 0
@@ -252,3 +255,36 @@ class KNNProbe(RowProbe):
         for place in range(self.k):
             votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
         return np.asarray(votes / votes.sum(axis=1, keepdims=True))
+
+    def _nearest(self, vectors: npt.NDArray[np.float32]) -> tuple[Float64Array, IntArray]:
+        """Return distances and rows of the k nearest training vectors, (n_rows, k); of equal ones the lower row first.
+
+        Half the squared distance of unit vectors is the cosine distance. A zero vector has no direction: a dimension
+        more for those of each side leaves it a distance of 1 from all others.
+        """
+        is_cosine = self.metric == "cosine"
+
+        def prepare(some: npt.NDArray[Any], side: int = 1) -> npt.NDArray[Any]:
+            scaled = self.scaling_.apply(some)
+            return _directions(scaled, side) if is_cosine else scaled
+
+        known = [(self.vectors_, np.arange(len(self.vectors_)))]
+        distances, rows = nearest(
+            known,
+            prepare(vectors, side=0),
+            self.k,
+            Metric.L2,
+            prepare=prepare,
+            max_bytes=_SEARCH_BYTES,
+            dtype=np.float64,
+        )
+        return distances**2 / 2 if is_cosine else distances, rows
+
+
+def _directions(vectors: npt.NDArray[np.float32], side: int) -> Float64Array:
+    """Return vectors of unit length and two dimensions more; a zero vector has a 1 in that of its side."""
+    directions = np.pad(vectors.astype(np.float64), ((0, 0), (0, 2)))
+    norms = np.sqrt((directions * directions).sum(axis=1))
+    directions[norms == 0, vectors.shape[1] + side] = 1
+    directions /= np.where(norms == 0, 1, norms)[:, None]
+    return directions

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from bertfeat.errors import UserError
 from bertfeat.heads.base import class_weights
 from bertfeat.heads.hyperparameters import choice, is_list, positive, positive_integer, positive_values
-from bertfeat.heads.objectives import Float64Array, Minimum
+from bertfeat.heads.objectives import Minimum
 from bertfeat.heads.rowprobe import (
     METRICS,
     RowProbe,
@@ -25,6 +25,7 @@ from bertfeat.heads.rowprobe import (
     take_scaling,
     width_of,
 )
+from bertfeat.records import Float64Array
 
 
 class LinearProbe(RowProbe):

@@ -21,7 +21,7 @@ FLOORS = [
     ["storage"],
     ["config"],
     ["records"],
-    ["progress", "ragged", "devices", "memory"],
+    ["progress", "ragged", "devices", "memory", "moments", "nearest"],
     ["corpus", "text", "encoder"],
     ["store"],
     ["replacement"],
