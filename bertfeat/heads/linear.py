@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +110,7 @@ class LinearSVMProbe(SearchedProbe):
         )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RidgeProbe(LinearProbe):
     """Least squares on +1 for a row's class and -1 for the others, with an L2 penalty: scikit-learn's RidgeClassifier.
 
@@ -127,18 +129,10 @@ class RidgeProbe(LinearProbe):
     penalty_name = "alpha"
     larger_is_stronger = True
 
-    def __init__(
-        self,
-        *,
-        alpha: float | Sequence[float] = 1.0,
-        class_weight: str | None = None,
-        standardize: bool = True,
-        metric: str = "auto",
-    ) -> None:
-        self.alpha = alpha
-        self.class_weight = class_weight
-        self.standardize = standardize
-        self.metric = metric
+    alpha: float | Sequence[float] = 1.0
+    class_weight: str | None = None
+    standardize: bool = True
+    metric: str = "auto"
 
     def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         gram, products, mean, target_mean = _normal_equations(rows, self.scaling_, weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -16,10 +16,6 @@ from bertfeat.heads.rowprobe import (
     check_dev,
     check_training,
     dev_score,
-    take_arrays,
-    take_report,
-    take_scaling,
-    width_of,
 )
 from bertfeat.nearest import Metric, nearest
 from bertfeat.records import Float64Array, IntArray
@@ -30,6 +26,7 @@ _WEIGHTS = ("uniform", "distance")
 _SEARCH_BYTES = 64 << 20
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CentroidProbe(RowProbe):
     """The class whose mean vector is nearest; with the Euclidean metric, scikit-learn's NearestCentroid.
 
@@ -46,11 +43,9 @@ class CentroidProbe(RowProbe):
     head = "centroid"
     has_probabilities = False
 
-    centroids_: npt.NDArray[np.float32]
-
-    def __init__(self, *, metric: str = "cosine", standardize: bool = True) -> None:
-        self.metric = metric
-        self.standardize = standardize
+    metric: str = "cosine"
+    standardize: bool = True
+    centroids_: npt.NDArray[np.float32] = field(init=False)
 
     def fit(self, X: object, y: npt.ArrayLike, *, dev: tuple[Any, Any] | None = None) -> Self:  # noqa: N803
         """Fit to vectors and labels.
@@ -93,24 +88,8 @@ class CentroidProbe(RowProbe):
         """
         return self._walk(X, self._scores, np.float32)
 
-    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the fitted state: arrays by name, and JSON values by name."""
-        arrays = {"centroids": self.centroids_, "mean": self.scaling_.mean, "scale": self.scaling_.scale}
-        return arrays, {"report": self._report}
-
-    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Take over a fitted state as `get_state` returns it; `classes_` must stand.
-
-        Raises:
-            UserError: Something is missing or has the wrong shape.
-        """
-        self._check_parameters()
-        dim = width_of(arrays, "centroids")
-        checked = take_arrays(arrays, {"centroids": (len(self.classes_), dim), "mean": (dim,), "scale": (dim,)})
-        self._report = take_report(values)
-        self.scaling_ = take_scaling(checked)
-        self.centroids_ = checked["centroids"].astype(np.float32)
-        return self
+    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
+        return {"centroids": (len(self.classes_), dim)}
 
     def _check_parameters(self) -> None:
         choice("metric", self.metric, _METRICS)
@@ -130,6 +109,7 @@ class CentroidProbe(RowProbe):
         return np.asarray(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class KNNProbe(RowProbe):
     """The vote of the k nearest training rows; with the Euclidean metric, scikit-learn's KNeighborsClassifier.
 
@@ -152,16 +132,12 @@ class KNNProbe(RowProbe):
     head = "knn"
     streams = False
 
-    vectors_: npt.NDArray[Any]
-    codes_: IntArray
-
-    def __init__(
-        self, *, k: int = 5, metric: str = "cosine", weights: str = "uniform", standardize: bool = True
-    ) -> None:
-        self.k = k
-        self.metric = metric
-        self.weights = weights
-        self.standardize = standardize
+    k: int = 5
+    metric: str = "cosine"
+    weights: str = "uniform"
+    standardize: bool = True
+    vectors_: npt.NDArray[Any] = field(init=False)
+    codes_: IntArray = field(init=False)
 
     def fit(self, X: object, y: npt.ArrayLike, *, dev: tuple[Any, Any] | None = None) -> Self:  # noqa: N803
         """Fit to vectors and labels: keep them.
@@ -206,38 +182,17 @@ class KNNProbe(RowProbe):
         """
         return self._walk(X, self._scores, np.float32)
 
-    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the fitted state: arrays by name, and JSON values by name."""
-        arrays = {
-            "vectors": self.vectors_,
-            "codes": self.codes_,
-            "mean": self.scaling_.mean,
-            "scale": self.scaling_.scale,
-        }
-        return arrays, {"report": self._report}
+    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
+        return {"vectors": (None, dim), "codes": (None,)}
 
-    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Take over a fitted state as `get_state` returns it; `classes_` must stand.
-
-        Raises:
-            UserError: Something is missing or has the wrong shape.
-        """
-        self._check_parameters()
-        dim = width_of(arrays, "vectors")
-        shapes = {"vectors": (None, dim), "codes": (None,), "mean": (dim,), "scale": (dim,)}
-        checked = take_arrays(arrays, shapes)
-        if checked["vectors"].dtype not in (np.float16, np.float32):
-            raise UserError(f"the saved array vectors is {checked['vectors'].dtype}, not float16 or float32")
-        codes = checked["codes"]
-        if codes.dtype != np.int64 or len(codes) != len(checked["vectors"]) or len(codes) < self.k:
+    def _check_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        vectors, codes = arrays["vectors"], arrays["codes"]
+        if vectors.dtype not in (np.float16, np.float32):
+            raise UserError(f"the saved array vectors is {vectors.dtype}, not float16 or float32")
+        if codes.dtype != np.int64 or len(codes) != len(vectors) or len(codes) < self.k:
             raise UserError(f"the saved probe has {len(codes)} codes ({codes.dtype}) for its training rows")
         if codes.min() < 0 or codes.max() >= len(self.classes_):
             raise UserError(f"the saved probe has codes beyond its {len(self.classes_)} classes")
-        self._report = take_report(values)
-        self.scaling_ = take_scaling(checked)
-        self.vectors_ = checked["vectors"]
-        self.codes_ = codes
-        return self
 
     def _check_parameters(self) -> None:
         positive_integer("k", self.k)

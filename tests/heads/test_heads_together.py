@@ -62,7 +62,7 @@ class TestOutputs:
     def test_a_folder_that_cannot_be_made_is_refused_before_the_fit(
         self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in ("fitting.fit_probe", "sweeping.sweep_probes"):
+        for name in ("fitting.fit_probe", "sweeps.sweep_probes"):
             monkeypatch.setattr(f"bertfeat.probes.{name}", lambda *_, **__: pytest.fail("it was fitted"))
         file = tmp_path / "file"
         file.write_text("mine")
