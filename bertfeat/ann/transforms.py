@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,31 @@ _STEP_ROWS = 2048
 
 
 class TransformKind(StrEnum):
-    """The kinds of transform."""
+    """A kind of transform, with all that sets it apart from the others.
 
-    NONE = "none"
-    CENTER = "center"
-    WHITEN = "whiten"
-    PCA = "pca"
+    Attributes:
+        forms: How it is asked for; DIM is how many dimensions it leaves.
+        fitted_to: What of the vectors it is fitted to, for `Moments`; None for nothing.
+        divides: Whether each axis is divided by the deviation along it.
+    """
+
+    NONE = "none", ("none",), None
+    CENTER = "center", ("center",), "mean"
+    WHITEN = "whiten", ("whiten", "whiten:DIM"), "scatter", True
+    PCA = "pca", ("pca:DIM",), "scatter"
+
+    forms: tuple[str, ...]
+    fitted_to: Literal["mean", "scatter"] | None
+    divides: bool
+
+    def __new__(
+        cls, name: str, forms: tuple[str, ...], fitted_to: Literal["mean", "scatter"] | None, divides: bool = False
+    ) -> Self:
+        """Make a kind that is its name."""
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.forms, kind.fitted_to, kind.divides = forms, fitted_to, divides
+        return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +67,15 @@ class TransformSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `none`, `center`, `whiten`, `whiten:DIM` or `pca:DIM`.
+        """Read a transform in one of the forms of its kind, such as `center` or `whiten:128`.
 
         Raises:
             UserError: It is none of these, or DIM is not a whole number from 1 on.
         """
         name, colon, number = text.partition(":")
-        takes_dim = name in (TransformKind.WHITEN, TransformKind.PCA)
-        if name not in list(TransformKind) or (colon and not takes_dim) or (name == TransformKind.PCA and not colon):
-            raise UserError(f"transform {text!r}: choose one of none, center, whiten, whiten:DIM, pca:DIM")
+        forms = [form for kind in TransformKind for form in kind.forms]
+        if (f"{name}:DIM" if colon else name) not in forms:
+            raise UserError(f"transform {text!r}: choose one of {', '.join(forms)}")
         if not colon:
             return cls(TransformKind(name))
         if not (number.isascii() and number.isdigit() and int(number) >= 1):
@@ -73,14 +92,14 @@ class TransformSpec:
         Raises:
             UserError: It leaves more dimensions than there are, or there are too few vectors.
         """
-        if self.kind is TransformKind.NONE:
+        if self.kind.fitted_to is None:
             return
         if self.dim is not None and self.dim > dim:
             raise UserError(f"transform '{self}': the vectors have {dim} dimensions; give 1 to {dim}")
         if n_vectors == 0:
             raise UserError(f"transform '{self}': there are no vectors to fit it to; use none")
         wanted = self.out_dim(dim)
-        if self.kind is not TransformKind.CENTER and n_vectors <= wanted:
+        if self.kind.fitted_to == "scatter" and n_vectors <= wanted:
             fewer = f"{self.kind}:DIM with DIM below {n_vectors}, or center" if n_vectors > 1 else "center"
             raise UserError(
                 f"transform '{self}': it takes {wanted + 1} vectors or more, and there are {n_vectors}; use {fewer}, "
@@ -164,18 +183,17 @@ def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
         UserError: The vectors do not suit the transform, are all the same, or one holds NaN or infinity.
     """
     spec.check(source.dim, source.n_vectors)
-    if spec.kind is TransformKind.NONE:
+    if spec.kind.fitted_to is None:
         return None
-    is_centred_only = spec.kind is TransformKind.CENTER
-    moments = Moments(source.dim, "mean" if is_centred_only else "scatter")
+    moments = Moments(source.dim, spec.kind.fitted_to)
     for batch in all_batches(source):
         moments.add(checked(batch))
-    if is_centred_only:
+    if spec.kind.fitted_to == "mean":
         return Transform(moments.mean)
     variances, axes = _principal_axes(moments.squares / (moments.n_rows - 1), spec.out_dim(source.dim))
     if variances[0] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
         raise UserError(f"transform '{spec}': all {moments.n_rows} vectors are the same; use none")
-    if spec.kind is TransformKind.WHITEN:
+    if spec.kind.divides:
         axes = axes / np.sqrt(np.maximum(variances, EIGENVALUE_FLOOR * variances[0]))
     return Transform(moments.mean, np.ascontiguousarray(axes, dtype=np.float32))
 

@@ -198,7 +198,7 @@ def _border(before: str, tag: str) -> tuple[str | None, bool]:
 
 
 @lru_cache(1 << 16)
-def _parsed(tag: str) -> tuple[str, str]:
+def _parsed(tag: object) -> tuple[str, str]:
     """Return the prefix and the type of a tag."""
     if not isinstance(tag, str) or not tag:
         raise UserError(f"{tag!r} is not a tag; tags are texts such as O, B-PER and I-PER")

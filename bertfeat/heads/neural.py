@@ -65,6 +65,8 @@ class NeuralProbe(Probe):
     """
 
     is_random = True
+    has_mix = True
+    penalty_name = "weight_decay"
     #: What early stopping can go by.
     metrics: ClassVar[tuple[str, ...]] = ("auto", "accuracy", "macro_f1", "loss")
 

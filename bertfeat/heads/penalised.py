@@ -36,7 +36,7 @@ class LinearProbe(RowProbe):
     """
 
     #: The parameter that says how much large weights cost: one number, or a list to choose from on dev.
-    penalty_name: ClassVar[str]
+    penalty_name: ClassVar[str] = "C"
     #: Whether a larger number costs more.
     larger_is_stronger: ClassVar[bool] = False
 
@@ -156,8 +156,6 @@ class SearchedProbe(LinearProbe):
         max_iter: The most iterations for one value of C.
         tol: The largest entry of the mean loss's gradient at which the search ends.
     """
-
-    penalty_name = "C"
 
     C: float | Sequence[float] = 1.0
     class_weight: str | None = None

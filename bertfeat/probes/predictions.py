@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from bertfeat.config import Combine, Level
+from bertfeat.config import Level
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
@@ -167,7 +167,7 @@ def predict_table(probe: Probe, table: LevelTable, spec: FeatureSpec, *, first_t
     rows = np.flatnonzero(chosen)
     documents = frame["doc_id"].rle_id().to_numpy().astype(np.int64)[rows]
     lengths = None if level is Level.SENTENCE else lengths_of(documents)
-    predicted = predict_rows(probe, _vectors(table, spec)[rows], lengths)
+    predicted = predict_rows(probe, spec.vectors_of(table)[rows], lengths)
     schema = {"prediction": _label_type(probe), "probability": pl.Float32()}
     return _with_predictions(frame, rows, predicted, schema)
 
@@ -176,18 +176,6 @@ def _series(values: Any) -> pl.Series:
     if isinstance(values, np.ma.MaskedArray):
         return pl.Series(values.data).set(pl.Series(np.ma.getmaskarray(values)), None)
     return pl.Series(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
-
-
-def _vectors(table: LevelTable, spec: FeatureSpec) -> npt.NDArray[Any]:
-    """Return a feature of rows in memory, (n_rows, dim) of the stored type, as a store of them would give it."""
-    columns = list(table.vectors.values())
-    if not spec.is_added_up:
-        return columns[0]
-    total = np.zeros(columns[0].shape, np.float32)
-    for column in columns:
-        total += column
-    added = total / len(columns) if spec.combine == Combine.MEAN else total
-    return added.astype(columns[0].dtype)
 
 
 class Written(NamedTuple):

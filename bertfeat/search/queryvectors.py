@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import Combine, CorpusFormat, Level
+from bertfeat.config import CorpusFormat, Level
 from bertfeat.errors import UserError
 from bertfeat.records import Document, LevelTable
 from bertfeat.search.filters import SURFACES
@@ -131,7 +131,7 @@ class QueryEncoder:
         encoder = self._loaded()
         level = self.spec.level
         table = encoder.encode(documents)[level]
-        return _Rows(table, _feature_vectors(table, self.spec), SURFACES.get(level))
+        return _Rows(table, self.spec.vectors_of(table), SURFACES.get(level))
 
 
 class _Rows:
@@ -153,13 +153,3 @@ class _Rows:
     def of(self, document: int) -> npt.NDArray[np.int64]:
         """Return the numbers of a document's rows."""
         return np.flatnonzero(self._document == document).astype(np.int64)
-
-
-def _feature_vectors(table: LevelTable, spec: FeatureSpec) -> npt.NDArray[Any]:
-    """Return a feature of encoded rows, (n_rows, dim) of the stored type, as a store of them would give it."""
-    columns = list(table.vectors.values())
-    if not spec.is_added_up:
-        return columns[0]
-    total = np.sum(columns, axis=0, dtype=np.float32)
-    added = total / len(columns) if spec.combine == Combine.MEAN else total
-    return added.astype(columns[0].dtype)

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from bertfeat.config import Combine, ExtractConfig, Level
 from bertfeat.errors import UserError
-from bertfeat.records import ModelInfo
+from bertfeat.records import LevelTable, ModelInfo
 from bertfeat.store.decoding import decode
 from bertfeat.store.reader import Store
 
@@ -95,6 +98,14 @@ class FeatureSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {**dataclasses.asdict(self), "level": str(self.level), "layers": list(self.layers)}
+
+    def vectors_of(self, table: LevelTable) -> npt.NDArray[Any]:
+        """Return this feature of rows in memory, (n_rows, dim) of the stored type, as a store of them gives it."""
+        columns = list(table.vectors.values())
+        if not self.is_added_up:
+            return columns[0]
+        total: npt.NDArray[Any] = np.asarray(np.sum(columns, axis=0, dtype=np.float32))
+        return (total / len(columns) if self.combine == Combine.MEAN else total).astype(columns[0].dtype)
 
     def under_name_of(self, other: FeatureSpec) -> FeatureSpec:
         """Return this feature with its model called as another feature's: the digests say which model it is."""

@@ -21,7 +21,7 @@ FLOORS = [
     ["storage"],
     ["config"],
     ["records"],
-    ["progress", "ragged", "devices", "memory", "moments", "nearest"],
+    ["progress", "ragged", "devices", "memory", "finite", "moments", "nearest"],
     ["corpus", "text", "encoder"],
     ["store"],
     ["replacement"],
