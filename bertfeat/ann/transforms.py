@@ -77,10 +77,10 @@ class TransformSpec:
         if (f"{name}:DIM" if colon else name) not in forms:
             raise UserError(f"transform {text!r}: choose one of {', '.join(forms)}")
         if not colon:
-            return cls(TransformKind(name))
+            return cls(TransformKind[name.upper()])
         if not (number.isascii() and number.isdigit() and int(number) >= 1):
             raise UserError(f"transform {text!r}: DIM is {number!r}; give a whole number from 1 on, as in {name}:128")
-        return cls(TransformKind(name), int(number))
+        return cls(TransformKind[name.upper()], int(number))
 
     def out_dim(self, dim: int) -> int:
         """Return how many dimensions the transform leaves of `dim`."""
