@@ -18,6 +18,8 @@ from bertfeat.config import Level
 IntArray = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
 
 DocId = int | str
 

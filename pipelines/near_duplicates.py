@@ -23,8 +23,9 @@ import numpy.typing as npt
 import polars as pl
 
 import bertfeat
-from bertfeat.ann.transforms import Float32Array, TransformSpec, prepare
+from bertfeat.ann.transforms import TransformSpec, prepare
 from bertfeat.cli.failures import report_failures
+from bertfeat.records import Float32Array
 from bertfeat.reports.tables import text_table
 from bertfeat.search.queryfiles import QueryFile
 

@@ -13,8 +13,7 @@ import faiss
 import numpy as np
 
 from bertfeat.ann.structure import core, entered, stored_vectors
-from bertfeat.ann.transforms import Float32Array
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.records import BoolArray, Float32Array, IntArray
 
 _MAX_BYTES = 32 << 20
 

@@ -1,27 +1,16 @@
-"""How two vectors are compared, and what a score means."""
+"""Names of metrics, and their scores from what faiss computes."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 
-
-class Metric(StrEnum):
-    """A comparison of two vectors; the score is always the field's own."""
-
-    COSINE = "cosine"  # in [-1, 1]; 0 where a vector is zero
-    IP = "ip"  # the inner product
-    L2 = "l2"  # the true distance, not its square
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Tell whether a larger score means a closer pair."""
-        return self is not Metric.L2
+__all__ = ["Metric", "parse_metric", "true_scores"]
 
 
 def parse_metric(name: str) -> Metric:

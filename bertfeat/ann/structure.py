@@ -8,7 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from bertfeat.ann.transforms import Float32Array
+from bertfeat.records import Float32Array
 
 
 def core(index: Any) -> Any:

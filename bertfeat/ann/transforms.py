@@ -6,20 +6,19 @@ what is left once the mean is taken away and the few dominant directions are sca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.vectorparts import VectorParts, all_batches, checked
 from bertfeat.errors import UserError
-
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
+from bertfeat.moments import Moments
+from bertfeat.nearest import Metric, unit_length
+from bertfeat.records import Float32Array, Float64Array
 
 # A direction whose variance is below this part of the largest holds rounding (LayerNorm makes one direction empty, and
 # float16 fills it with noise): it is scaled as if its variance were this part, which keeps it small.
@@ -29,12 +28,31 @@ _STEP_ROWS = 2048
 
 
 class TransformKind(StrEnum):
-    """The kinds of transform."""
+    """A kind of transform, with all that sets it apart from the others.
 
-    NONE = "none"
-    CENTER = "center"
-    WHITEN = "whiten"
-    PCA = "pca"
+    Attributes:
+        forms: How it is asked for; DIM is how many dimensions it leaves.
+        fitted_to: What of the vectors it is fitted to, for `Moments`; None for nothing.
+        divides: Whether each axis is divided by the deviation along it.
+    """
+
+    NONE = "none", ("none",), None
+    CENTER = "center", ("center",), "mean"
+    WHITEN = "whiten", ("whiten", "whiten:DIM"), "scatter", True
+    PCA = "pca", ("pca:DIM",), "scatter"
+
+    forms: tuple[str, ...]
+    fitted_to: Literal["mean", "scatter"] | None
+    divides: bool
+
+    def __new__(
+        cls, name: str, forms: tuple[str, ...], fitted_to: Literal["mean", "scatter"] | None, divides: bool = False
+    ) -> Self:
+        """Make a kind that is its name."""
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.forms, kind.fitted_to, kind.divides = forms, fitted_to, divides
+        return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +67,20 @@ class TransformSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `none`, `center`, `whiten`, `whiten:DIM` or `pca:DIM`.
+        """Read a transform in one of the forms of its kind, such as `center` or `whiten:128`.
 
         Raises:
             UserError: It is none of these, or DIM is not a whole number from 1 on.
         """
         name, colon, number = text.partition(":")
-        takes_dim = name in (TransformKind.WHITEN, TransformKind.PCA)
-        if name not in list(TransformKind) or (colon and not takes_dim) or (name == TransformKind.PCA and not colon):
-            raise UserError(f"transform {text!r}: choose one of none, center, whiten, whiten:DIM, pca:DIM")
+        forms = [form for kind in TransformKind for form in kind.forms]
+        if (f"{name}:DIM" if colon else name) not in forms:
+            raise UserError(f"transform {text!r}: choose one of {', '.join(forms)}")
         if not colon:
-            return cls(TransformKind(name))
+            return cls(TransformKind[name.upper()])
         if not (number.isascii() and number.isdigit() and int(number) >= 1):
             raise UserError(f"transform {text!r}: DIM is {number!r}; give a whole number from 1 on, as in {name}:128")
-        return cls(TransformKind(name), int(number))
+        return cls(TransformKind[name.upper()], int(number))
 
     def out_dim(self, dim: int) -> int:
         """Return how many dimensions the transform leaves of `dim`."""
@@ -74,14 +92,14 @@ class TransformSpec:
         Raises:
             UserError: It leaves more dimensions than there are, or there are too few vectors.
         """
-        if self.kind is TransformKind.NONE:
+        if self.kind.fitted_to is None:
             return
         if self.dim is not None and self.dim > dim:
             raise UserError(f"transform '{self}': the vectors have {dim} dimensions; give 1 to {dim}")
         if n_vectors == 0:
             raise UserError(f"transform '{self}': there are no vectors to fit it to; use none")
         wanted = self.out_dim(dim)
-        if self.kind is not TransformKind.CENTER and n_vectors <= wanted:
+        if self.kind.fitted_to == "scatter" and n_vectors <= wanted:
             fewer = f"{self.kind}:DIM with DIM below {n_vectors}, or center" if n_vectors > 1 else "center"
             raise UserError(
                 f"transform '{self}': it takes {wanted + 1} vectors or more, and there are {n_vectors}; use {fewer}, "
@@ -122,7 +140,8 @@ class Transform:
         """
         out = np.empty((len(vectors), self.out_dim), dtype=np.float32)
         matrix = None if self.matrix is None else self.matrix.astype(np.float64)
-        for rows in _steps(len(vectors), _STEP_ROWS):
+        for start in range(0, len(vectors), _STEP_ROWS):
+            rows = slice(start, start + _STEP_ROWS)
             centred = vectors[rows] - self.mean
             out[rows] = centred if matrix is None else centred @ matrix
         return out
@@ -164,17 +183,17 @@ def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
         UserError: The vectors do not suit the transform, are all the same, or one holds NaN or infinity.
     """
     spec.check(source.dim, source.n_vectors)
-    if spec.kind is TransformKind.NONE:
+    if spec.kind.fitted_to is None:
         return None
-    moments = _Moments(source.dim, with_scatter=spec.kind is not TransformKind.CENTER)
+    moments = Moments(source.dim, spec.kind.fitted_to)
     for batch in all_batches(source):
         moments.add(checked(batch))
-    if moments.scatter is None:
+    if spec.kind.fitted_to == "mean":
         return Transform(moments.mean)
-    variances, axes = _principal_axes(moments.scatter / (moments.n_vectors - 1), spec.out_dim(source.dim))
+    variances, axes = _principal_axes(moments.squares / (moments.n_rows - 1), spec.out_dim(source.dim))
     if variances[0] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
-        raise UserError(f"transform '{spec}': all {moments.n_vectors} vectors are the same; use none")
-    if spec.kind is TransformKind.WHITEN:
+        raise UserError(f"transform '{spec}': all {moments.n_rows} vectors are the same; use none")
+    if spec.kind.divides:
         axes = axes / np.sqrt(np.maximum(variances, EIGENVALUE_FLOOR * variances[0]))
     return Transform(moments.mean, np.ascontiguousarray(axes, dtype=np.float32))
 
@@ -195,59 +214,12 @@ def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metr
     return unit_length(out) if metric is Metric.COSINE else out
 
 
-def unit_length(vectors: Float32Array) -> Float32Array:
-    """Return float32 (n, dim) vectors divided by their length; zero vectors stay zero."""
-    out = np.empty_like(vectors)
-    for rows in _steps(len(vectors), _STEP_ROWS):
-        lengths = lengths_of(vectors[rows])
-        lengths[lengths == 0] = 1
-        out[rows] = vectors[rows] / lengths[:, None]
-    return out
-
-
-def lengths_of(vectors: Float32Array) -> Float64Array:
-    """Return the Euclidean lengths of float32 (n, dim) vectors, float64 (n,)."""
-    lengths: Float64Array = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
-    return lengths
-
-
-class _Moments:
-    """The mean of vectors, and the sum of products of deviations from it, added up block by block.
-
-    Each block is centred by its own mean before it is multiplied, and blocks are merged by the pairwise update (Chan,
-    Golub & LeVeque 1983): a large common mean costs no precision.
-    """
-
-    def __init__(self, dim: int, *, with_scatter: bool) -> None:
-        self.n_vectors = 0
-        self.mean: Float64Array = np.zeros(dim)
-        self.scatter: Float64Array | None = np.zeros((dim, dim)) if with_scatter else None
-
-    def add(self, vectors: Float32Array) -> None:
-        """Add vectors, float32 (n, dim)."""
-        for rows in _steps(len(vectors), _STEP_ROWS):
-            block = vectors[rows].astype(np.float64)
-            n_before, n_block = self.n_vectors, len(block)
-            block_mean = block.mean(axis=0)
-            delta = block_mean - self.mean
-            self.n_vectors += n_block
-            if self.scatter is not None:
-                block -= block_mean
-                self.scatter += block.T @ block
-                self.scatter += np.outer(delta, delta * (n_before * n_block / self.n_vectors))
-            self.mean = self.mean + delta * (n_block / self.n_vectors)
-
-
 def _principal_axes(covariance: Float64Array, n_axes: int) -> tuple[Float64Array, Float64Array]:
     """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes), with their signs fixed."""
     variances, axes = np.linalg.eigh(covariance)
     variances, axes = variances[::-1][:n_axes], axes[:, ::-1][:, :n_axes]
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(n_axes)]
     return variances, axes * np.where(largest < 0, -1.0, 1.0)
-
-
-def _steps(n_rows: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
 
 
 def _valid_array(name: str, array: npt.NDArray[Any], dtype: type, n_axes: int) -> npt.NDArray[Any]:

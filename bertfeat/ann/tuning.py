@@ -22,10 +22,10 @@ from bertfeat.ann.indextraining import rows_at
 from bertfeat.ann.metrics import Metric
 from bertfeat.ann.searchparameters import settable
 from bertfeat.ann.structure import core
-from bertfeat.ann.transforms import Float32Array, Float64Array, Transform
+from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorParts, sample_positions
-from bertfeat.records import IntArray
+from bertfeat.records import Float32Array, Float64Array, IntArray
 
 K = 10
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from bertfeat.ann.blueprint import metric_type
 from bertfeat.ann.filtering import has_ordered_lists, lists_needed
-from bertfeat.ann.flat import FlatSearch
+from bertfeat.ann.flat import search_flat
 from bertfeat.ann.hits import Hits
 from bertfeat.ann.metrics import Metric, true_scores
 from bertfeat.ann.searchparameters import (
@@ -23,10 +23,10 @@ from bertfeat.ann.searchparameters import (
     widened,
 )
 from bertfeat.ann.structure import comparable, core
-from bertfeat.ann.transforms import Float32Array, Transform, prepare
+from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import checked_queries
 from bertfeat.errors import UserError
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.records import BoolArray, Float32Array, IntArray
 
 _BLOCK_BYTES = 32 << 20
 _MAX_BLOCK_ROWS = 4096
@@ -72,8 +72,6 @@ class VectorIndex:
         if transform is not None and transform.out_dim != index.d:
             raise UserError(f"the transform leaves {transform.out_dim} dimensions, the index has {index.d}")
         check_parameters(index, self.parameters)
-        plain = faiss.downcast_index(index)
-        self._flat = FlatSearch(plain, metric) if isinstance(plain, faiss.IndexFlat) else None
 
     @property
     def n_vectors(self) -> int:
@@ -89,7 +87,7 @@ class VectorIndex:
 
     def close(self) -> None:
         """Give back the memory; it cannot be searched any more."""
-        self._index = self._flat = None
+        self._index = None
 
     def search(self, queries: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None) -> Hits:
         """Find the k closest vectors of each query.
@@ -115,12 +113,13 @@ class VectorIndex:
         scores = np.full((len(queries), k), np.nan, dtype=np.float32)
         positions = np.full((len(queries), k), -1, dtype=np.int64)
         n_hits = min(k, n_allowed)
+        plain = faiss.downcast_index(self.index)
         step = max(1, min(_MAX_BLOCK_ROWS, _BLOCK_BYTES // (16 * (k + self.dim))))
         for start in range(0, len(queries) if n_hits else 0, step):
             rows = slice(start, start + step)
             block = prepare(queries[rows], self.transform, self.metric)
-            if self._flat is not None:
-                found, at = self._flat.search(block, n_hits, allowed, selector, n_allowed)
+            if isinstance(plain, faiss.IndexFlat):
+                found, at = search_flat(plain, self.metric, block, n_hits, allowed, selector, n_allowed)
                 found = np.clip(found, -1, 1) if self.metric is Metric.COSINE else found
             elif allowed is not None and selector is not None and has_ordered_lists(self.index):
                 found, at = self._in_lists(block, n_hits, allowed, selector)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.records import IntArray
 
 
@@ -75,11 +76,10 @@ def checked(batch: VectorBatch) -> npt.NDArray[np.float32]:
         UserError: A vector holds NaN or infinity; the message names its position.
     """
     vectors = np.ascontiguousarray(batch.vectors, dtype=np.float32)
-    if not np.isfinite(vectors.sum(dtype=np.float64)):
-        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(bad):
-            where = batch.positions.start + int(bad[0])
-            raise UserError(f"vector {where} holds NaN or infinity, which no index can order; extract the store again")
+    bad = first_not_finite(vectors)
+    if bad is not None:
+        where = batch.positions.start + bad
+        raise UserError(f"vector {where} holds NaN or infinity, which no index can order; extract the store again")
     return vectors
 
 
@@ -92,9 +92,9 @@ def checked_queries(queries: npt.NDArray[Any], dim: int) -> npt.NDArray[np.float
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise UserError(f"queries of shape {queries.shape}: the index takes (n_queries, {dim})")
     vectors = np.ascontiguousarray(queries, dtype=np.float32)
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(bad):
-        raise UserError(f"query {int(bad[0])} holds NaN or infinity, which nothing compares with; encode it again")
+    bad = first_not_finite(vectors)
+    if bad is not None:
+        raise UserError(f"query {bad} holds NaN or infinity, which nothing compares with; encode it again")
     return vectors
 
 

@@ -83,7 +83,7 @@ def _lines(output: str, fitted: FittedProbe) -> list[str]:
         if dev["unseen_labels"]:
             counts = ", ".join(f"{printable(name)} ({n:,} rows)" for name, n in dev["unseen_labels"].items())
             lines.append(f"dev       labels that train has not seen, counted as errors: {counts}")
-    lines += _kept(notes["fit_report"])
+    lines += _kept(notes["fit_report"], fitted.probe.penalty_name)
     return lines
 
 
@@ -102,12 +102,11 @@ def _scores(notes: dict[str, Any]) -> list[str]:
     return [f"dev       {', '.join(shown)}{seeds}"]
 
 
-def _kept(report: dict[str, Any]) -> list[str]:
+def _kept(report: dict[str, Any], penalty: str | None) -> list[str]:
     """Return what was chosen on dev and what was learned of layers."""
     lines = []
-    if len(report.get("tried", [])) > 1:
-        name = next(key for key in report["tried"][0] if key in ("C", "alpha", "k", "weight_decay"))
-        lines.append(f"chosen    {name} {report[name]:g} of {len(report['tried'])} values, on dev")
+    if penalty and len(report.get("tried", [])) > 1:
+        lines.append(f"chosen    {penalty} {report[penalty]:g} of {len(report['tried'])} values, on dev")
     if "mix" in report:
         weights = ", ".join(f"{weight:.3f}" for weight in report["mix"]["weights"])
         lines.append(f"mix       weights {weights}, lowest layer first; gamma {report['mix']['gamma']:.3f}")

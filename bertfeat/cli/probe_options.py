@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertfeat.cli.options import ByteSize, Command, option
+from bertfeat.heads.registry import ROW_HEADS, TAGGERS
 
 if TYPE_CHECKING:
     from bertfeat.cli.progress import ProgressLine
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 RUN = "Run"
 _DATA = "Data"
 _HEAD = "Head"
-_HEADS = "logreg, svm, ridge, centroid, knn, mlp; at word and token level also linear and bilstm."
+_HEADS = f"{', '.join(ROW_HEADS)}; at word and token level also {' and '.join(TAGGERS)}."
 
 # What a fit is told beside the parameters of its head.
 _NAMED = ("level", "label", "labels", "feature", "features", "mix", "dev", "dev_labels", "limit", "max_memory")

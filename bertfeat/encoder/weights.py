@@ -1,35 +1,23 @@
-"""The weight files of a model folder, checked before anything loads them.
-
-A safetensors file is 8 bytes (the header's length, little-endian), the header (JSON: each tensor's type, shape and
-bytes) and the tensors. What is checked here is the format's own specification: the header fits the file, and the
-tensors fill the rest exactly, without gap or overlap, each as long as its shape and type say.
-"""
+"""The weight files of a model folder: found, and checked before anything loads them."""
 
 from __future__ import annotations
 
 import json
 import math
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from bertfeat.errors import CheckpointError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-# The format allows 100 MB, but a tensor takes some 130 bytes of it, and parsing may take 30 times the size.
-MAX_HEADER_BYTES = 16_000_000
 MAX_JSON_BYTES = 16_000_000
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-_BYTES = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
-    **dict.fromkeys(("U32", "I32", "F32"), 4),
-    **dict.fromkeys(("U64", "I64", "F64"), 8),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +75,9 @@ def read_json(path: Path) -> dict[str, Any]:
         n_bytes = path.stat().st_size
         if n_bytes > MAX_JSON_BYTES:
             raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {MAX_JSON_BYTES}")
-        return _object(path, path.read_bytes())
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _object(path: Path, text: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: no valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -137,48 +120,16 @@ def _no_weights(folder: Path) -> str:
 
 
 def _n_values(path: Path) -> int:
-    n_bytes = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if n_bytes < 8 or length > min(MAX_HEADER_BYTES, n_bytes - 8):
-            raise CheckpointError(f"{path}: no whole safetensors file (header of {length} bytes in {n_bytes})")
-        header = _object(path, file.read(length))
-    header.pop("__metadata__", None)
-    spans = sorted(_span(path, name, entry) for name, entry in header.items())
-    end = 0
-    for start, stop, _, name in spans:
-        if start != end:
-            raise CheckpointError(f"{path}: tensor {name!r} starts at byte {start}, not at {end}; the file is damaged")
-        end = stop
-    if end != n_bytes - 8 - length:
-        raise CheckpointError(f"{path}: tensors end at byte {end} of {n_bytes - 8 - length}; the file is damaged")
-    return sum(n_values for _, _, n_values, _ in spans)
+    """Return how many values a safetensors file holds; opening it checks its header against its length.
 
-
-def _span(path: Path, name: str, entry: Any) -> tuple[int, int, int, str]:
-    """Return (first byte, end, values, name) of a tensor, once they agree."""
-    if not isinstance(entry, Mapping):
-        raise CheckpointError(f"{path}: tensor {name!r} has a malformed header entry")
-    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if (
-        not isinstance(dtype, str)
-        or dtype not in _BYTES
-        or not _is_counts(shape)
-        or not _is_counts(offsets)
-        or len(offsets) != 2
-    ):
+    Raises:
+        CheckpointError: The file is not a whole safetensors file.
+    """
+    try:
+        with safe_open(path, framework="np") as file:
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        why = " ".join(str(error).split())
         raise CheckpointError(
-            f"{path}: tensor {name!r} has a malformed header entry (dtype {dtype!r}, shape {shape!r})"
-        )
-    n_values = math.prod(shape)
-    if offsets[1] - offsets[0] != n_values * _BYTES[dtype]:
-        raise CheckpointError(f"{path}: tensor {name!r} of shape {shape} does not fill bytes {offsets}")
-    return offsets[0], offsets[1], n_values, name
-
-
-def _is_counts(value: Any) -> TypeGuard[list[int]]:
-    return (
-        isinstance(value, list)
-        and len(value) <= 16
-        and all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**63 for item in value)
-    )
+            f"{path}: not a whole safetensors file ({why}); download or copy the model again"
+        ) from None

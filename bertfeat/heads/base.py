@@ -29,6 +29,10 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     has_probabilities: ClassVar[bool] = True
     #: Whether another seed gives another result.
     is_random: ClassVar[bool] = False
+    #: Whether it can weigh layers in a scalar mix.
+    has_mix: ClassVar[bool] = False
+    #: The parameter that may be a list of values to choose from on dev, if there is one.
+    penalty_name: ClassVar[str | None] = None
     #: Whether vectors may come as a stream, larger than memory.
     streams: ClassVar[bool] = True
 

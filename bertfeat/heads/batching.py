@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from bertfeat.errors import UserError
-from bertfeat.heads.matrices import FloatArray, Sequences, VectorStream
+from bertfeat.heads.matrices import FloatArray, Sequences, VectorStream, check_finite
 from bertfeat.ragged import ragged_arange
 from bertfeat.records import BoolArray, IntArray
 
@@ -148,7 +148,7 @@ class _Pool:
         """Return a batch of sequences, whose numbers are ascending."""
         rows = _rows_of(data, sequences)
         vectors = torch.from_numpy(self.gather(rows)).float()
-        _check_finite(vectors, rows)
+        check_finite(vectors.numpy(), lambda bad: int(rows[bad]))
         return Batch(vectors, rows, data.lengths[sequences])
 
     def gather(self, rows: IntArray) -> FloatArray:
@@ -225,14 +225,3 @@ def _cut(sequences: IntArray, lengths: IntArray, size: BatchSize) -> list[IntArr
             batches.append(np.sort(part[at : at + n]))
             at += n
     return batches
-
-
-def _check_finite(vectors: torch.Tensor, rows: IntArray) -> None:
-    # A sum is finite only if every value is (or it overflows, in which case the values are looked at one by one).
-    if not torch.isfinite(vectors.sum()):
-        bad = torch.nonzero(~torch.isfinite(vectors).all(dim=1))
-        if len(bad):
-            raise UserError(
-                f"row {int(rows[int(bad[0])])}: its vector holds NaN or infinity; leave such rows out "
-                "(store.valid tells which rows have a vector)"
-            )

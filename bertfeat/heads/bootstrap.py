@@ -6,9 +6,10 @@ a resample follows from counts that add up over what was drawn; nothing is predi
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,10 @@ from bertfeat.errors import UserError
 from bertfeat.heads.entities import entity_counts
 from bertfeat.heads.matrices import flatten_labels
 from bertfeat.heads.scores import METRICS, Pairs, pair_labels, tags_of
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.records import BoolArray, Float64Array, IntArray
 
 # Values that the resamples of one step may hold: 32 MB of float64.
 _STEP_VALUES = 4 << 20
-
-FloatVector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class _Counts:
     """Counts (n_units, n_counts), sparse, and the score that follows from sums of them, (n_resamples, n_counts)."""
 
     table: sparse.csr_matrix
-    score: Callable[[FloatVector], FloatVector]
+    score: Callable[[Float64Array], Float64Array]
 
 
 def bootstrap_interval(
@@ -114,22 +113,16 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """
     if not len(values):
         raise UserError("there are no values to take the mean of")
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return mean, None
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def _draws(shape: tuple[int, int], n_resamples: int, seed: int) -> Iterator[FloatVector]:
+def _draws(shape: tuple[int, int], n_resamples: int, seed: int) -> Iterator[Float64Array]:
     """Yield how often each unit was drawn, (n_drawn, n_units), a few resamples at a time."""
     n_units, n_counts = shape
     step = max(1, _STEP_VALUES // max(n_units, n_counts))
     drawn = resamples(n_units, n_resamples, seed)
-    for start in range(0, n_resamples, step):
-        weights = np.empty((min(step, n_resamples - start), n_units))
-        for row in weights:
-            row[:] = np.bincount(next(drawn), minlength=n_units)
-        yield weights
+    while weights := [np.bincount(units, minlength=n_units) for units in islice(drawn, step)]:
+        yield np.array(weights, dtype=np.float64)
 
 
 def _counts(metric: str, pairs: Pairs, lengths: IntArray) -> _Counts:
@@ -157,15 +150,15 @@ def _class_counts(pairs: Pairs, unit_of: IntArray, is_right: BoolArray, n_units:
     return sparse.coo_matrix((np.ones(len(units)), (units, columns)), shape=(n_units, 2 * n_labels)).tocsr()
 
 
-def _ratio(sums: FloatVector) -> FloatVector:
+def _ratio(sums: Float64Array) -> Float64Array:
     return np.asarray(sums[:, 0] / sums[:, 1])
 
 
-def _f1(sums: FloatVector) -> FloatVector:
+def _f1(sums: Float64Array) -> Float64Array:
     return np.asarray(2 * sums[:, 0] / np.maximum(sums[:, 1], 1))
 
 
-def _macro_f1(sums: FloatVector) -> FloatVector:
+def _macro_f1(sums: Float64Array) -> Float64Array:
     """Return the mean F1 of the labels that occur in a resample."""
     n_labels = sums.shape[1] // 2
     tp, n_rows = sums[:, :n_labels], sums[:, n_labels:]

@@ -9,8 +9,11 @@ and BMEWO write for E, S, I and S, count as these.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +21,10 @@ import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.heads.matrices import flatten_labels
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.records import IntArray
 
 OUTSIDE = "O"
 
-# Places of prefixes in the tables below; every prefix that the rules do not name is the last one.
-_PREFIXES = "O.BIES"
-_OTHER = len(_PREFIXES)
 _SAME_AS = {"L": "E", "U": "S", "M": "I", "W": "S"}
 _TYPED = re.compile(r"[BIESLUMW]-.+", re.DOTALL)
 _BARE = re.compile(r"[BIESLUMW]")
@@ -128,10 +128,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         >>> entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
         [Entity(type='PER', start=0, end=2), Entity(type='LOC', start=3, end=4), Entity(type='LOC', start=4, end=5)]
     """
-    vocabulary = _Vocabulary()
-    spans = _find(vocabulary, vocabulary.codes(list(tags)), np.array([len(tags)], dtype=np.int64))
-    columns = (spans.types.tolist(), spans.starts.tolist(), spans.ends.tolist())
-    return [Entity(vocabulary.types[code], start, end) for code, start, end in zip(*columns, strict=True)]
+    return list(starmap(Entity, _spans(tags)))
 
 
 def entity_counts(y_true: object, y_pred: object, lengths: npt.ArrayLike | None = None) -> EntityCounts:
@@ -146,21 +143,14 @@ def entity_counts(y_true: object, y_pred: object, lengths: npt.ArrayLike | None 
         UserError: The numbers of words differ, or a tag is no text or empty.
     """
     n_words = _lengths_of(y_true) if lengths is None else np.asarray(lengths, dtype=np.int64)
-    vocabulary = _Vocabulary()
-    truth, predicted = (
-        _find(vocabulary, vocabulary.codes(flatten_labels(y, n_words).tolist()), n_words) for y in (y_true, y_pred)
-    )
-    matched = truth.only(_matches(truth, predicted))
-    n_types, n_sequences = len(vocabulary.types), len(n_words)
-    counted = (matched, predicted, truth)
-    by_type = [np.bincount(spans.types, minlength=n_types).astype(np.int64) for spans in counted]
-    by_sequence = [np.bincount(spans.sequences, minlength=n_sequences).astype(np.int64) for spans in counted]
-    occurring = [code for code in range(n_types) if by_type[1][code] or by_type[2][code]]
-    occurring.sort(key=vocabulary.types.__getitem__)
+    truth, predicted = (_by_sequence(flatten_labels(y, n_words), n_words) for y in (y_true, y_pred))
+    sides = [[a & b for a, b in zip(truth, predicted, strict=True)], predicted, truth]
+    counted = [Counter(name for found in side for name, _, _ in found) for side in sides]
+    types = sorted(counted[1].keys() | counted[2].keys())
     return EntityCounts(
-        tuple(vocabulary.types[code] for code in occurring),
-        Matches(*(n[occurring] for n in by_type)),
-        Matches(*by_sequence),
+        tuple(types),
+        Matches(*(np.array([counts[name] for name in types], dtype=np.int64) for counts in counted)),
+        Matches(*(np.array([len(found) for found in side], dtype=np.int64) for side in sides)),
     )
 
 
@@ -178,98 +168,42 @@ def precision_recall_f1(tp: float, n_pred: float, n_true: float) -> tuple[float,
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Spans:
-    """Entities in order of their ends; starts and ends count words from the start of the sequence."""
-
-    sequences: IntArray
-    types: IntArray
-    starts: IntArray
-    ends: IntArray
-
-    def only(self, chosen: IntArray) -> _Spans:
-        return _Spans(self.sequences[chosen], self.types[chosen], self.starts[chosen], self.ends[chosen])
+def _by_sequence(tags: npt.NDArray[Any], lengths: IntArray) -> list[set[tuple[str, int, int]]]:
+    """Return type, start and end of the entities of sequences of tags that lie end to end."""
+    ends, flat = np.cumsum(lengths).tolist(), tags.tolist()
+    return [set(_spans(flat[end - n : end])) for n, end in zip(lengths.tolist(), ends, strict=True)]
 
 
-class _Vocabulary:
-    """Numbers the tags as they come; of each, its prefix and its type. Number 0 is O."""
-
-    def __init__(self) -> None:
-        self.prefixes: list[int] = []
-        self.type_codes: list[int] = []
-        self.types: list[str] = []
-        self._tags: dict[str, int] = {}
-        self._type_code_of: dict[str, int] = {}
-        self.codes([OUTSIDE])
-
-    def codes(self, tags: list[Any]) -> IntArray:
-        """Return the number of each tag."""
-        for tag in set(tags).difference(self._tags):
-            self._add(tag)
-        return np.fromiter((self._tags[tag] for tag in tags), np.int64, len(tags))
-
-    def _add(self, tag: object) -> None:
-        if not isinstance(tag, str) or not tag:
-            raise UserError(f"{tag!r} is no tag; tags are texts such as O, B-PER and I-PER")
-        prefix, kind = tag[0], tag[1:].split("-", maxsplit=1)[-1] or "_"
-        if tag[1:2] in ("", "-"):
-            prefix = _SAME_AS.get(prefix, prefix)
-        if kind not in self._type_code_of:
-            self._type_code_of[kind] = len(self.types)
-            self.types.append(kind)
-        self._tags[tag] = len(self._tags)
-        self.prefixes.append(_PREFIXES.index(prefix) if prefix in _PREFIXES else _OTHER)
-        self.type_codes.append(self._type_code_of[kind])
+def _spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield type, start and end of the entities of a sequence."""
+    before, start = OUTSIDE, 0
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        ended, starts = _border(before, tag)
+        if ended is not None:
+            # A tag such as X can end an entity that never started: the last start holds, as in seqeval.
+            yield ended, start, place
+        if starts:
+            start = place
+        before = tag
 
 
-def _rules() -> tuple[BoolArray, BoolArray]:
-    """Return bool (7, 7) for a prefix and the next: an entity ends between them, one starts, though the type stays."""
-    ends, starts = np.zeros((_OTHER + 1, _OTHER + 1), np.bool_), np.zeros((_OTHER + 1, _OTHER + 1), np.bool_)
-    outside, begin, inside, end, single = (_PREFIXES.index(prefix) for prefix in "OBIES")
-    ends[[end, single], :] = True
-    ends[np.ix_([begin, inside], [outside, begin, single])] = True
-    starts[:, [begin, single]] = True
-    starts[np.ix_([outside, end, single], [inside, end])] = True
-    return ends, starts
+@lru_cache(1 << 16)
+def _border(before: str, tag: str) -> tuple[str | None, bool]:
+    """Return the type of the entity that ends between two tags, None for none, and whether one starts."""
+    (last, last_type), (prefix, kind) = _parsed(before), _parsed(tag)
+    # The full stop lies outside of entities too: conlleval takes it for O.
+    ends = last in "ES" or (last in "BI" and prefix in "OBS") or (kind != last_type and last not in "O.")
+    starts = prefix in "BS" or (prefix in "IE" and last in "OES") or (kind != last_type and prefix not in "O.")
+    return last_type if ends else None, starts
 
 
-_ENDS, _STARTS = _rules()
-# What lies outside of entities: O, and the full stop, which conlleval takes for it.
-_IS_OUTSIDE = np.array([prefix in "O." for prefix in _PREFIXES] + [False])
-
-
-def _find(vocabulary: _Vocabulary, codes: IntArray, lengths: IntArray) -> _Spans:
-    """Find the entities of sequences of tags, given as numbers end to end."""
-    n_sequences = len(lengths)
-    # An O stands after each sequence, so that every entity ends within its own.
-    firsts = np.cumsum(lengths + 1) - (lengths + 1)
-    tags = np.zeros(len(codes) + n_sequences, np.int64)
-    tags[np.arange(len(codes)) + np.repeat(np.arange(n_sequences), lengths)] = codes
-    before = np.zeros_like(tags)
-    before[1:] = tags[:-1]
-
-    prefix_of, type_of = np.array(vocabulary.prefixes), np.array(vocabulary.type_codes)
-    prefixes, prefixes_before, types = prefix_of[tags], prefix_of[before], type_of[tags]
-    is_other_type = types != type_of[before]
-    is_end = _ENDS[prefixes_before, prefixes] | (is_other_type & ~_IS_OUTSIDE[prefixes_before])
-    is_start = _STARTS[prefixes_before, prefixes] | (is_other_type & ~_IS_OUTSIDE[prefixes])
-
-    ends = np.flatnonzero(is_end)  # never 0: O is before the first
-    sequences = np.searchsorted(firsts, ends - 1, side="right") - 1
-    last_starts = np.maximum.accumulate(np.where(is_start, np.arange(len(tags)), 0))
-    # Tags that are none (a bare X) can end an entity that never started; it starts with the sequence, as in seqeval.
-    starts = np.maximum(last_starts[ends - 1], firsts[sequences])
-    return _Spans(sequences, types[ends - 1], starts - firsts[sequences], ends - firsts[sequences])
-
-
-def _matches(truth: _Spans, predicted: _Spans) -> IntArray:
-    """Return which true entities were predicted with the same type and borders, as places in `truth`."""
-    # At most one entity ends at a word, so that its sequence and end name it.
-    width = max((int(spans.ends.max()) for spans in (truth, predicted) if len(spans.ends)), default=0) + 1
-    true_keys, predicted_keys = (spans.sequences * width + spans.ends for spans in (truth, predicted))
-    _, mine, others = np.intersect1d(true_keys, predicted_keys, assume_unique=True, return_indices=True)
-    same = (truth.types[mine] == predicted.types[others]) & (truth.starts[mine] == predicted.starts[others])
-    return np.asarray(mine[same], dtype=np.int64)
+@lru_cache(1 << 16)
+def _parsed(tag: object) -> tuple[str, str]:
+    """Return the prefix and the type of a tag."""
+    if not isinstance(tag, str) or not tag:
+        raise UserError(f"{tag!r} is not a tag; tags are texts such as O, B-PER and I-PER")
+    prefix, kind = tag[0], tag[1:].split("-", maxsplit=1)[-1] or "_"
+    return _SAME_AS.get(prefix, prefix) if tag[1:2] in ("", "-") else prefix, kind
 
 
 def _lengths_of(sequences: object) -> IntArray:

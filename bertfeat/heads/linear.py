@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,11 @@ from sklearn.linear_model import LogisticRegression
 
 from bertfeat.errors import UserError
 from bertfeat.heads.matrices import VectorStream, chunks_of
-from bertfeat.heads.objectives import Float64Array, LogisticLoss, Minimum, SquaredHingeLoss, minimise_path
+from bertfeat.heads.objectives import LogisticLoss, Minimum, SquaredHingeLoss, minimise_path
 from bertfeat.heads.penalised import LinearProbe, SearchedProbe
 from bertfeat.heads.rowprobe import TrainingRows
 from bertfeat.heads.scaling import Scaling, standardised
-from bertfeat.records import IntArray
+from bertfeat.records import Float64Array, IntArray
 
 # Rows that are turned to float64 and multiplied at a time.
 _BLOCK_ROWS = 2048
@@ -109,6 +110,7 @@ class LinearSVMProbe(SearchedProbe):
         )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RidgeProbe(LinearProbe):
     """Least squares on +1 for a row's class and -1 for the others, with an L2 penalty: scikit-learn's RidgeClassifier.
 
@@ -127,18 +129,10 @@ class RidgeProbe(LinearProbe):
     penalty_name = "alpha"
     larger_is_stronger = True
 
-    def __init__(
-        self,
-        *,
-        alpha: float | Sequence[float] = 1.0,
-        class_weight: str | None = None,
-        standardize: bool = True,
-        metric: str = "auto",
-    ) -> None:
-        self.alpha = alpha
-        self.class_weight = class_weight
-        self.standardize = standardize
-        self.metric = metric
+    alpha: float | Sequence[float] = 1.0
+    class_weight: str | None = None
+    standardize: bool = True
+    metric: str = "auto"
 
     def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         gram, products, mean, target_mean = _normal_equations(rows, self.scaling_, weights)

@@ -6,13 +6,14 @@ Labels are small and always stand in memory, one a row; vectors may not fit. Eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.records import IntArray
 
 FloatArray: TypeAlias = npt.NDArray[Any]  # float16, float32 or float64
@@ -77,15 +78,22 @@ def read_chunk(X: Matrix, chunk: int) -> npt.NDArray[np.float32]:  # noqa: N803
     rows = chunk_ranges(X)[chunk]
     raw = X.read(chunk) if isinstance(X, VectorStream) else X[rows.start : rows.stop]
     vectors = np.ascontiguousarray(raw, dtype=np.float32)
-    # A sum is finite only if every value is (or it overflows, in which case the values are looked at one by one).
-    if not np.isfinite(vectors.sum(dtype=np.float64)):
-        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(bad):
-            raise UserError(
-                f"row {rows.start + int(bad[0])}: its vector holds NaN or infinity; leave such rows out "
-                "(store.valid tells which rows have a vector)"
-            )
+    check_finite(vectors, lambda bad: rows.start + bad)
     return vectors
+
+
+def check_finite(vectors: FloatArray, row_of: Callable[[int], int]) -> None:
+    """Check that vectors (n, dim) are finite.
+
+    Raises:
+        UserError: A vector holds NaN or infinity; the message names its row, which `row_of` knows.
+    """
+    bad = first_not_finite(vectors)
+    if bad is not None:
+        raise UserError(
+            f"row {row_of(bad)}: its vector holds NaN or infinity; leave such rows out "
+            "(store.valid tells which rows have a vector)"
+        )
 
 
 def chunks_of(X: Matrix) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:  # noqa: N803

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,29 +17,16 @@ from bertfeat.heads.networks import Body, RowByRow
 from bertfeat.heads.neural import NeuralProbe, share
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-learn has no types
     """A multi-layer perceptron: hidden layers with ReLU and dropout, then a softmax.
+
+    Further parameters are those of `NeuralProbe`.
 
     Args:
         hidden_size: Width of the hidden layers.
         n_layers: How many hidden layers there are.
         dropout: Share of hidden values that are dropped in training.
-        lr: AdamW's learning rate.
-        weight_decay: AdamW's weight decay, or a list of values to choose from on dev.
-        batch_size: Rows of a minibatch.
-        max_epochs: The most epochs.
-        patience: Epochs without a better score after which training stops.
-        mix: How many layers the vectors are the concatenation of, lowest first, to be reduced to one by a learned
-            scalar mix; None for no mix.
-        standardize: Whether vectors are standardised first, each column for itself.
-        class_weight: None, or "balanced" for classes to count alike whatever their number of rows.
-        metric: What training is stopped by: "accuracy" ("auto" is the same), "macro_f1" or "loss".
-        validation_fraction: Share of the rows that is held out where no dev is given, class by class; up to 128 MB
-            of float32.
-        early_stopping: Whether training stops by the score on dev and keeps the best epoch; else all epochs are run,
-            and the last one is kept.
-        seed: Of the first weights, the order of rows and the dropout.
-        device: "auto" (CUDA if it is there, else the CPU), "cpu", "cuda", "cuda:1", ...
 
     Example:
         >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
@@ -50,42 +37,10 @@ class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-le
 
     head = "mlp"
 
-    def __init__(
-        self,
-        *,
-        hidden_size: int = 256,
-        n_layers: int = 1,
-        dropout: float = 0.1,
-        lr: float = 1e-3,
-        weight_decay: float | Sequence[float] = 0.01,
-        batch_size: int = 256,
-        max_epochs: int = 50,
-        patience: int = 5,
-        mix: int | None = None,
-        standardize: bool = True,
-        class_weight: str | None = None,
-        metric: str = "auto",
-        validation_fraction: float = 0.1,
-        early_stopping: bool = True,
-        seed: int = 0,
-        device: str = "auto",
-    ) -> None:
-        self.hidden_size = hidden_size
-        self.n_layers = n_layers
-        self.dropout = dropout
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.mix = mix
-        self.standardize = standardize
-        self.class_weight = class_weight
-        self.metric = metric
-        self.validation_fraction = validation_fraction
-        self.early_stopping = early_stopping
-        self.seed = seed
-        self.device = device
+    hidden_size: int = 256
+    n_layers: int = 1
+    dropout: float = 0.1
+    batch_size: int = 256
 
     def predict(self, X: object) -> Labels:  # noqa: N803
         """Return the class of each row, (n_rows,), of the labels' own type.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.heads.exact_neighbours import METRICS, ExactNeighbours
 from bertfeat.heads.hyperparameters import choice, flag, positive_integer
 from bertfeat.heads.matrices import VectorStream, as_matrix, chunks_of
 from bertfeat.heads.rowprobe import (
@@ -17,16 +16,17 @@ from bertfeat.heads.rowprobe import (
     check_dev,
     check_training,
     dev_score,
-    take_arrays,
-    take_report,
-    take_scaling,
-    width_of,
 )
-from bertfeat.records import IntArray
+from bertfeat.nearest import Metric, nearest
+from bertfeat.records import Float64Array, IntArray
 
+_METRICS = ("cosine", "euclidean")
 _WEIGHTS = ("uniform", "distance")
+# Working memory of a search for neighbours.
+_SEARCH_BYTES = 64 << 20
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CentroidProbe(RowProbe):
     """The class whose mean vector is nearest; with the Euclidean metric, scikit-learn's NearestCentroid.
 
@@ -43,11 +43,9 @@ class CentroidProbe(RowProbe):
     head = "centroid"
     has_probabilities = False
 
-    centroids_: npt.NDArray[np.float32]
-
-    def __init__(self, *, metric: str = "cosine", standardize: bool = True) -> None:
-        self.metric = metric
-        self.standardize = standardize
+    metric: str = "cosine"
+    standardize: bool = True
+    centroids_: npt.NDArray[np.float32] = field(init=False)
 
     def fit(self, X: object, y: npt.ArrayLike, *, dev: tuple[Any, Any] | None = None) -> Self:  # noqa: N803
         """Fit to vectors and labels.
@@ -90,27 +88,11 @@ class CentroidProbe(RowProbe):
         """
         return self._walk(X, self._scores, np.float32)
 
-    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the fitted state: arrays by name, and JSON values by name."""
-        arrays = {"centroids": self.centroids_, "mean": self.scaling_.mean, "scale": self.scaling_.scale}
-        return arrays, {"report": self._report}
-
-    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Take over a fitted state as `get_state` returns it; `classes_` must stand.
-
-        Raises:
-            UserError: Something is missing or has the wrong shape.
-        """
-        self._check_parameters()
-        dim = width_of(arrays, "centroids")
-        checked = take_arrays(arrays, {"centroids": (len(self.classes_), dim), "mean": (dim,), "scale": (dim,)})
-        self._report = take_report(values)
-        self.scaling_ = take_scaling(checked)
-        self.centroids_ = checked["centroids"].astype(np.float32)
-        return self
+    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
+        return {"centroids": (len(self.classes_), dim)}
 
     def _check_parameters(self) -> None:
-        choice("metric", self.metric, METRICS)
+        choice("metric", self.metric, _METRICS)
         flag("standardize", self.standardize)
 
     def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -127,6 +109,7 @@ class CentroidProbe(RowProbe):
         return np.asarray(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class KNNProbe(RowProbe):
     """The vote of the k nearest training rows; with the Euclidean metric, scikit-learn's KNeighborsClassifier.
 
@@ -149,16 +132,12 @@ class KNNProbe(RowProbe):
     head = "knn"
     streams = False
 
-    vectors_: npt.NDArray[Any]
-    codes_: IntArray
-
-    def __init__(
-        self, *, k: int = 5, metric: str = "cosine", weights: str = "uniform", standardize: bool = True
-    ) -> None:
-        self.k = k
-        self.metric = metric
-        self.weights = weights
-        self.standardize = standardize
+    k: int = 5
+    metric: str = "cosine"
+    weights: str = "uniform"
+    standardize: bool = True
+    vectors_: npt.NDArray[Any] = field(init=False)
+    codes_: IntArray = field(init=False)
 
     def fit(self, X: object, y: npt.ArrayLike, *, dev: tuple[Any, Any] | None = None) -> Self:  # noqa: N803
         """Fit to vectors and labels: keep them.
@@ -203,47 +182,26 @@ class KNNProbe(RowProbe):
         """
         return self._walk(X, self._scores, np.float32)
 
-    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the fitted state: arrays by name, and JSON values by name."""
-        arrays = {
-            "vectors": self.vectors_,
-            "codes": self.codes_,
-            "mean": self.scaling_.mean,
-            "scale": self.scaling_.scale,
-        }
-        return arrays, {"report": self._report}
+    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
+        return {"vectors": (None, dim), "codes": (None,)}
 
-    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Take over a fitted state as `get_state` returns it; `classes_` must stand.
-
-        Raises:
-            UserError: Something is missing or has the wrong shape.
-        """
-        self._check_parameters()
-        dim = width_of(arrays, "vectors")
-        shapes = {"vectors": (None, dim), "codes": (None,), "mean": (dim,), "scale": (dim,)}
-        checked = take_arrays(arrays, shapes)
-        if checked["vectors"].dtype not in (np.float16, np.float32):
-            raise UserError(f"the saved array vectors is {checked['vectors'].dtype}, not float16 or float32")
-        codes = checked["codes"]
-        if codes.dtype != np.int64 or len(codes) != len(checked["vectors"]) or len(codes) < self.k:
+    def _check_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        vectors, codes = arrays["vectors"], arrays["codes"]
+        if vectors.dtype not in (np.float16, np.float32):
+            raise UserError(f"the saved array vectors is {vectors.dtype}, not float16 or float32")
+        if codes.dtype != np.int64 or len(codes) != len(vectors) or len(codes) < self.k:
             raise UserError(f"the saved probe has {len(codes)} codes ({codes.dtype}) for its training rows")
         if codes.min() < 0 or codes.max() >= len(self.classes_):
             raise UserError(f"the saved probe has codes beyond its {len(self.classes_)} classes")
-        self._report = take_report(values)
-        self.scaling_ = take_scaling(checked)
-        self.vectors_ = checked["vectors"]
-        self.codes_ = codes
-        return self
 
     def _check_parameters(self) -> None:
         positive_integer("k", self.k)
-        choice("metric", self.metric, METRICS)
+        choice("metric", self.metric, _METRICS)
         choice("weights", self.weights, _WEIGHTS)
         flag("standardize", self.standardize)
 
     def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        distances, rows = ExactNeighbours(self.vectors_, self.scaling_, self.metric).search(vectors, self.k)
+        distances, rows = self._nearest(vectors)
         shares = np.ones(distances.shape)
         if self.weights == "distance":
             at_zero = distances == 0
@@ -252,3 +210,36 @@ class KNNProbe(RowProbe):
         for place in range(self.k):
             votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
         return np.asarray(votes / votes.sum(axis=1, keepdims=True))
+
+    def _nearest(self, vectors: npt.NDArray[np.float32]) -> tuple[Float64Array, IntArray]:
+        """Return distances and rows of the k nearest training vectors, (n_rows, k); of equal ones the lower row first.
+
+        Half the squared distance of unit vectors is the cosine distance. A zero vector has no direction: a dimension
+        more for those of each side leaves it a distance of 1 from all others.
+        """
+        is_cosine = self.metric == "cosine"
+
+        def prepare(some: npt.NDArray[Any], side: int = 1) -> npt.NDArray[Any]:
+            scaled = self.scaling_.apply(some)
+            return _directions(scaled, side) if is_cosine else scaled
+
+        known = [(self.vectors_, np.arange(len(self.vectors_)))]
+        distances, rows = nearest(
+            known,
+            prepare(vectors, side=0),
+            self.k,
+            Metric.L2,
+            prepare=prepare,
+            max_bytes=_SEARCH_BYTES,
+            dtype=np.float64,
+        )
+        return distances**2 / 2 if is_cosine else distances, rows
+
+
+def _directions(vectors: npt.NDArray[np.float32], side: int) -> Float64Array:
+    """Return vectors of unit length and two dimensions more; a zero vector has a 1 in that of its side."""
+    directions = np.pad(vectors.astype(np.float64), ((0, 0), (0, 2)))
+    norms = np.sqrt((directions * directions).sum(axis=1))
+    directions[norms == 0, vectors.shape[1] + side] = 1
+    directions /= np.where(norms == 0, 1, norms)[:, None]
+    return directions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -33,10 +34,30 @@ from bertfeat.heads.trainingloop import (
 )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class NeuralProbe(Probe):
-    """Base of the heads that torch trains; see `MLPProbe` for the parameters that they share.
+    """Base of the heads that torch trains, with the parameters that they share.
 
-    A subclass stores its parameters, checks its own, and builds the body of its network.
+    A subclass is a dataclass of its own parameters, checks them, and builds the body of its network.
+
+    Args:
+        lr: AdamW's learning rate.
+        weight_decay: AdamW's weight decay, or a list of values to choose from on dev.
+        batch_size: The most rows of a minibatch; for taggers sequences.
+        max_epochs: The most epochs.
+        patience: Epochs without a better score after which training stops.
+        mix: How many layers the vectors are the concatenation of, lowest first, to be reduced to one by a learned
+            scalar mix; None for no mix.
+        standardize: Whether vectors are standardised first, each column for itself.
+        class_weight: None, or "balanced" to weight classes inversely to their number of rows.
+        metric: What training is stopped by: "accuracy", "macro_f1", "loss", for taggers also "entity_f1"; "auto" is
+            entity_f1 for taggers of tags such as B-PER, else accuracy.
+        validation_fraction: Share of the rows that is held out where no dev is given, class by class, for taggers of
+            the sequences; up to 128 MB of float32.
+        early_stopping: Whether training stops by the score on dev and keeps the best epoch; else all epochs are run,
+            and the last one is kept.
+        seed: Of the first weights, the order of rows or sequences and the dropout.
+        device: "auto" (CUDA if it is there, else the CPU), "cpu", "cuda", "cuda:1", ...
 
     Attributes:
         classes_: The classes, sorted.
@@ -44,22 +65,25 @@ class NeuralProbe(Probe):
     """
 
     is_random = True
+    has_mix = True
+    penalty_name = "weight_decay"
     #: What early stopping can go by.
     metrics: ClassVar[tuple[str, ...]] = ("auto", "accuracy", "macro_f1", "loss")
 
-    lr: float
-    weight_decay: float | Sequence[float]
-    max_epochs: int
-    patience: int
-    mix: int | None
-    standardize: bool
-    class_weight: str | None
-    metric: str
-    validation_fraction: float
-    early_stopping: bool
-    seed: int
-    device: str
-    network_: Network
+    lr: float = 1e-3
+    weight_decay: float | Sequence[float] = 0.01
+    batch_size: int
+    max_epochs: int = 50
+    patience: int = 5
+    mix: int | None = None
+    standardize: bool = True
+    class_weight: str | None = None
+    metric: str = "auto"
+    validation_fraction: float = 0.1
+    early_stopping: bool = True
+    seed: int = 0
+    device: str = "auto"
+    network_: Network = field(init=False)
 
     @property
     def n_features_in_(self) -> int:

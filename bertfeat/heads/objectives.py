@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 
 from bertfeat.heads.matrices import Matrix, VectorStream, chunk_ranges
-from bertfeat.records import IntArray
-
-Float64Array: TypeAlias = npt.NDArray[np.float64]
+from bertfeat.records import Float64Array, IntArray
 
 # Rows that are turned to float64 and multiplied at a time: small enough for the cache, large enough for BLAS.
 _BLOCK_ROWS = 1024

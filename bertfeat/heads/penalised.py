@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from bertfeat.errors import UserError
 from bertfeat.heads.base import class_weights
 from bertfeat.heads.hyperparameters import choice, is_list, positive, positive_integer, positive_values
-from bertfeat.heads.objectives import Float64Array, Minimum
+from bertfeat.heads.objectives import Minimum
 from bertfeat.heads.rowprobe import (
     METRICS,
     RowProbe,
@@ -20,11 +21,8 @@ from bertfeat.heads.rowprobe import (
     check_dev,
     check_training,
     dev_score,
-    take_arrays,
-    take_report,
-    take_scaling,
-    width_of,
 )
+from bertfeat.records import Float64Array
 
 
 class LinearProbe(RowProbe):
@@ -38,7 +36,7 @@ class LinearProbe(RowProbe):
     """
 
     #: The parameter that says how much large weights cost: one number, or a list to choose from on dev.
-    penalty_name: ClassVar[str]
+    penalty_name: ClassVar[str] = "C"
     #: Whether a larger number costs more.
     larger_is_stronger: ClassVar[bool] = False
 
@@ -98,31 +96,9 @@ class LinearProbe(RowProbe):
         check_is_fitted(self, "coef_")
         return dict(self._report)
 
-    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the fitted state: arrays by name, and JSON values by name."""
-        arrays = {
-            "coef": self.coef_,
-            "intercept": self.intercept_,
-            "mean": self.scaling_.mean,
-            "scale": self.scaling_.scale,
-        }
-        return arrays, {"report": self._report}
-
-    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Take over a fitted state as `get_state` returns it; `classes_` must stand.
-
-        Raises:
-            UserError: Something is missing or has the wrong shape.
-        """
+    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
         n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
-        dim = width_of(arrays, "coef")
-        shapes = {"coef": (n_outputs, dim), "intercept": (n_outputs,), "mean": (dim,), "scale": (dim,)}
-        checked = take_arrays(arrays, shapes)
-        self._report = take_report(values)
-        self.scaling_ = take_scaling(checked)
-        self.coef_ = checked["coef"].astype(np.float32)
-        self.intercept_ = checked["intercept"].astype(np.float32)
-        return self
+        return {"coef": (n_outputs, dim), "intercept": (n_outputs,)}
 
     def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         """Yield the solution for each value of the penalty, strongest first.
@@ -168,6 +144,7 @@ class LinearProbe(RowProbe):
         return report
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SearchedProbe(LinearProbe):
     """Base of the linear probes whose minimum is searched for, step by step.
 
@@ -180,24 +157,12 @@ class SearchedProbe(LinearProbe):
         tol: The largest entry of the mean loss's gradient at which the search ends.
     """
 
-    penalty_name = "C"
-
-    def __init__(
-        self,
-        *,
-        C: float | Sequence[float] = 1.0,  # noqa: N803
-        class_weight: str | None = None,
-        standardize: bool = True,
-        metric: str = "auto",
-        max_iter: int = 1000,
-        tol: float = 1e-4,
-    ) -> None:
-        self.C = C
-        self.class_weight = class_weight
-        self.standardize = standardize
-        self.metric = metric
-        self.max_iter = max_iter
-        self.tol = tol
+    C: float | Sequence[float] = 1.0
+    class_weight: str | None = None
+    standardize: bool = True
+    metric: str = "auto"
+    max_iter: int = 1000
+    tol: float = 1e-4
 
     @property
     def n_iter_(self) -> int:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Probe
 
-#: head -> the module and the class that make it; those of rows first, taggers last
-HEADS: dict[str, tuple[str, str]] = {
+if TYPE_CHECKING:
+    from bertfeat.heads.base import Probe
+
+#: The heads that label rows: head -> the module and the class that make it.
+ROW_HEADS: dict[str, tuple[str, str]] = {
     "logreg": ("bertfeat.heads.linear", "LogisticRegressionProbe"),
     "svm": ("bertfeat.heads.linear", "LinearSVMProbe"),
     "ridge": ("bertfeat.heads.linear", "RidgeProbe"),
     "centroid": ("bertfeat.heads.neighbours", "CentroidProbe"),
     "knn": ("bertfeat.heads.neighbours", "KNNProbe"),
     "mlp": ("bertfeat.heads.mlp", "MLPProbe"),
+}
+#: The heads that label the words or tokens of a document.
+TAGGERS: dict[str, tuple[str, str]] = {
     "linear": ("bertfeat.heads.taggers", "LinearTagger"),
     "bilstm": ("bertfeat.heads.taggers", "BiLSTMTagger"),
 }
+HEADS = ROW_HEADS | TAGGERS
 
 
 def head_class(name: str) -> type[Probe]:
@@ -59,3 +65,9 @@ def make_head(name: str, **params: Any) -> Probe:
         if param not in known:
             raise UserError(f"head {name} has no parameter {param!r}; it has {', '.join(known)}")
     return cls(**params)
+
+
+def heads_with_mix() -> str:
+    """Return the names of the heads that have a scalar mix, for messages."""
+    *names, last = (name for name in HEADS if head_class(name).has_mix)
+    return f"{', '.join(names)} and {last}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,8 @@ METRICS = ("auto", "accuracy", "macro_f1")
 class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn has no types
     """Base of the probes that label rows one by one, with the vectors standardised first.
 
-    A subclass sets `classes_` and `scaling_` in `fit` and says what each row scores.
+    A subclass sets `classes_`, `scaling_` and its own arrays in `fit`, names these in `_shapes`, and says what each row
+    scores.
     """
 
     standardize: bool
@@ -56,6 +57,51 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         """
         codes = self._walk(X, lambda vectors: _best(self._scores(vectors)), np.int64)
         return np.asarray(self.classes_[codes])
+
+    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Return the fitted state: arrays by name, and JSON values by name."""
+        arrays = {name: getattr(self, f"{name}_") for name in self._shapes(None)}
+        return arrays | {"mean": self.scaling_.mean, "scale": self.scaling_.scale}, {"report": self._report}
+
+    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
+        """Take over a fitted state as `get_state` returns it; `classes_` must stand.
+
+        Raises:
+            UserError: Something is missing or has the wrong shape.
+        """
+        self._check_parameters()
+        first = next(iter(self._shapes(None)))
+        # Without the first array, `take_arrays` refuses the others whatever the width.
+        dim = arrays[first].shape[-1] if first in arrays and arrays[first].ndim else None
+        checked = take_arrays(arrays, {**self._shapes(dim), "mean": (dim,), "scale": (dim,)})
+        self._check_state(checked)
+        self._report = take_report(values)
+        self.scaling_ = take_scaling(checked)
+        for name in self._shapes(None):
+            setattr(self, f"{name}_", checked[name])
+        return self
+
+    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
+        """Return the shapes of the fitted arrays by name, without the underscore, None where any length will do."""
+        raise NotImplementedError
+
+    def _check_parameters(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UserError: One has a value that cannot be used.
+        """
+        raise NotImplementedError
+
+    def _check_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Check arrays of a saved state beyond their shapes: they are float32.
+
+        Raises:
+            UserError: One is of another type.
+        """
+        for name in self._shapes(None):
+            if arrays[name].dtype != np.float32:
+                raise UserError(f"the saved array {name} is {arrays[name].dtype}, not float32")
 
     def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
         """Return the scores of rows, (n_rows, n_classes), or (n_rows,) of two classes.
@@ -211,8 +257,3 @@ def take_report(values: Mapping[str, Any]) -> dict[str, Any]:
     if set(values) != {"report"} or not isinstance(values["report"], dict):
         raise UserError(f"the saved probe holds the values {sorted(values)}; its head needs a report alone")
     return dict(values["report"])
-
-
-def width_of(arrays: Mapping[str, npt.NDArray[Any]], name: str) -> int | None:
-    """Return the last dimension of an array of a saved state, or None where `take_arrays` is to refuse it."""
-    return arrays[name].shape[-1] if name in arrays and arrays[name].ndim else None

@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.heads.matrices import Matrix, VectorStream, chunks_of, read_chunk
-
-# Rows that are turned to float64 at a time.
-_BLOCK_ROWS = 2048
+from bertfeat.moments import Moments
 
 # A deviation below this share of the mean is what rounding leaves of a constant.
 _ROUNDING = 10 * np.finfo(np.float64).eps
@@ -39,8 +37,7 @@ class Scaling:
 def fit_scaling(X: Matrix) -> Scaling:  # noqa: N803
     """Return the mean and the (population) deviation of each dimension, in one pass and in float64.
 
-    Blocks are merged as in Chan, Golub and LeVeque (1979), which stays exact where the mean is large and the deviation
-    small. A dimension that is constant gets scale 1.
+    A dimension that is constant gets scale 1.
 
     Args:
         X: Vectors (n_rows, dim).
@@ -48,26 +45,15 @@ def fit_scaling(X: Matrix) -> Scaling:  # noqa: N803
     Raises:
         UserError: A vector holds NaN or infinity; the message names the row.
     """
-    dim = X.shape[1]
-    n_rows = 0
-    mean = np.zeros(dim)
-    squares = np.zeros(dim)  # summed squared distances from the mean
+    moments = Moments(X.shape[1], "squares")
     for _, vectors in chunks_of(X):
-        for start in range(0, len(vectors), _BLOCK_ROWS):
-            block = vectors[start : start + _BLOCK_ROWS].astype(np.float64)
-            block_mean = block.mean(axis=0)
-            block -= block_mean
-            gap = block_mean - mean
-            n_both = n_rows + len(block)
-            squares += np.einsum("ij,ij->j", block, block) + gap**2 * (n_rows * len(block) / n_both)
-            mean += gap * (len(block) / n_both)
-            n_rows = n_both
-    deviation = np.sqrt(squares / max(1, n_rows))
-    constant = deviation <= _ROUNDING * np.abs(mean)
+        moments.add(vectors)
+    deviation = np.sqrt(moments.squares / max(1, moments.n_rows))
+    constant = deviation <= _ROUNDING * np.abs(moments.mean)
     scale = np.where(constant, 1.0, deviation).astype(np.float32)
     # A deviation below what float32 can hold would divide by nothing.
     scale[scale == 0] = 1
-    return Scaling(mean.astype(np.float32), scale)
+    return Scaling(moments.mean.astype(np.float32), scale)
 
 
 class ScaledStream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,22 @@ from bertfeat.heads.neural import NeuralProbe, share
 from bertfeat.heads.scores import primary_metric
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Tagger(NeuralProbe):
-    """Base of the taggers: they learn from and label sequences; see `BiLSTMTagger` for their parameters.
+    """Base of the taggers, which learn from and label sequences.
 
     X is a list of arrays (n_words, dim), one a sequence, or `Sequences`, in memory or over a stream. A sequence may be
-    empty.
+    empty. Further parameters are those of `NeuralProbe`.
+
+    Args:
+        batch_tokens: The most words of a minibatch; a longer sequence is one alone.
     """
 
     is_tagger = True
     metrics = (*NeuralProbe.metrics, "entity_f1")
 
-    batch_size: int
-    batch_tokens: int
+    batch_size: int = 32
+    batch_tokens: int = 2048
 
     def predict(self, X: object) -> list[Labels]:  # noqa: N803
         """Return the class of each word, one array (n_words,) a sequence.
@@ -82,46 +86,14 @@ class Tagger(NeuralProbe):
         )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearTagger(Tagger):
     """A softmax over each word's vector alone: what features say without their neighbours.
 
-    See `BiLSTMTagger` for the parameters.
+    See `NeuralProbe` and `Tagger` for the parameters.
     """
 
     head = "linear"
-
-    def __init__(
-        self,
-        *,
-        lr: float = 1e-3,
-        weight_decay: float | Sequence[float] = 0.01,
-        batch_size: int = 32,
-        batch_tokens: int = 2048,
-        max_epochs: int = 50,
-        patience: int = 5,
-        mix: int | None = None,
-        standardize: bool = True,
-        class_weight: str | None = None,
-        metric: str = "auto",
-        validation_fraction: float = 0.1,
-        early_stopping: bool = True,
-        seed: int = 0,
-        device: str = "auto",
-    ) -> None:
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.batch_tokens = batch_tokens
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.mix = mix
-        self.standardize = standardize
-        self.class_weight = class_weight
-        self.metric = metric
-        self.validation_fraction = validation_fraction
-        self.early_stopping = early_stopping
-        self.seed = seed
-        self.device = device
 
     def _body(self, dim: int, n_classes: int) -> Body:
         output = nn.Linear(dim, n_classes)
@@ -130,30 +102,16 @@ class LinearTagger(Tagger):
         return RowByRow(nn.Identity(), output)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BiLSTMTagger(Tagger):
     """A BiLSTM over each sequence and a softmax over its states: the paper's head, two layers, 768 wide each way.
+
+    Further parameters are those of `NeuralProbe` and `Tagger`.
 
     Args:
         hidden_size: Width of the states of each direction.
         n_layers: How many layers there are.
         dropout: Share of the values of the input, between layers and of the output that are dropped in training.
-        lr: AdamW's learning rate.
-        weight_decay: AdamW's weight decay, or a list of values to choose from on dev.
-        batch_size: The most sequences of a minibatch.
-        batch_tokens: The most words of a minibatch; a longer sequence is one alone.
-        max_epochs: The most epochs.
-        patience: Epochs without a better score after which training stops.
-        mix: How many layers the vectors are the concatenation of, lowest first, to be reduced to one by a learned
-            scalar mix; None for no mix.
-        standardize: Whether vectors are standardised first, each column for itself.
-        class_weight: None, or "balanced" for classes to count alike whatever their number of words.
-        metric: What training is stopped by: "auto" (entity_f1 where the labels are tags such as B-PER, else accuracy),
-            "entity_f1", "accuracy", "macro_f1" or "loss".
-        validation_fraction: Share of the sequences that is held out where no dev is given; up to 128 MB of float32.
-        early_stopping: Whether training stops by the score on dev and keeps the best epoch; else all epochs are run,
-            and the last one is kept.
-        seed: Of the first weights, the order of sequences and the dropout.
-        device: "auto" (CUDA if it is there, else the CPU), "cpu", "cuda", "cuda:1", ...
 
     Example:
         >>> X = [np.array([[0.0], [1.0], [0.0]]), np.array([[1.0], [0.0]])] * 4  # what comes after a 1 is "after"
@@ -165,44 +123,10 @@ class BiLSTMTagger(Tagger):
 
     head = "bilstm"
 
-    def __init__(
-        self,
-        *,
-        hidden_size: int = 768,
-        n_layers: int = 2,
-        dropout: float = 0.3,
-        lr: float = 1e-3,
-        weight_decay: float | Sequence[float] = 0.01,
-        batch_size: int = 32,
-        batch_tokens: int = 2048,
-        max_epochs: int = 30,
-        patience: int = 5,
-        mix: int | None = None,
-        standardize: bool = True,
-        class_weight: str | None = None,
-        metric: str = "auto",
-        validation_fraction: float = 0.1,
-        early_stopping: bool = True,
-        seed: int = 0,
-        device: str = "auto",
-    ) -> None:
-        self.hidden_size = hidden_size
-        self.n_layers = n_layers
-        self.dropout = dropout
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.batch_tokens = batch_tokens
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.mix = mix
-        self.standardize = standardize
-        self.class_weight = class_weight
-        self.metric = metric
-        self.validation_fraction = validation_fraction
-        self.early_stopping = early_stopping
-        self.seed = seed
-        self.device = device
+    hidden_size: int = 768
+    n_layers: int = 2
+    dropout: float = 0.3
+    max_epochs: int = 30
 
     def _body(self, dim: int, n_classes: int) -> Body:
         return BiLSTM(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from bertfeat._version import __version__
 from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, encode_labels
-from bertfeat.heads.registry import head_class, make_head
+from bertfeat.heads.registry import head_class, heads_with_mix, make_head
 from bertfeat.memory import free_memory
 from bertfeat.probes.features import choose_feature
 from bertfeat.probes.fitted import FittedProbe, as_store
@@ -132,8 +131,8 @@ def check_head(
         raise UserError(f"seeds {seeds} is below 1")
     if cls.is_tagger and level is Level.SENTENCE:
         raise UserError(f"head {head} tags the words or tokens of a document; pass --level word or --level token")
-    if mix is not None and "mix" not in inspect.signature(cls).parameters:
-        raise UserError(f"head {head} has no scalar mix; --mix goes with mlp, linear and bilstm")
+    if mix is not None and not cls.has_mix:
+        raise UserError(f"head {head} has no scalar mix; --mix goes with {heads_with_mix()}")
     make_head(head, **params)
 
 

@@ -13,7 +13,7 @@ from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, encode_labels
 from bertfeat.heads.bootstrap import mean_and_deviation
-from bertfeat.heads.registry import head_class
+from bertfeat.heads.registry import head_class, heads_with_mix
 from bertfeat.memory import free_memory
 from bertfeat.probes.extras import require
 from bertfeat.probes.features import Choice, features_to_sweep, named_choice
@@ -149,17 +149,15 @@ class _Data:
 
 def _choices(store: Store, level: Level, head: str, features: str | Sequence[str] | None) -> list[Choice]:
     if features is None:
-        return features_to_sweep(store, level, with_mixes=head_class(head).is_random)
+        return features_to_sweep(store, level, with_mixes=head_class(head).has_mix)
     if isinstance(features, str):
         features = [name.strip() for name in features.split(",") if name.strip()]
     if not features:
         raise UserError("features is empty; name one or more, or leave it out for all")
     choices = list(dict.fromkeys(named_choice(store, level, name) for name in features))
     for choice in choices:
-        if choice.mix is not None and not head_class(head).is_random:
-            raise UserError(
-                f"feature {choice.name}: head {head} has no scalar mix; mixes go with mlp, linear and bilstm"
-            )
+        if choice.mix is not None and not head_class(head).has_mix:
+            raise UserError(f"feature {choice.name}: head {head} has no scalar mix; mixes go with {heads_with_mix()}")
     return choices
 
 

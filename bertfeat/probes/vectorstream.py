@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.heads.matrices import FloatArray
 from bertfeat.records import IntArray
-from bertfeat.store.checks import first_not_finite
 from bertfeat.store.reader import Store
 
 #: Vectors of a chunk as float32: what a step of streamed work holds.
@@ -86,7 +86,7 @@ def check_finite(vectors: FloatArray, stream: StoreStream, start: int) -> None:
     Raises:
         UserError: One does; the message names its row and document.
     """
-    bad = first_not_finite(vectors, None)
+    bad = first_not_finite(vectors)
     if bad is not None:
         store, row = stream.store, int(stream.rows[start + bad])
         doc_id = store.rows(stream.level, [row], ["doc_id"])["doc_id"][0]

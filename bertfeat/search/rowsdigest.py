@@ -7,6 +7,7 @@ import polars as pl
 import xxhash
 
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.search.storevectors import RowBatch, StoreParts
 
 
@@ -72,12 +73,8 @@ def _slice(batch: RowBatch, start: int, stop: int) -> RowBatch:
 
 
 def _check_finite(source: StoreParts, batch: RowBatch) -> None:
-    # A sum is finite only if every value is, or it overflows.
-    if np.isfinite(batch.vectors.sum(dtype=np.float64)):
-        return
-    bad = np.flatnonzero(~np.isfinite(batch.vectors).all(axis=1))
-    if len(bad):
-        at = int(bad[0])
+    at = first_not_finite(batch.vectors)
+    if at is not None:
         raise UserError(
             f"{source.store.path}: row {batch.rows[at]} of level {source.level} (doc_id "
             f"{batch.columns['doc_id'][at]!r}) holds NaN or infinity in {source.feature}, which no index can order; "

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from bertfeat.errors import FeatureError
-from bertfeat.records import BoolArray, LevelSchema, LevelTable, Plan, ShardResult
+from bertfeat.finite import first_not_finite
+from bertfeat.records import LevelSchema, LevelTable, Plan, ShardResult
 from bertfeat.store.schema import VectorLayout
-
-# The exponent bits: all of them are set in infinities and NaNs, and in nothing else.
-_EXPONENT: dict[int, tuple[type[np.unsignedinteger[Any]], int]] = {2: (np.uint16, 0x7C00), 4: (np.uint32, 0x7F800000)}
-_CHUNK_VALUES = 1 << 19
 
 
 def check_result(result: ShardResult, plan: Plan) -> None:
@@ -63,31 +57,3 @@ def _check_finite(table: LevelTable, name: str) -> None:
     raise FeatureError(
         f"document {doc_id!r}: {name} of {table.level} row {row} of its shard holds {value} in {vector.dtype}{remedy}"
     )
-
-
-def first_not_finite(vectors: npt.NDArray[Any], valid: BoolArray | None) -> int | None:
-    """Return the first valid row that holds NaN or infinity, or None.
-
-    Looks at the bits of a chunk of rows at a time: NumPy's `isfinite` is many times slower on float16, and on a
-    whole shard would need half its memory again.
-
-    Args:
-        vectors: float16 or float32 (n_rows, dim).
-        valid: bool (n_rows,): rows that count; None counts all.
-    """
-    kind, exponent = _EXPONENT[vectors.dtype.itemsize]
-    n_rows, dim = vectors.shape
-    step = max(1, _CHUNK_VALUES // max(1, dim))
-    bits = np.empty((min(step, n_rows), dim), kind)
-    for start in range(0, n_rows if dim else 0, step):
-        chunk = vectors[start : start + step].view(kind)
-        masked = bits[: len(chunk)]
-        np.bitwise_and(chunk, kind(exponent), out=masked)
-        if masked.max() < exponent:
-            continue
-        bad = (masked == exponent).any(axis=1)
-        if valid is not None:
-            bad &= valid[start : start + step]
-        if bad.any():
-            return start + int(bad.argmax())
-    return None

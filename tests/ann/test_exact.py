@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertfeat.ann import exact
+from bertfeat import nearest
 from bertfeat.ann.exact import exact_scores, exact_search
 from bertfeat.ann.metrics import Metric, parse_metric, true_scores
 from bertfeat.ann.transforms import TransformSpec, fit_transform
@@ -110,7 +110,7 @@ def test_known_scores(metric, vector, query, score):
 @pytest.mark.parametrize("transform", ["none", "center", "whiten", "whiten:10", "pca:10"])
 @pytest.mark.parametrize("metric", list(Metric))
 def test_hits_are_those_of_brute_force(metric, transform, monkeypatch):
-    monkeypatch.setattr(exact, "_MAX_ROWS", 50)
+    monkeypatch.setattr(nearest, "_MAX_ROWS", 50)
     vectors, queries = features(400), features(12, seed=1)
     vectors[300:320] = vectors[100:120]
     source = ArrayParts(vectors, n_parts=3, batch_size=110)

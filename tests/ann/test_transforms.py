@@ -7,6 +7,7 @@ import pytest
 import safetensors.numpy
 from sklearn.decomposition import PCA
 
+from bertfeat import nearest
 from bertfeat.ann import transforms
 from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import (
@@ -16,7 +17,6 @@ from bertfeat.ann.transforms import (
     TransformSpec,
     fit_transform,
     prepare,
-    unit_length,
 )
 from bertfeat.ann.vectorparts import ArrayParts, VectorParts
 from bertfeat.errors import UserError
@@ -227,7 +227,8 @@ def test_long_inputs_go_through_in_steps(monkeypatch):
     vectors = features(700)
     transform = fit(vectors, "whiten:6")
     whole = prepare(vectors, transform, Metric.COSINE)
-    monkeypatch.setattr(transforms, "_STEP_ROWS", 128)
+    for module in (transforms, nearest):
+        monkeypatch.setattr(module, "_STEP_ROWS", 128)
     np.testing.assert_allclose(prepare(vectors, transform, Metric.COSINE), whole, **ROUNDED)
     want = (vectors - transform.mean) @ transform.matrix.astype(np.float64)
     want /= np.linalg.norm(want, axis=1, keepdims=True)
@@ -238,7 +239,7 @@ def test_prepared_vectors_have_unit_length_for_cosine_alone():
     vectors = np.array([[3, 4], [0, 0], [1e-30, 0], [-6e4, 0]], dtype=np.float32)
     want = np.array([[0.6, 0.8], [0, 0], [1, 0], [-1, 0]], dtype=np.float32)
     np.testing.assert_array_equal(prepare(vectors, None, Metric.COSINE), want)
-    np.testing.assert_array_equal(unit_length(vectors), want)
+    np.testing.assert_array_equal(nearest.unit_length(vectors), want)
     for metric in (Metric.IP, Metric.L2):
         np.testing.assert_array_equal(prepare(vectors, None, metric), vectors)
         half = prepare(vectors.astype(np.float16), None, metric)

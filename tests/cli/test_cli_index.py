@@ -12,8 +12,7 @@ import pytest
 import bertfeat
 from bertfeat.cli.index import _progress
 from bertfeat.store.reader import Store
-from tests.support.command_line import bertfeat as bertfeat_cli
-from tests.support.command_line import good
+from tests.support.command_line import good, refused
 from tests.support.index_stores import (
     SENSES,
     contents,
@@ -46,15 +45,6 @@ def index(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("index") / "sentences.index"
     good("index", "build", store.path, "-o", out, "--level", "sentence", "--feature", FEATURE, "--transform", "center")
     return out
-
-
-def refused(*arguments: str | Path) -> str:
-    """Run a command that the user has to mend; return its one line."""
-    result = bertfeat_cli(*arguments)
-    assert (result.code, result.out) == (2, ""), (result.code, result.err)
-    assert result.err.count("\n") == 1
-    assert result.err.startswith("bertfeat: ")
-    return result.err
 
 
 class TestBuild:

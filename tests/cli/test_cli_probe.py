@@ -11,9 +11,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from bertfeat import load_probe
 from bertfeat.config import Level
-from tests.support.command_line import bertfeat as bertfeat_cli
-from tests.support.command_line import good
+from tests.probes.test_fitting import classes_store
+from tests.support.command_line import good, refused
 from tests.support.probe_stores import Stores, make_stores, numbered, word_frame, write_fake
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,17 +38,6 @@ def word_probe(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Path
     options = "--level word --feature layer_06 --head linear --param max_epochs=2 --param lr=0.01 --quiet"
     good("probe", "fit", stores.words_train.path, "-o", out, *options.split())
     return out
-
-
-def refused(*arguments: str | Path) -> str:
-    """Run a command that must end with exit code 2 and one line; return the line."""
-    result = bertfeat_cli(*arguments)
-    assert result.code == 2, (result.code, result.err)
-    assert result.out == ""
-    assert result.err.startswith("bertfeat: ")
-    assert result.err.count("\n") == 1, result.err
-    assert "Traceback" not in result.err
-    return result.err
 
 
 def nan_store(folder: Path) -> Path:
@@ -368,3 +358,47 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr.strip() == ""
+
+
+def test_a_probe_that_holds_more_than_a_probe_is_refused_before_the_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = classes_store(tmp_path / "s")
+    command = ["probe", "fit", store.path, "--level", "word", "--head", "centroid", "-o", tmp_path / "p"]
+    good(*command)
+    (tmp_path / "p" / "notes.txt").write_text("mine")
+    monkeypatch.setattr("bertfeat.probes.fitting.fit_probe", lambda *_, **__: pytest.fail("it was fitted"))
+    assert "holds files that are not part of a probe (notes.txt)" in refused(*command, "--overwrite")
+
+
+@pytest.mark.parametrize("kind", ["fit", "sweep"])
+def test_a_folder_that_cannot_be_made_is_refused_before_the_fit(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("fitting.fit_probe", "sweeps.sweep_probes"):
+        monkeypatch.setattr(f"bertfeat.probes.{name}", lambda *_, **__: pytest.fail("it was fitted"))
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for out in (file / "p", file / "deep" / "p"):
+        assert f"{file} is not a folder; choose another --output" in refused("probe", kind, tmp_path, "-o", out)
+    assert file.read_text() == "mine"
+
+
+def test_folders_that_are_not_there_yet_are_made(tmp_path: Path) -> None:
+    store = classes_store(tmp_path / "s")
+    base = [store.path, "--level", "word", "--head", "centroid"]
+    good("probe", "fit", *base, "-o", tmp_path / "a" / "b" / "p")
+    good("probe", "sweep", *base, "--features", "concat_last4", "-o", tmp_path / "c" / "d" / "s")
+    assert load_probe(tmp_path / "a" / "b" / "p").probe.head == "centroid"
+    assert (tmp_path / "c" / "d" / "s" / "table.csv").is_file()
+
+
+def test_labels_do_not_steer_the_terminal(stores: Stores, tmp_path: Path) -> None:
+    table = stores.dev.polars("sentence", ["doc_id"]).with_columns(domain=pl.lit("\x1b[31mred"))
+    table.write_parquet(tmp_path / "labels.parquet")
+    shown = good(
+        "probe", "fit", stores.train.path, "-o", tmp_path / "p", "--label", "domain", "--head", "centroid",
+        "--dev", stores.dev.path, "--dev-labels", tmp_path / "labels.parquet",
+    ).out  # fmt: skip
+    assert "labels that train has not seen" in shown
+    assert "\x1b" not in shown

@@ -22,7 +22,7 @@ from bertfeat.errors import UserError
 from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as bertfeat_cli
-from tests.support.command_line import good
+from tests.support.command_line import good, refused
 from tests.support.index_stores import SENSES, documents, shared_store, tiny_store, write_jsonl
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
@@ -53,15 +53,6 @@ def words(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
     return tiny_store(tmp_path_factory.mktemp("tiny") / "s", tiny_folder, levels="sentence")
-
-
-def refused(*arguments: str | Path) -> str:
-    """Run a command that the user has to mend; return its one line."""
-    result = bertfeat_cli(*arguments)
-    assert (result.code, result.out) == (2, ""), (result.code, result.err)
-    assert result.err.count("\n") == 1
-    assert result.err.startswith("bertfeat: ")
-    return result.err
 
 
 def json_lines(text: str) -> list[dict[str, object]]:

@@ -47,8 +47,8 @@ REFUSED = {
     "tokenizer normalizer bomb": ("", "replaces one character by 100000000"),
     "content special_tokens_map.json cut": ("special_tokens_map.json", "the tokenizer cannot be loaded"),
     "content tokenizer_config.json": ("tokenizer_config.json", "is no object"),
-    "weights header of spaces": ("model.safetensors", "no whole safetensors file"),
-    "weights surrogate": ("", "its weights do not load"),
+    "weights header of spaces": ("", "the files hold 0"),
+    "weights surrogate": ("model.safetensors", "not a whole safetensors file"),
     "fifo tokenizer.json": ("tokenizer.json", "no regular file"),
     "link config.json": ("config.json", "leads out of the model folder"),
 }

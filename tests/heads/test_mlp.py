@@ -14,7 +14,7 @@ from sklearn.metrics import recall_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 
-from bertfeat.errors import UserError
+from bertfeat.errors import RunError, UserError
 from bertfeat.heads.mix import ScalarMix
 from bertfeat.heads.mlp import MLPProbe
 from tests.support.probe_streams import ArrayStream
@@ -253,3 +253,14 @@ def test_other_types_of_numbers_are_taken(dtype):
     probe = MLPProbe(**SMALL, max_epochs=10, early_stopping=False).fit(x, y)
     assert probe.predict(x).dtype == np.bool_
     assert probe.score(x, y) == 1
+
+
+@pytest.mark.parametrize("seed", [1 << 63, -1])
+def test_a_seed_that_torch_cannot_take(seed: int) -> None:
+    with pytest.raises(UserError, match=rf"seed {seed} is no whole number of 0 or more, and below 2\*\*63"):
+        MLPProbe(seed=seed).fit(np.eye(4), ["a", "b", "a", "b"])
+
+
+def test_a_network_that_memory_cannot_hold() -> None:
+    with pytest.raises(RunError, match="memory of device cpu does not suffice to train; use a smaller hidden_size"):
+        MLPProbe(hidden_size=1 << 55).fit(np.eye(4), ["a", "b", "a", "b"])

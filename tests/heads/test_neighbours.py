@@ -15,11 +15,11 @@ from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
+from bertfeat import nearest
 from bertfeat.errors import UserError
-from bertfeat.heads import exact_neighbours
-from bertfeat.heads.exact_neighbours import ExactNeighbours
+from bertfeat.heads import neighbours
 from bertfeat.heads.neighbours import CentroidProbe, KNNProbe
-from bertfeat.heads.scaling import Scaling, fit_scaling
+from bertfeat.heads.scaling import fit_scaling
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = pytest.mark.numeric
@@ -45,10 +45,14 @@ def scaled_as(X, other) -> np.ndarray:
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Make blocks so small that every search goes over many of them."""
-    monkeypatch.setattr(exact_neighbours, "_QUERY_ROWS", 100)
-    monkeypatch.setattr(exact_neighbours, "_VECTOR_ROWS", 170)
-    monkeypatch.setattr(exact_neighbours, "_PAIR_VALUES", 5000)
-    monkeypatch.setattr(exact_neighbours, "_N_SPARE", 2)
+    monkeypatch.setattr(nearest, "_MAX_ROWS", 170)
+    monkeypatch.setattr(neighbours, "_SEARCH_BYTES", 64 * 170 * 100)
+
+
+def found(X, metric, queries, k):
+    """Return distances and rows of the nearest rows, found by a probe that is fitted to them."""
+    probe = KNNProbe(k=k, metric=metric, standardize=False).fit(X, np.arange(len(X)) % 2)
+    return probe._nearest(queries)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -89,11 +93,11 @@ def test_of_equal_distances_the_lowest_rows_come_first(metric, n_copies, small_b
     places = rng.permutation(np.repeat(np.arange(6), n_copies))
     queries = np.concatenate([distinct, rng.normal(size=(30, 33)).astype(np.float32)])
     k = min(3 * n_copies // 2 + 1, len(places))
-    distances, rows = ExactNeighbours(distinct[places], Scaling.identity(33), metric).search(queries, k)
+    distances, rows = found(distinct[places], metric, queries, k)
     by_class = cdist(queries.astype(np.float64), distinct.astype(np.float64), metric)
-    for found, near, far in zip(rows, distances, by_class, strict=True):
+    for order, near, far in zip(rows, distances, by_class, strict=True):
         want = sorted(range(len(places)), key=lambda row, far=far: (far[places[row]], row))[:k]
-        assert found.tolist() == want
+        assert order.tolist() == want
         np.testing.assert_allclose(near, far[places[want]], atol=1e-12)
     assert (distances[np.arange(6), 0] == 0).all()
 
@@ -104,7 +108,7 @@ def test_zero_vectors_have_a_distance_too(metric):
     X = rng.normal(size=(40, 5)).astype(np.float32)
     X[[3, 4, 20]] = 0
     queries = np.concatenate([X[:5], np.zeros((1, 5), np.float32)])
-    distances, rows = ExactNeighbours(X, Scaling.identity(5), metric).search(queries, 40)
+    distances, rows = found(X, metric, queries, 40)
     want = pairwise_distances(queries, X, metric=metric)
     np.testing.assert_allclose(distances, np.take_along_axis(want, rows, axis=1), atol=1e-6)
     assert (np.sort(rows, axis=1) == np.arange(40)).all()
@@ -114,7 +118,7 @@ def test_near_duplicates_far_from_the_origin_are_told_apart():
     base = np.full((1, 50), 1000, np.float32)
     X = np.repeat(base, 30, axis=0)
     X[:, 0] += np.arange(30, dtype=np.float32)[::-1] * 0.001
-    distances, rows = ExactNeighbours(X, Scaling.identity(50), "euclidean").search(base, 4)
+    distances, rows = found(X, "euclidean", base, 4)
     assert rows.tolist() == [[29, 28, 27, 26]]
     np.testing.assert_allclose(distances[0], np.sort((X[:, 0] - 1000).astype(np.float64))[:4], atol=1e-12)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
 
@@ -381,3 +382,12 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch, place):
             save_probe(fitted("ridge"), target, {"new": True}, overwrite=True)
     assert load_probe(target)[1] == {"new": False}
     assert [path.name for path in tmp_path.iterdir()] == ["probe"]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_use_before_fit_is_scikit_learns_error(head: str) -> None:
+    probe = clone(make_head(head))
+    vectors = [np.zeros((2, 3), np.float32)] if probe.is_tagger else np.zeros((2, 3), np.float32)
+    for use in (lambda: probe.predict(vectors), probe.fit_report):
+        with pytest.raises(NotFittedError):
+            use()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from seqeval.metrics import f1_score as seqeval_f1
 from sklearn import metrics as sk
 
 from bertfeat.errors import UserError
+from bertfeat.heads.base import check_labels
 from bertfeat.heads.bootstrap import bootstrap_interval, mean_and_deviation, resamples
 from bertfeat.heads.scores import METRICS, primary_metric, score_rows, score_sequences
 
@@ -279,3 +281,24 @@ def test_mean_and_deviation() -> None:
     assert mean_and_deviation([0.5]) == (0.5, None)
     with pytest.raises(UserError, match="no values"):
         mean_and_deviation([])
+
+
+@pytest.mark.parametrize("values", [["a", 1], ["a", True], ["a", 1.5]])
+def test_labels_of_several_kinds_are_not_made_text(values: list) -> None:
+    with pytest.raises(UserError, match=r"y holds values of type .*str.* all of one kind"):
+        check_labels(values)
+
+
+def test_labels_of_numpys_own_types() -> None:
+    found = check_labels(np.array([np.int64(3), np.int64(4)], dtype=object))
+    assert found.tolist() == [3, 4]
+    assert check_labels([np.str_("a"), "b"]).tolist() == ["a", "b"]
+    assert check_labels(pl.Series(["a", "b"])).tolist() == ["a", "b"]
+
+
+def test_counts_of_labels_are_whole_where_no_row_is_right() -> None:
+    found = score_rows(["a", "b", "b"], ["c", "c", "c"], ["a", "b", "c"])
+    supports = [scores.support for scores in found.per_class.values()]
+    assert supports == [1, 2, 0]
+    assert all(type(support) is int for support in supports)
+    assert "2.0" not in "\n".join(found.lines())

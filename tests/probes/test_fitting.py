@@ -22,6 +22,7 @@ from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.probefolder import save_probe
 from bertfeat.probes import learningrows
+from bertfeat.probes.features import choose_feature
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.store.reader import Store
 from tests.support.probe_stores import METADATA, Stores, make_stores, numbered, word_frame, write_fake
@@ -342,3 +343,64 @@ def test_probes_need_the_extra(tmp_path: Path) -> None:
 def test_the_public_names() -> None:
     assert bertfeat.FittedProbe is FittedProbe
     assert {"fit_probe", "load_probe", "sweep_probes", "FittedProbe"} <= set(dir(bertfeat))
+
+
+def test_seeds_need_a_dev_split_to_be_compared_on(tmp_path: Path) -> None:
+    store = classes_store(tmp_path / "s")
+    with pytest.raises(UserError, match="seeds 2 and there is no dev split to choose the best of them on"):
+        fit_probe(store, "label", level="word", head="mlp", seeds=2)
+
+
+def test_layers_of_a_mix_as_a_list(stores: Stores) -> None:
+    store, level = stores.words_train, stores.words_train.schema("word").level
+    assert choose_feature(store, level, None, [6, 5]) == choose_feature(store, level, None, "5..6")
+    with pytest.raises(UserError, match=r"mix \[\] is no layers"):
+        choose_feature(store, level, None, [])
+
+
+def test_empty_labels_are_none(tmp_path: Path) -> None:
+    """An empty cell of a .csv comes as an empty text; such rows are unlabelled, and "" is no class."""
+    store = classes_store(tmp_path / "s")
+    keys = store.polars("word", ["doc_id", "word_index", "label"])
+    table = keys.with_columns(label=pl.when(pl.col("word_index") == 0).then(pl.lit("")).otherwise("label"))
+    fitted = fit_probe(store, "label", level="word", head="centroid", labels=table)
+    assert (fitted.training["n_without_label"], fitted.training["n_rows"]) == (40, 120)
+    assert "" not in fitted.probe.classes_
+    assert fitted.score(store, labels=table).n_without_label == 40
+
+
+def test_a_table_without_a_label_says_so(tmp_path: Path) -> None:
+    store = classes_store(tmp_path / "s")
+    table = store.polars("word", ["doc_id", "word_index"]).with_columns(label=pl.lit(None, pl.String))
+    with pytest.raises(UserError, match="a frame: column 'label' holds no labels"):
+        fit_probe(store, "label", level="word", labels=table)
+
+
+def test_what_is_no_table_of_labels(tmp_path: Path) -> None:
+    store = classes_store(tmp_path / "s")
+    with pytest.raises(UserError, match="labels are a LazyFrame; pass a file or a polars DataFrame"):
+        fit_probe(store, "label", level="word", labels=store.scan("word"))  # type: ignore[arg-type]
+
+
+def test_labels_of_another_kind_name_column_and_probe(stores: Stores) -> None:
+    fitted = fit_probe(stores.train, "is_medical", head="centroid")
+    with pytest.raises(UserError) as caught:
+        fitted.score(stores.dev, label="domain")
+    message = str(caught.value)
+    assert message.startswith(f"{stores.dev.path}: column 'domain' holds labels such as '")
+    assert message.endswith("', those of probe centroid such as 0; use one kind")
+
+
+def test_a_probe_of_a_gpu_loads_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = classes_store(tmp_path / "s")
+    fitted = fit_probe(store, "label", level="word", head="mlp", max_epochs=1, device="cpu")
+    expected = fitted.predict(store)
+    # As if it had been trained there.
+    fitted.probe.set_params(device="cuda:1")
+    fitted.save(tmp_path / "p")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    loaded = load_probe(tmp_path / "p")
+    assert loaded.probe.device == "cuda:1"
+    assert loaded.predict(store).equals(expected)
+    with pytest.raises(UserError, match="torch sees no CUDA device here"):
+        loaded.probe.fit(np.eye(4), ["a", "b", "a", "b"])

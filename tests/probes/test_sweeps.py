@@ -118,3 +118,8 @@ class TestSweep:
     def test_a_dev_store_of_other_features(self, stores: Stores) -> None:
         with pytest.raises(UserError, match="works at level sentence, store words_dev_store holds token, word"):
             sweep_probes(stores.train, "domain", dev=stores.words_dev)
+
+
+def test_features_of_a_sweep_with_commas(stores: Stores) -> None:
+    found = sweep_probes(stores.words_train, "label", level="word", head="centroid", features="layer_03, layer_06")
+    assert [row.feature for row in found.rows] == ["layer_03", "layer_06"]

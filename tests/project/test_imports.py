@@ -21,7 +21,7 @@ FLOORS = [
     ["storage"],
     ["config"],
     ["records"],
-    ["progress", "ragged", "devices", "memory", "levels"],
+    ["progress", "ragged", "devices", "memory", "levels", "finite", "moments", "nearest"],
     ["durable"],
     ["corpus", "text", "encoder"],
     ["store"],

@@ -172,3 +172,46 @@ def test_layer_sweep(words: Path, tmp_path: Path) -> None:
     csv = pl.read_csv(tmp_path / "sweep" / "table.csv")
     assert csv["feature"].to_list() == names
     assert found["best"] in printed
+
+
+@pytest.mark.parametrize("names", [("eng.train", "eng.testa", "eng.testb"), ("train.txt", "testa.txt", "testb.txt")])
+def test_table7_knows_the_files_of_conll_2003(names: tuple[str, str, str], tmp_path: Path) -> None:
+    for name, city in zip(names, ("Rome", "Paris", "Oslo"), strict=True):
+        sentence = f"She O\nlives O\nin O\n{city} B-LOC\n\n"
+        (tmp_path / name).write_text(f"-DOCSTART- O\n\n{sentence * 3}", encoding="utf-8")
+    code, printed = run(
+        "table7", "--corpus", tmp_path, "--out", tmp_path / "out", "--head", "linear", "--seeds", 1,
+        "--max-epochs", 1,
+    )  # fmt: skip
+    assert code == 0, printed
+    assert result(tmp_path / "out")["files"] == dict(zip(("train", "dev", "test"), names, strict=True))
+
+
+def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", corpus(0, 5))
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"text": "a"\n')
+    cases = {
+        ("sentence_classifier", rows, "--label", "one"): "holds one class alone",
+        ("sentence_classifier", rows, "--label", "one", "--text-column", "body"): "no column 'body'; columns are",
+        ("sentence_classifier", broken, "--label", "one"): "broken.jsonl: cannot be read",
+        ("layer_sweep", rows, "--level", "sentence", "--label", "topic"): "no row has a column 'topic'",
+        ("table7", tmp_path): "no train and no dev file",
+    }
+    for n, ((name, path, *options), message) in enumerate(cases.items()):
+        code, printed = run(name, "--corpus", path, "--out", tmp_path / str(n), *options)
+        assert code == 2, printed
+        assert printed.splitlines()[-1].startswith("bertfeat: ")
+        assert message in printed.splitlines()[-1]
+        assert "Traceback" not in printed
+
+
+def test_labels_of_a_csv_are_text_and_empty_ones_none(tmp_path: Path) -> None:
+    cells = [f"row {n} of {'cats' if n % 2 else 'dogs'},{'' if n % 9 == 0 else n % 2}" for n in range(90)]
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n" + "\n".join(cells) + "\na late one,unsure\n")
+    code, printed = run("sentence_classifier", "--corpus", path, "--head", "centroid", "--out", tmp_path / "out")
+    assert code == 0, printed
+    classes = json.loads((tmp_path / "out" / "probe" / "probe.json").read_text())["classes"]["values"]
+    assert {"0", "1"} <= set(classes) <= {"0", "1", "unsure"}
+    assert result(tmp_path / "out")["training"]["n_without_label"] > 0

@@ -49,14 +49,6 @@ def size_of(png: Path) -> tuple[int, int]:
     return struct.unpack(">II", data[16:24])
 
 
-def blue_pixels(png: Path) -> int:
-    """Return how many pixels have exactly the colour of single layers."""
-    from matplotlib.image import imread
-
-    pixels = np.round(imread(png)[:, :, :3] * 255).astype(int)
-    return int((pixels == (0x00, 0x72, 0xB2)).all(axis=2).sum())
-
-
 def test_text_table_lines_up() -> None:
     rows = [["layer_12", 0.91234, 768], ["概念", None, np.int64(3072)], ["a\n\x1b[31m", np.float32(0.5), 1]]
     assert text_table(["feature", "F1", "dim"], rows).splitlines() == [
@@ -134,7 +126,6 @@ def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
     width, height = size_of(png)
     assert 900 < width < 1600
     assert 500 < height < 1200
-    assert blue_pixels(png) > 500
     written = texts_of(svg)
     for text in (
         "entity F1",
@@ -154,7 +145,6 @@ def test_layers_or_combinations_may_stand_alone(tmp_path: Path) -> None:
     png, svg = plot_layer_scores(LayerScores("accuracy", {}, {"mean_last4": ScoreBar.of(0.5, 0.1)}), tmp_path / "none")
     assert "mean_last4  0.500" in texts_of(svg)
     assert "layer" not in texts_of(svg)
-    assert blue_pixels(png) == 0
     taller = LayerScores("accuracy", {}, {f"feature {i}": ScoreBar(0.5) for i in range(30)})
     assert size_of(plot_layer_scores(taller, tmp_path / "tall")[0])[1] > size_of(png)[1]
 
@@ -182,11 +172,10 @@ def test_points_as_png_and_svg(tmp_path: Path) -> None:
     points = random.normal(size=(60, 2))
     groups = ["river", "money", "中文"] * 20
     labels = ["", "a bank of sand", *[""] * 58]
-    png, svg = plot_points(points, groups, labels, tmp_path / "senses", title="bank", axis_names=("PC 1", "PC 2"))
+    _, svg = plot_points(points, groups, labels, tmp_path / "senses", title="bank", axis_names=("PC 1", "PC 2"))
     written = texts_of(svg)
     for text in ("river (20)", "money (20)", "中文 (20)", "a bank of sand", "bank", "PC 1", "PC 2"):
         assert text in written
-    assert blue_pixels(png) > 100
     bare = texts_of(plot_points(points, [1] * 60, None, tmp_path / "bare")[1])
     assert "1 (60)" in bare
     assert "bank" not in bare

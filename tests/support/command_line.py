@@ -53,3 +53,12 @@ def good(*arguments: str | Path, stdin: bytes = b"") -> Result:
     result = bertfeat(*arguments, stdin=stdin)
     assert result.code == 0, result.err
     return result
+
+
+def refused(*arguments: str | Path) -> str:
+    """Run a command that must end with exit code 2 and one line; return the line."""
+    result = bertfeat(*arguments)
+    assert (result.code, result.out) == (2, ""), (result.code, result.err)
+    assert result.err.startswith("bertfeat: ")
+    assert result.err.count("\n") == 1, result.err
+    return result.err

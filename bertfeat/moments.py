@@ -1,0 +1,53 @@
+"""Mean and squares of vectors, added up block by block."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.records import Float64Array
+
+# Rows that are turned to float64 at a time.
+_STEP_ROWS = 2048
+
+
+class Moments:
+    """The mean of vectors and their squared deviations from it, in float64.
+
+    Each block is centred by its own mean before it is squared, and blocks are merged by the pairwise update (Chan,
+    Golub & LeVeque 1983): a large common mean costs no precision.
+
+    Args:
+        dim: The width of the vectors.
+        kind: What is added up: the "mean" alone, also the "squares" of each dimension, or the "scatter" of all pairs.
+
+    Attributes:
+        n_rows: The number of vectors.
+        mean: float64 (dim,).
+        squares: float64 (dim,), or (dim, dim) for "scatter": the sums of products of deviations.
+    """
+
+    def __init__(self, dim: int, kind: Literal["mean", "squares", "scatter"]) -> None:
+        self.n_rows = 0
+        self.mean: Float64Array = np.zeros(dim)
+        self.squares: Float64Array = np.zeros((dim, dim) if kind == "scatter" else dim)
+        self._kind = kind
+
+    def add(self, vectors: npt.NDArray[Any]) -> None:
+        """Add vectors, float (n, dim)."""
+        for start in range(0, len(vectors), _STEP_ROWS):
+            block = vectors[start : start + _STEP_ROWS].astype(np.float64)
+            n_before, self.n_rows = self.n_rows, self.n_rows + len(block)
+            block_mean = block.mean(axis=0)
+            gap = block_mean - self.mean
+            weight = n_before * len(block) / self.n_rows
+            if self._kind != "mean":
+                block -= block_mean
+            if self._kind == "scatter":
+                self.squares += block.T @ block
+                self.squares += np.outer(gap, gap * weight)
+            elif self._kind == "squares":
+                self.squares += np.einsum("ij,ij->j", block, block) + gap**2 * weight
+            self.mean = self.mean + gap * (len(block) / self.n_rows)
