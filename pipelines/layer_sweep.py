@@ -17,7 +17,6 @@ from typing import Any
 import click
 
 import bertfeat
-from bertfeat.cli.failures import report_failures
 
 
 @click.command(context_settings={"max_content_width": 100})
@@ -84,5 +83,5 @@ def main(
 
 
 if __name__ == "__main__":
-    with report_failures():
+    with bertfeat.report_failures():
         main(standalone_mode=False)

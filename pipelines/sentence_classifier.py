@@ -17,7 +17,6 @@ import click
 import polars as pl
 
 import bertfeat
-from bertfeat.cli.failures import report_failures
 from bertfeat.reports.plots import plot_confusion
 
 L2 = [0.01, 0.1, 1.0, 10.0]
@@ -131,5 +130,5 @@ def _split(
 
 
 if __name__ == "__main__":
-    with report_failures():
+    with bertfeat.report_failures():
         main(standalone_mode=False)

@@ -19,7 +19,6 @@ from typing import Any
 import click
 
 import bertfeat
-from bertfeat.cli.failures import report_failures
 from bertfeat.reports.tables import markdown_table
 
 # feature set -> the paper's F1 on the development set of CoNLL-2003
@@ -258,5 +257,5 @@ def _table(rows: list[dict[str, Any]], *, tests: bool) -> str:
 
 
 if __name__ == "__main__":
-    with report_failures():
+    with bertfeat.report_failures():
         main(standalone_mode=False)

@@ -12,6 +12,8 @@ import click
 from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
 
+__all__ = ["failures", "main"]
+
 # name -> (module, one-line help); the modules may import heavy things, this table may not.
 _COMMANDS = {
     "extract": ("bertfeat.cli.extract", "Run an encoder over a corpus and keep its hidden states."),

@@ -77,8 +77,8 @@ def command(
         raise click.UsageError("no --output; name the folder of the store: -o DIR", click.get_current_context())
     if not output:
         raise click.UsageError("--output '' is no folder; name one: -o DIR", click.get_current_context())
-    draws = show_progress or (sys.stderr.isatty() and not quiet and not as_json)
-    _extract(inputs, output, config, overwrite=overwrite, quiet=quiet, draws=draws, verbose=verbose, as_json=as_json)
+    given = {"overwrite": overwrite, "quiet": quiet, "as_json": as_json}
+    _extract(inputs, output, config, show_progress=show_progress, verbose=verbose, **given)
 
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool) -> None:
@@ -96,24 +96,19 @@ def _extract(
     *,
     overwrite: bool,
     quiet: bool,
-    draws: bool,
-    verbose: bool,
     as_json: bool,
+    show_progress: bool,
+    verbose: bool,
 ) -> None:
-    from bertfeat.cli.progress import ProgressLine, RunLog
+    from bertfeat.cli.progress import RunLog, is_watched
     from bertfeat.cli.summary import result_line, store_summary
     from bertfeat.extraction.run import extract
 
-    line = ProgressLine() if draws else None
-    log = RunLog(config, line, verbose=verbose)
+    draws = show_progress or is_watched(quiet=quiet or as_json)
     # Ray prints what befalls its processes; standard output belongs to the result.
     aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
-    try:
-        with aside:
-            store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
-    finally:
-        if line is not None:
-            line.close()
+    with aside, contextlib.closing(RunLog(config, draws=draws, verbose=verbose)) as log:
+        store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
     if as_json:
         click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
     elif not quiet:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -14,7 +10,6 @@ import click
 from bertfeat.cli.options import ByteSize, GroupedCommand, option
 
 _WHAT, _HOW, _RUN = "What", "How", "Run"
-_REDRAW_S = 0.2
 _HELP = """Indexes find the most similar rows of a store.
 
 \b
@@ -87,7 +82,9 @@ def build(
     from bertfeat.ann.buildsettings import BuildSettings
     from bertfeat.ann.metrics import Metric
     from bertfeat.ann.transforms import TransformSpec
+    from bertfeat.cli.progress import is_watched
     from bertfeat.cli.search_summary import index_summary, result_line
+    from bertfeat.progress import reporting
     from bertfeat.search.storeindex import build_or_find
 
     settings = BuildSettings(
@@ -99,8 +96,10 @@ def build(
         seed=values["seed"],
         n_threads=values["threads"],
     )
-    with _progress(silent=quiet or as_json) as tell:
-        index, was_there = build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=tell)
+    with reporting(is_watched(quiet=quiet or as_json)) as progress:
+        index, was_there = build_or_find(
+            store, output, settings, level, feature, overwrite=overwrite, progress=progress
+        )
     with index:
         if as_json:
             click.echo(json.dumps({**index_summary(index), "was_complete": was_there}))
@@ -119,11 +118,13 @@ def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
     STORE was extracted with the same settings from the same texts, and further ones behind. Recall is measured again.
     The index is replaced when the new one is whole.
     """
+    from bertfeat.cli.progress import is_watched
     from bertfeat.cli.search_summary import index_summary, result_line
+    from bertfeat.progress import reporting
     from bertfeat.search.storeupdate import update_or_find
 
-    with _progress(silent=quiet or as_json) as tell:
-        updated, n_added = update_or_find(index, store, progress=tell)
+    with reporting(is_watched(quiet=quiet or as_json)) as progress:
+        updated, n_added = update_or_find(index, store, progress=progress)
     with updated:
         if as_json:
             click.echo(json.dumps({**index_summary(updated), "n_added": n_added}))
@@ -181,26 +182,3 @@ def evaluate(
         **({} if retrieval is None else {"retrieval": retrieval}),
     }
     click.echo(json.dumps(result) if as_json else "\n".join(eval_lines(result)))
-
-
-@contextmanager
-def _progress(*, silent: bool) -> Iterator[Callable[[str], None] | None]:
-    """Redraw one line on a terminal."""
-    if silent or not sys.stderr.isatty():
-        yield None
-        return
-    from bertfeat.cli.progress import ProgressLine
-
-    line = ProgressLine()
-    drawn_at = 0.0
-
-    def tell(text: str) -> None:
-        nonlocal drawn_at
-        if time.monotonic() - drawn_at >= _REDRAW_S:
-            line.stage(text)
-            drawn_at = time.monotonic()
-
-    try:
-        yield tell
-    finally:
-        line.clear()

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from bertfeat.cli.options import ByteSize, Command, option
-
-if TYPE_CHECKING:
-    from bertfeat.cli.progress import ProgressLine
 
 RUN = "Run"
 _DATA = "Data"
@@ -108,24 +102,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return [_value(part.strip()) for part in text.split(",")] if "," in text else text
-
-
-@contextlib.contextmanager
-def progress_line(*, quiet: bool) -> Iterator[ProgressLine | None]:
-    """Draw progress on standard error where that is a terminal."""
-    from bertfeat.cli.progress import ProgressLine
-
-    line = ProgressLine() if sys.stderr.isatty() and not quiet else None
-    try:
-        yield line
-    finally:
-        if line is not None:
-            line.close()
-
-
-def stage_of(line: ProgressLine | None) -> Callable[[str], None] | None:
-    """Return what draws a stage on a progress line, if there is one."""
-    return None if line is None else line.stage
 
 
 def warn(text: str) -> None:

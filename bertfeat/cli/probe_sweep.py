@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from bertfeat.cli.options import GroupedCommand, option
-from bertfeat.cli.probe_options import RUN, fit_options, head_params, output_options, progress_line, stage_of
+from bertfeat.cli.probe_options import RUN, fit_options, head_params, output_options
 
 _HELP = """Fit and score a head on each layer of STORE and each combination of layers.
 
@@ -42,14 +42,15 @@ def sweep(
     **settings: Any,
 ) -> None:
     """Fit and score a head on each layer of STORE and each combination of layers."""
+    from bertfeat.cli.progress import is_watched
     from bertfeat.probes.sweepresult import check_folder
     from bertfeat.probes.sweeps import sweep_probes
 
     chosen = head_params(params, class_weight=class_weight, metric=metric)
     check_folder(output, overwrite=overwrite)
     label = settings.pop("label")
-    with progress_line(quiet=quiet or as_json) as line:
-        found = sweep_probes(store, label, features=features, **settings, progress=stage_of(line), **chosen)
+    watched = is_watched(quiet=quiet or as_json)
+    found = sweep_probes(store, label, features=features, **settings, progress=watched, **chosen)
     found.write(output, overwrite=overwrite)
     if as_json:
         click.echo(json.dumps({"output": output, **found.to_dict()}))

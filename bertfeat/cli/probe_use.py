@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from bertfeat.cli.options import GroupedCommand, corpus_options, option
-from bertfeat.cli.probe_options import RUN, output_options, progress_line
+from bertfeat.cli.probe_options import RUN, output_options
 
 _PREDICT_HELP = """Label a corpus, or a store, and write Parquet.
 
@@ -62,6 +62,7 @@ def predict(
     probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
 ) -> None:
     """Label a corpus, or a store, and write Parquet."""
+    from bertfeat.cli.progress import is_watched
     from bertfeat.probes.fitted import load_probe
     from bertfeat.storage import as_path
 
@@ -73,8 +74,8 @@ def predict(
         written = fitted.predict_to(inputs[0], output, overwrite=overwrite)
     else:
         given = {name: value for name, value in settings.items() if value is not None}
-        with progress_line(quiet=quiet or as_json) as line:
-            written = fitted.predict_input(list(inputs), output, overwrite=overwrite, progress=line, **given)
+        watched = is_watched(quiet=quiet or as_json)
+        written = fitted.predict_input(list(inputs), output, overwrite=overwrite, progress=watched, **given)
     if as_json:
         counts = {str(name): count for name, count in sorted(written.counts.items())}
         rows = {"n_rows": written.n_rows, "n_without_prediction": written.n_without, "counts": counts}

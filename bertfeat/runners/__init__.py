@@ -7,4 +7,4 @@ from bertfeat.runners.fence import end_earlier_runs
 from bertfeat.runners.ray import OnRay
 from bertfeat.runners.ray_cluster import check_ray
 
-__all__ = ["OnRay", "check_ray", "end_earlier_runs", "run_shards"]
+__all__ = ["OnRay", "check_ray", "end_earlier_runs", "run_shards", "task"]

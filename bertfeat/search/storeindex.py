@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from bertfeat.ann.transforms import TransformSpec
 from bertfeat.ann.vectorparts import VectorBatch
 from bertfeat.config import parse_size
 from bertfeat.errors import UserError
+from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
 from bertfeat.search.rowsdigest import digest_rows
@@ -27,8 +28,6 @@ from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.store.steps import step
-
-Tell = Callable[[str], None]
 
 _WORK = "work"
 # They change how fast an index is made, and of what is in it no more than rounding decides.
@@ -65,7 +64,7 @@ def build_index(
     seed: int = 0,
     threads: int | None = None,
     overwrite: bool = False,
-    progress: Tell | None = None,
+    progress: bool | Progress = False,
 ) -> Index:
     """Index the vectors of a store for searching by similarity.
 
@@ -87,7 +86,7 @@ def build_index(
         seed: Of every choice by lot.
         threads: Threads to compute on; all by default.
         overwrite: Replace an index that is there.
-        progress: Called with a line on what is being done.
+        progress: See `bertfeat.progress.Progress`.
 
     Returns:
         The index, open.
@@ -113,7 +112,8 @@ def build_index(
         seed=seed,
         n_threads=threads,
     )
-    return build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=progress)[0]
+    with reporting(progress) as reports:
+        return build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=reports)[0]
 
 
 def build_or_find(
@@ -124,7 +124,7 @@ def build_or_find(
     feature: str | None = None,
     *,
     overwrite: bool = False,
-    progress: Tell | None = None,
+    progress: Progress,
 ) -> tuple[Index, bool]:
     """Do what `build_index` does; return also whether the index was there before, and nothing was done."""
     opened = store if isinstance(store, Store) else open_store(store)
@@ -145,29 +145,25 @@ def build_or_find(
         return _standing(request), True
     with workplace(request.output) as folder:
         take_up(folder, request.output, request.asked(), overwrite=overwrite)
-        _make(request, Watched(source, progress or tell_nobody), folder, overwrite=overwrite)
+        _make(request, Watched(source, progress), folder, overwrite=overwrite)
         empty(folder)
     return open_index(request.output, store=opened), False
 
 
 class Watched:
-    """A source that tells how far it has been read, by calling `tell` with a line."""
+    """A source that reports how far it has been read."""
 
-    def __init__(self, source: StoreParts, tell: Tell) -> None:
+    def __init__(self, source: StoreParts, progress: Progress) -> None:
         self.inner = source
-        self.tell = tell
+        self.progress = progress
         self.n_vectors, self.dim = source.n_vectors, source.dim
         self.parts: Sequence[range] = source.parts
 
     def batches(self, part: int) -> Iterator[VectorBatch]:
         """Yield the vectors of a part in order."""
         for batch in self.inner.batches(part):
-            self.tell(f"reading vector {batch.positions.stop:,} of {self.n_vectors:,}")
+            self.progress.stage("reading vectors", batch.positions.stop, self.n_vectors)
             yield batch
-
-
-def tell_nobody(text: str) -> None:
-    """Tell nobody."""
 
 
 def _standing(request: Request) -> Index:
@@ -218,7 +214,7 @@ def _check_same(request: Request, there: IndexDescription) -> None:
 
 def _make(request: Request, source: Watched, folder: Path, *, overwrite: bool) -> None:
     """Build, put the files together, and publish them."""
-    source.tell("checking vectors")
+    source.progress.stage("checking vectors")
     try:
         rows_digest = digest_rows(source.inner)
     except UserError:
@@ -226,7 +222,7 @@ def _make(request: Request, source: Watched, folder: Path, *, overwrite: bool) -
             empty(folder)
         raise
     result = build(source, folder / _WORK, request.settings, source_id=rows_digest, step=step)
-    source.tell("writing the index")
+    source.progress.stage("writing the index")
     ready = fresh_ready(folder)
     (ready / INDEX).hardlink_to(result.path)
     step(f"{INDEX} ready")
