@@ -77,7 +77,7 @@ def _lines(output: str, fitted: FittedProbe) -> list[str]:
         lines.append(f"seeds     {head} gives the same result with every seed; fitted once")
     dev = notes["dev"]
     if dev is not None:
-        from bertfeat.heads.scores import printable
+        from bertfeat.display import printable
 
         lines += [*_scores(notes), *_left_out(dev, "dev")]
         if dev["unseen_labels"]:

@@ -129,7 +129,7 @@ def words_in_context(
         >>> from bertfeat import extract
         >>> store = extract("examples/data/peps.txt", tmp / "features", levels="word", layers="-1")
         >>> words_in_context(store, [3], width=12)[0].marked()
-        ''
+        '…ment gives [coding] convention…'
     """
     opened = store if isinstance(store, Store) else open_store(store)
     where = opened.schema(level).level

@@ -21,7 +21,7 @@ HEAVY = ("torch", "transformers", "faiss", "pyarrow", "polars", "numpy", "tokeni
 # From the ground up; a module may import from its own floor and from those below. Floors on one line are neighbours
 # that do not know each other.
 FLOORS = [
-    ["_version", "errors"],
+    ["_version", "errors", "display"],
     ["storage"],
     ["config", "settings"],
     ["records"],
