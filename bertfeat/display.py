@@ -44,12 +44,7 @@ def first_columns(text: str, width: int, *, is_whole: bool = True) -> str:
     """
     if is_whole and display_width(text) <= width:
         return text
-    room = width - 1
-    at = 0
-    while at < len(text) and _width(text[at]) <= room:
-        room -= _width(text[at])
-        at += 1
-    return text[:at] + _CUT if width else ""
+    return text[: _n_fitting(text, width - 1)] + _CUT if width else ""
 
 
 def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
@@ -61,15 +56,20 @@ def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
     """
     if is_whole and display_width(text) <= width:
         return text
-    room = width - 1
-    at = len(text)
-    while at > 0 and _width(text[at - 1]) <= room:
-        room -= _width(text[at - 1])
-        at -= 1
+    at = len(text) - _n_fitting(text[::-1], width - 1)
     # Marks whose base fell off go with it.
     while at < len(text) and _width(text[at]) == 0:
         at += 1
     return _CUT + text[at:] if width else ""
+
+
+def _n_fitting(text: str, width: int) -> int:
+    """Return how many characters fit some columns."""
+    for n, char in enumerate(text):
+        width -= _width(char)
+        if width < 0:
+            return n
+    return len(text)
 
 
 def _shown(char: str) -> str:

@@ -15,7 +15,7 @@ from bertfeat.records import Plan, Receipt
 ItemT = TypeVar("ItemT")
 
 _COUNTED = "{desc}: {percentage:3.0f}%|{bar}| {n:,}/{total:,} [{elapsed}<{remaining}]"
-_DOCUMENTS = "{percentage:3.0f}%|{bar}| {n:,}/{total:,} documents [{elapsed}<{remaining}{postfix}]"
+_DOCUMENTS = "{desc}{percentage:3.0f}%|{bar}| {n:,}/{total:,} documents [{elapsed}<{remaining}{postfix}]"
 
 
 class Progress:
@@ -67,7 +67,10 @@ class Bar(Progress):
     def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
         """Name a stage; draw a bar where it is counted."""
         with self._lock:
-            if n_total is None:
+            if self._bar.leave:
+                # The documents of an extraction are counted already.
+                self._bar.set_description_str(f"{text}: ")
+            elif n_total is None:
                 self._begin(f"{text} ...", "{desc}", 0, None)
             elif self._counted == (text, n_total) and n_done >= self._bar.n:
                 self._bar.update(n_done - self._bar.n)
@@ -112,6 +115,7 @@ class Bar(Progress):
             self._n_bytes += n_bytes
             bar = self._bar
             rate = self._n_tokens / (bar.format_dict["elapsed"] or 1e-9)
+            bar.set_description_str("", refresh=False)
             bar.set_postfix_str(f"{rate:,.0f} tokens/s, {bar.format_sizeof(self._n_bytes, 'B')}", refresh=False)
             bar.update(n_rows)
 

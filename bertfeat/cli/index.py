@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from bertfeat.cli.options import ByteSize, GroupedCommand, option
+from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_options
 
-_WHAT, _HOW, _RUN = "What", "How", "Run"
+_WHAT, _HOW = "What", "How"
 _HELP = """Indexes find the most similar rows of a store.
 
 \b
@@ -41,7 +41,7 @@ def command() -> None:
     name="build", cls=GroupedCommand, help=_BUILD_HELP, short_help="Index the vectors of a store for searching."
 )
 @click.argument("store", metavar="STORE")
-@option(_RUN, "-o", "--output", required=True, metavar="INDEX", help="Folder of the index.")
+@option(RUN, "-o", "--output", required=True, metavar="INDEX", help="Folder of the index.")
 @option(_WHAT, "--level", metavar="LEVEL", help="sentence, word or token.  [default: the only one stored]")
 @option(_WHAT, "--feature", metavar="NAME", help="Such as layer_11.  [default: the only one, or concat_last4]")
 @option(_HOW, "--index", default="auto", show_default=True, metavar="FACTORY", help="auto, or as faiss calls it.")
@@ -64,10 +64,9 @@ def command() -> None:
 @option(_HOW, "--recall", type=float, default=0.95, show_default=True, help="Part of the ten nearest to be found.")
 @option(_HOW, "--max-memory", type=ByteSize(), default="4GB", show_default=True, help="To build it, and to hold it.")
 @option(_HOW, "--seed", type=int, default=0, show_default=True, help="Seed of what is drawn by lot.")
-@option(_RUN, "--threads", type=click.IntRange(min=1), help="Threads to compute on.  [default: all]")
-@option(_RUN, "--overwrite", is_flag=True, help="Replace an index that is already there.")
-@option(_RUN, "--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@option(_RUN, "--quiet", is_flag=True, help="No progress and no summary.")
+@option(RUN, "--threads", type=click.IntRange(min=1), help="Threads to compute on.  [default: all]")
+@option(RUN, "--overwrite", is_flag=True, help="Replace an index that is already there.")
+@output_options
 def build(
     store: str,
     output: str,
@@ -79,23 +78,12 @@ def build(
     **values: Any,
 ) -> None:
     """Index the vectors of a store."""
-    from bertfeat.ann.buildsettings import BuildSettings
-    from bertfeat.ann.metrics import Metric
-    from bertfeat.ann.transforms import TransformSpec
     from bertfeat.cli.progress import is_watched
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.progress import reporting
-    from bertfeat.search.storeindex import build_or_find
+    from bertfeat.search.storeindex import build_or_find, parse_settings
 
-    settings = BuildSettings(
-        index=values["index"],
-        metric=Metric(values["metric"]),
-        transform=TransformSpec.parse(values["transform"]),
-        max_memory_bytes=values["max_memory"],
-        recall=values["recall"],
-        seed=values["seed"],
-        n_threads=values["threads"],
-    )
+    settings = parse_settings(**values)
     with reporting(is_watched(quiet=quiet or as_json)) as progress:
         index, was_there = build_or_find(
             store, output, settings, level, feature, overwrite=overwrite, progress=progress
@@ -110,8 +98,7 @@ def build(
 @command.command(name="update")
 @click.argument("index", metavar="INDEX")
 @click.argument("store", metavar="STORE")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@output_options
 def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
     """Add the rows that a store has grown by.
 

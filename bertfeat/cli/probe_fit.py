@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertfeat.cli.options import GroupedCommand, option
-from bertfeat.cli.probe_options import RUN, fit_options, head_params, output_options, warn
+from bertfeat.cli.options import RUN, GroupedCommand, option, output_options
+from bertfeat.cli.probe_options import fit_options, head_params, warn
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
@@ -42,7 +42,7 @@ def fit(
     overwrite: bool,
     as_json: bool,
     quiet: bool,
-    params: tuple[str, ...],
+    param: tuple[str, ...],
     class_weight: str | None,
     metric: str | None,
     **settings: Any,
@@ -52,7 +52,7 @@ def fit(
     from bertfeat.probes.fitted import check_probe_folder
     from bertfeat.probes.fitting import fit_probe
 
-    chosen = head_params(params, class_weight=class_weight, metric=metric)
+    chosen = head_params(param, class_weight=class_weight, metric=metric)
     check_probe_folder(output, overwrite=overwrite)
     label = settings.pop("label")
     fitted = fit_probe(store, label, **settings, progress=is_watched(quiet=quiet or as_json), **chosen)

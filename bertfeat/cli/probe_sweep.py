@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from bertfeat.cli.options import GroupedCommand, option
-from bertfeat.cli.probe_options import RUN, fit_options, head_params, output_options
+from bertfeat.cli.options import RUN, GroupedCommand, option, output_options
+from bertfeat.cli.probe_options import fit_options, head_params
 
 _HELP = """Fit and score a head on each layer of STORE and each combination of layers.
 
@@ -36,7 +36,7 @@ def sweep(
     as_json: bool,
     quiet: bool,
     features: str | None,
-    params: tuple[str, ...],
+    param: tuple[str, ...],
     class_weight: str | None,
     metric: str | None,
     **settings: Any,
@@ -46,7 +46,7 @@ def sweep(
     from bertfeat.probes.sweepresult import check_folder
     from bertfeat.probes.sweeps import sweep_probes
 
-    chosen = head_params(params, class_weight=class_weight, metric=metric)
+    chosen = head_params(param, class_weight=class_weight, metric=metric)
     check_folder(output, overwrite=overwrite)
     label = settings.pop("label")
     watched = is_watched(quiet=quiet or as_json)

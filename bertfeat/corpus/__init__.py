@@ -8,13 +8,6 @@ from bertfeat.corpus.reading import Corpus, ScannedRow
 from bertfeat.corpus.shards import cut_shards
 
 __all__ = [
-    "Corpus",
-    "CorpusSchema",
-    "ScannedRow",
-    "content",
-    "cut_shards",
-    "inputs",
-    "linestreams",
-    "resolve_inputs",
+    "Corpus", "CorpusSchema", "ScannedRow", "content", "cut_shards", "inputs", "linestreams", "resolve_inputs",
     "spool_stdin",
-]
+]  # fmt: skip

@@ -103,17 +103,34 @@ def build_index(
         >>> index.search("Which naming styles are there?", k=1)["doc_id"].to_list()
         [62]
     """
-    settings = BuildSettings(
+    settings = parse_settings(
         index=index,
-        metric=parse_metric(metric),
-        transform=TransformSpec.parse(transform),
-        max_memory_bytes=parse_size(max_memory, "max_memory"),
+        metric=metric,
+        transform=transform,
+        max_memory=max_memory,
         recall=recall,
         seed=seed,
-        n_threads=threads,
+        threads=threads,
     )
     with reporting(progress) as reports:
         return build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=reports)[0]
+
+
+def parse_settings(
+    *, metric: str, transform: str, max_memory: int | str, threads: int | None, **settings: Any
+) -> BuildSettings:
+    """Return the settings of `build_index`, checked.
+
+    Raises:
+        UserError: A setting cannot be used.
+    """
+    return BuildSettings(
+        metric=parse_metric(metric),
+        transform=TransformSpec.parse(transform),
+        max_memory_bytes=parse_size(max_memory, "max_memory"),
+        n_threads=threads,
+        **settings,
+    )
 
 
 def build_or_find(

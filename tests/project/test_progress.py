@@ -56,12 +56,14 @@ def test_a_line_is_gone_when_a_call_ends_and_that_of_an_extraction_stays() -> No
             bar.stage("loading the model")
             if shows:
                 bar.start(plan, [])
+                bar.stage("loading the weights")
                 for shard in plan.shards:
                     bar.encoded(1000)
                     bar.committed(receipt(shard.index))
         assert screen.getvalue().split("\r")[-1].strip().startswith(last)
     assert f"{plan.n_rows}/{plan.n_rows} documents" in screen.getvalue()
     assert "tokens/s" in screen.getvalue()
+    assert "loading the weights:   0%|" in screen.getvalue()
     assert screen.getvalue().endswith("\n")
 
 
