@@ -11,7 +11,7 @@ import click
 
 from bertfeat.errors import BertfeatError
 
-INTERRUPTED = 130
+_INTERRUPTED = 130
 RUN_FAILED = 3
 
 
@@ -34,7 +34,7 @@ def report_failures() -> Iterator[None]:
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted; run the same command again to go on", INTERRUPTED)
+        _fail("interrupted; run the same command again to go on", _INTERRUPTED)
     except SystemExit:
         raise
     except BaseException:  # a panic of a Rust library is no Exception

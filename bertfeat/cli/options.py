@@ -20,7 +20,7 @@ _LAST = "Other options"
 _DEFAULTS = ExtractConfig()
 
 
-class GroupedOption(click.Option):
+class _GroupedOption(click.Option):
     """An option that knows the heading it stands under."""
 
     def __init__(self, *names: Any, heading: str = "", **attributes: Any) -> None:
@@ -63,7 +63,7 @@ class ByteSize(click.ParamType[int]):
 
 def option(heading: str, *names: str, **attributes: Any) -> Option:
     """Return an option under a heading."""
-    return click.option(*names, cls=GroupedOption, heading=heading, **attributes)
+    return click.option(*names, cls=_GroupedOption, heading=heading, **attributes)
 
 
 def output_options(command: Command) -> Command:

@@ -36,12 +36,12 @@ class RunLog(Bar):
         self.has_started = True
         if self._verbose:
             self.clear()
-            for text in run_lines(plan, self._config, n_done=len(receipts)):
+            for text in _run_lines(plan, self._config, n_done=len(receipts)):
                 click.echo(f"bertfeat: {text}", err=True)
         super().start(plan, receipts)
 
 
-def run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
+def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
     """Return what `--verbose` says before the first shard: model, device, types, path, threads, and the work ahead."""
     import torch
 

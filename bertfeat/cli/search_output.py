@@ -46,7 +46,7 @@ def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str
     hits = list(frame.select("rank", "score", *names).iter_rows(named=True))
     if settings["as_json"]:
         for number, hit in enumerate(hits):
-            yield hit_json(hit, None if contexts is None else contexts[number])
+            yield _hit_json(hit, None if contexts is None else contexts[number])
     elif not hits:
         click.echo(f"bertfeat: {index.path}: nothing fits the filters", err=True)
     else:
@@ -58,7 +58,7 @@ def split_names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def hit_json(hit: dict[str, Any], context: Context | None) -> str:
+def _hit_json(hit: dict[str, Any], context: Context | None) -> str:
     """Return a hit as one line of JSON; a word has its surroundings as `context`."""
     beside = {} if context is None else {"context": context.marked()}
     # JSON has no NaN, which a column of the store may hold.

@@ -51,14 +51,14 @@ def fence_around(folder: AnyPath) -> Iterator[Fence]:
     """
     name = f"run-{secrets.token_hex(8)}.tmp"
     marks_in(folder).create(name)
-    fence: Fence = ObjectFence(folder / name) if isinstance(folder, ObjectPath) else FileFence(folder / name)
+    fence: Fence = _ObjectFence(folder / name) if isinstance(folder, ObjectPath) else FileFence(folder / name)
     try:
         yield fence
     finally:
         fence.take_down()
 
 
-class ObjectFence:
+class _ObjectFence:
     """A fence whose mark is an object."""
 
     def __init__(self, mark: ObjectPath) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from bertfeat.errors import RunError, UserError
 
-INSTALL = "pip install 'bertfeat[ray]'"
+_INSTALL = "pip install 'bertfeat[ray]'"
 # Rows of a few kilobytes pass through it; Ray would set aside a third of the memory.
 _OBJECT_STORE_BYTES = 100_000_000
 _HERE = "local"
@@ -97,7 +97,7 @@ def check_ray(address: str | None) -> None:
     """
     # A folder of that name in the way is found as well, but comes from no file.
     if any(spec is None or spec.origin is None for spec in map(find_spec, _NEEDED)):
-        raise UserError(f"--runner ray needs Ray, which is not installed; run: {INSTALL}")
+        raise UserError(f"--runner ray needs Ray, which is not installed; run: {_INSTALL}")
     host, _, port = _resolved(address).removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
         return

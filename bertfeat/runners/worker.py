@@ -92,7 +92,7 @@ def main() -> None:
 
 def work(inbox: Inbox, pipe: Connection) -> None:
     """Run the shards that come in; return after an error, which is sent up, and never otherwise."""
-    reporter = Reporter(pipe, inbox)
+    reporter = _Reporter(pipe, inbox)
     try:
         setup: Setup = inbox.take()
         task = Watched(setup.make_task(setup.worker, setup.n_workers), reporter)
@@ -137,7 +137,7 @@ class Inbox:
         self._waiting.put(None)
 
 
-class Reporter(Silent):
+class _Reporter(Silent):
     """A progress that goes up the pipe; threads take turns.
 
     Attributes:
@@ -174,7 +174,7 @@ class Reporter(Silent):
 class Watched(Generic[PreparedT]):
     """A task that tells which shard it takes up, and which one an error came from."""
 
-    def __init__(self, task: Task[PreparedT], reporter: Reporter) -> None:
+    def __init__(self, task: Task[PreparedT], reporter: _Reporter) -> None:
         self._task = task
         self._reporter = reporter
         self.n_writers = task.n_writers

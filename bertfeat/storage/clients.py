@@ -8,7 +8,7 @@ from bertfeat.storage.filesystems import clear_errors
 from bertfeat.storage.objectpath import ObjectPath
 
 # (credentials by the names of polars, seconds since 1970 when they end)
-Credentials = tuple[dict[str, str], int | None]
+_Credentials = tuple[dict[str, str], int | None]
 
 
 def scan_options(path: ObjectPath) -> dict[str, Any]:
@@ -30,14 +30,14 @@ def scan_options(path: ObjectPath) -> dict[str, Any]:
         if filesystem.anon:
             return {"storage_options": {**options, "aws_skip_signature": "true"}, "credential_provider": None}
 
-    def credentials() -> Credentials:
+    def credentials() -> _Credentials:
         with clear_errors(path.scheme, str(path)):
             return _aws_credentials(filesystem)
 
     return {"storage_options": options, "credential_provider": credentials}
 
 
-def _aws_credentials(filesystem: Any) -> Credentials:
+def _aws_credentials(filesystem: Any) -> _Credentials:
     """Return the credentials that s3fs signs with at present."""
     from fsspec.asyn import sync
 
