@@ -1,4 +1,4 @@
-"""Where in the network does a property stand? Score against layer, from one extraction of all layers.
+"""Scores against layers, from one extraction of all layers: in which layers of a network is a property found?
 
     python pipelines/layer_sweep.py --corpus train.conllu --dev dev.conllu --label upos --out pos-sweep
     python pipelines/layer_sweep.py --corpus reviews.csv --level sentence --label stars --out stars-sweep --limit 2000

@@ -70,7 +70,7 @@ def main(
     store = _extract(texts, folder, model=model, layers=layers, pooling=pooling)
     feature = store.features("sentence")[0].name
     index = index or ("Flat" if len(texts) <= MAX_FLAT else "auto")
-    # Another index or transform stands beside those that are there.
+    # Each index and transform has a folder of its own.
     path = folder / "indexes" / re.sub(r"\W+", "-", f"{index}-{spec}")
     path.parent.mkdir(exist_ok=True)
     built = bertfeat.build_index(

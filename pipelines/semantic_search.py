@@ -1,4 +1,4 @@
-"""Which feature serves search best? Layers, poolings and transforms, measured on queries whose answers are known.
+"""Comparison of features for search: layers, poolings and transforms, on queries whose answers are known.
 
     python pipelines/semantic_search.py --corpus xquad.en.json --out xquad         # SQuAD: question -> its paragraph
     python pipelines/semantic_search.py --corpus corpus.jsonl --queries queries.jsonl --qrels test.tsv --out scifact
@@ -153,7 +153,7 @@ def _read_squad(path: Path) -> Task:
     try:
         for n_article, article in enumerate(json.loads(path.read_bytes())["data"]):
             for n_paragraph, paragraph in enumerate(article["paragraphs"]):
-                # A paragraph that stands twice is one document: no search could tell which is asked for.
+                # A repeated paragraph is one document: a search cannot tell which one is asked for.
                 document = ids.setdefault(paragraph["context"], f"{n_article}-{n_paragraph}")
                 task.documents[document] = paragraph["context"]
                 for question in paragraph["qas"]:
@@ -161,7 +161,7 @@ def _read_squad(path: Path) -> Task:
                     task.qrels[str(question["id"])] = {document: 1}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path}: is no SQuAD file ({type(error).__name__}: {error}); other corpora are .jsonl, .csv, .tsv or .txt"
+            f"{path}: not a SQuAD file ({type(error).__name__}: {error}); other corpora are .jsonl, .csv, .tsv or .txt"
         ) from error
     return task
 

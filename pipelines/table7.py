@@ -140,7 +140,7 @@ def _marks_documents(path: Path) -> bool:
 def _extract(
     path: Path, folder: Path, name: str, *, model: str, label: str, limit: int | None, context: bool
 ) -> bertfeat.Store:
-    """Extract all layers of a file, one row a word; a second run finds the store complete."""
+    """Extract all layers of a file, one row per word; a second run finds the store complete."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = "conllu" if path.suffix == ".conllu" else "conll"
     if limit is not None:

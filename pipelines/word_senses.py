@@ -241,7 +241,7 @@ def _neighbours(store: bertfeat.Store, rows: Rows) -> list[set[str]]:
 
 
 def _describe(frame: pl.DataFrame, typical: list[list[str]]) -> list[dict[str, Any]]:
-    """Return each sense with its size, its typical words, and examples; what stands several times is shown once."""
+    """Return each sense with its size, its typical words, and examples; repeated ones are shown once."""
     senses = []
     for n, words in enumerate(typical, 1):
         members = frame.filter(pl.col("sense") == n)
@@ -285,7 +285,7 @@ def _text(result: dict[str, Any]) -> str:
 def _verdict(result: dict[str, Any]) -> str:
     if result["chosen_by"] != "silhouette":
         return f"{result['n_clusters']} clusters as asked for"
-    found = f"silhouette {result['silhouette']:.3f}, where {result['bar']:.3f} and less is no sign of senses"
+    found = f"silhouette {result['silhouette']:.3f}, where {result['bar']:.3f} and less does not show senses"
     if result["one_sense_plausible"]:
         return f"one sense only is plausible: the best split, shown here, has no clear clusters ({found})"
     return f"{result['n_clusters']} clusters ({found})"

@@ -41,7 +41,7 @@ class _LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; that the reader of its output went away (`| head`) is no error."""
+        """Run the command; a reader of its output that goes away (`| head`) is not an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

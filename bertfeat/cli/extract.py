@@ -27,7 +27,7 @@ _HELP = """Run an encoder over a corpus once and keep its hidden states as Parqu
 
 INPUT is one or more files or globs, or - for standard input: .txt (a line is a document), .jsonl, .csv, .tsv,
 .parquet, .conll, .conllu; text formats also as .gz or .zst. INPUT and DIR may be URLs in an object store, s3:// or
-gs://. Run again, the same command goes on where it broke off, and does nothing on a finished store.
+gs://. Run the same command again to resume; on a finished store it does nothing.
 
 \b
 Examples:

@@ -23,12 +23,12 @@ Examples:
 """
 _BUILD_HELP = """Index the vectors of a store, so that `bertfeat search` finds the nearest ones.
 
-Run again, the same command goes on where it broke off, and does nothing on a finished index. The memory is estimated
-before anything is read: what does not fit is refused, with the best index that does.
+Run the same command again to resume; on a finished index it does nothing. The memory is estimated before anything is
+read: an index that does not fit is refused, and the best one that fits is named.
 
---index auto compares all of up to 16.8 million numbers (43,000 vectors of 384), and sorts more into lists that a search
-looks at some of; how many is measured, until searches find --recall of the ten nearest. Or name any index of faiss:
-Flat, HNSW32, IVF1024,SQ8, ...
+--index auto searches exactly up to 16.8 million values (43,000 vectors of 384). Larger collections use an inverted-file
+index; the number of lists that a search reads is tuned until it finds --recall of the ten nearest. Or name any index
+of faiss: Flat, HNSW32, IVF1024,SQ8, ...
 """
 
 
@@ -63,7 +63,7 @@ def command() -> None:
 )
 @option(_HOW, "--recall", type=float, default=0.95, show_default=True, help="Part of the ten nearest to be found.")
 @option(_HOW, "--max-memory", type=ByteSize(), default="4GB", show_default=True, help="To build it, and to hold it.")
-@option(_HOW, "--seed", type=int, default=0, show_default=True, help="Seed of what is drawn by lot.")
+@option(_HOW, "--seed", type=int, default=0, show_default=True, help="Random seed.")
 @option(RUN, "--threads", type=click.IntRange(min=1), help="Threads to compute on.  [default: all]")
 @option(RUN, "--overwrite", is_flag=True, help="Replace an index that is already there.")
 @output_options
@@ -149,7 +149,7 @@ def evaluate(
 ) -> None:
     """Measure recall@1, @10 and @100 against exact search, and speed; with --qrels also nDCG@10, MRR@10 and recall@100.
 
-    Vectors of the index, drawn by lot, are the queries; each is left out of its own hits.
+    The queries are random vectors of the index; each is left out of its own hits.
     """
     if (queries is None) != (qrels is None):
         raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())

@@ -21,7 +21,7 @@ _DEFAULTS = ExtractConfig()
 
 
 class _GroupedOption(click.Option):
-    """An option that knows the heading it stands under."""
+    """An option with the heading under which help lists it."""
 
     def __init__(self, *names: Any, heading: str = "", **attributes: Any) -> None:
         super().__init__(*names, **attributes)
@@ -137,7 +137,7 @@ feature_options = together(
         "all, last4, or numbers and ranges: 0,4,-1 or -4..-1. 0 is the output of the embedding layer.",
         default=_DEFAULTS.layers,
     ),
-    text("combine", "A,B", "Columns to write: none (one a layer), concat, sum, mean.", default="none,concat"),
+    text("combine", "A,B", "Columns to write: none (one per layer), concat, sum, mean.", default="none,concat"),
     _choice("word_pooling", settings.WordPooling, "How the tokens of a word become one vector."),
     _choice("pooling", settings.Pooling, "How the tokens of a document become one vector."),
     _switch("include_special_tokens", "Count special tokens in the mean or maximum of a document."),
@@ -163,7 +163,7 @@ compute_options = together(
         "shard_bytes",
         {"type": ByteSize(), "default": "256MB", "show_default": True, "help": "Size of a shard, the unit of resume."},
     ),
-    _number("workers", "Processes; on Ray, actors.", auto="one a device; on Ray without GPUs, one a machine"),
+    _number("workers", "Processes; on Ray, actors.", auto="one per device; on Ray without GPUs, one per machine"),
     _choice("runner", settings.Runner, "Where shards run: on this machine, or on a Ray cluster."),
     text(
         "ray_address",

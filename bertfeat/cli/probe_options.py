@@ -1,4 +1,4 @@
-"""What the commands of `bertfeat probe` share: the options of a fit, and head parameters from the command line."""
+"""Options that `bertfeat probe fit` and `sweep` share, and head parameters from the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADS = "logreg, svm, ridge, centroid, knn, mlp; at word and token level also l
 _MEMORY = "Memory that may be used; what does not fit is streamed."
 _FIRST = "The first seed."
 
-# What a fit is told beside the parameters of its head.
+# Arguments of a fit beside the parameters of its head.
 _NAMED = ("level", "label", "labels", "feature", "features", "mix", "dev", "dev_labels", "limit", "max_memory")
 _OWN = {name: f"pass --{name.replace('_', '-')} instead" for name in (*_NAMED, "head", "seed", "seeds")}
 _OWN |= dict.fromkeys(("store", "progress"), "heads have no such parameter")

@@ -79,7 +79,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     """Refuse a place where no file can or may be written.
 
     Raises:
-        UserError: The name has another ending, something stands there, or the folder does not exist.
+        UserError: The name has another ending, there is such a file already, or the folder does not exist.
     """
     if path.is_dir():
         raise UserError(f"{path}: is a folder; name a file for the hits")
@@ -152,7 +152,7 @@ class HitWriter:
     def _give_up(self) -> None:
         """Close the file, and remove it where it has not got its name."""
         if self._writer is not None:
-            # It would write the end of the file, which nobody wants any more, when it is collected.
+            # Without this it would write the end of the unwanted file when it is garbage-collected.
             with suppress(OSError, pa.ArrowException):
                 self._writer.close()
         if self._sink is not None:

@@ -1,4 +1,4 @@
-"""What the command line says of a store and of an estimate, as text and as JSON."""
+"""Summaries of a store and of an estimate for the command line, as text and as JSON."""
 
 from __future__ import annotations
 

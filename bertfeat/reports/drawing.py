@@ -1,4 +1,4 @@
-"""What all plots share: a style, colours, and how figures are made and written.
+"""Shared parts of all plots: style, colours, making and writing of figures.
 
 Figures are made through matplotlib's objects, never pyplot, and in its default style whatever the user has configured.
 The same figure gives the same SVG, byte for byte.
@@ -26,7 +26,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GREY = "#555555"
 _STYLE = {
     "svg.hashsalt": "bertfeat",
-    # A label with two dollar signs is no formula.
+    # A label with two dollar signs is not a formula.
     "text.parse_math": False,
     "font.size": 10,
     "axes.spines.top": False,

@@ -126,8 +126,8 @@ def plot_points(
         axis_names: What the axes are.
 
     Raises:
-        UserError: There are no points, the arguments do not go together, there are more groups than can be told apart,
-            matplotlib is not installed, or there is no such folder.
+        UserError: There are no points, the arguments do not go together, there are too many groups, matplotlib
+            is not installed, or there is no such folder.
     """
     places = np.asarray(points, dtype=np.float64)
     names = [one_line(group) for group in groups]
@@ -167,7 +167,7 @@ def _draw_layers(axes: Axes, numbers: list[int], series: LayerScores) -> None:
 
 def _draw_bar(axes: Axes, x: float, bar: ScoreBar, colour: str) -> None:
     if bar.low is not None and bar.high is not None:
-        # Ends of an interval may lie on one side of the score, which is no length that errorbar would take.
+        # Ends of an interval may lie on one side of the score, which errorbar does not take.
         ends = [bar.low, bar.high]
         axes.plot([x, x], ends, color=colour, marker="_", markersize=7, linewidth=1.2, solid_capstyle="butt", zorder=2)
 

@@ -1,4 +1,4 @@
-"""Where shards run: in this process, in a process for each device, or on Ray."""
+"""Runners of shards: in this process, in a process for each device, or on Ray."""
 
 from __future__ import annotations
 

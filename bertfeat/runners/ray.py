@@ -84,7 +84,7 @@ def _ray_errors() -> Iterator[None]:
         yield
     except RayError as error:
         reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        raise RunError(f"Ray failed: {reason.strip()}; run the same command again to go on") from error
+        raise RunError(f"Ray failed: {reason.strip()}; run the same command again to resume") from error
 
 
 def _outcomes_of(

@@ -25,7 +25,7 @@ class _Coordinator:
         self._outcomes = outcomes()
 
     def following(self) -> bytes | None:
-        """Wait for the next outcome; return it pickled, None when there is none left."""
+        """Wait for the next outcome; return it pickled, None after the last one."""
         try:
             outcome = next(self._outcomes, None)
         except BertfeatError as error:

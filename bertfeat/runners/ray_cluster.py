@@ -58,7 +58,7 @@ def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool
     Args:
         machines: The machines of the cluster as they are now.
         n_actors: How many are asked for; the cluster may still grow to hold them.
-        on_gpu: Whether each needs a GPU; one a GPU is the default, else one a machine.
+        on_gpu: Whether each needs a GPU; the default is one per GPU, else one per machine.
 
     Raises:
         UserError: No number is given, and the cluster has room for none.
@@ -93,7 +93,7 @@ def check_ray(address: str | None) -> None:
     """Check that Ray is installed and that somebody listens at the address, without loading it.
 
     Raises:
-        UserError: It is not, and the message names the command that installs it; or nobody does.
+        UserError: Ray is not installed; the message names the command that installs it.
     """
     # A folder of that name in the way is found as well, but comes from no file.
     if any(spec is None or spec.origin is None for spec in map(find_spec, _NEEDED)):

@@ -26,7 +26,7 @@ BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[2]); from bertfeat.runn
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a worker is told first: how to make its task, its number, and how many there are on this machine."""
+    """The first message to a worker: how to make its task, its number, and how many there are on this machine."""
 
     make_task: MakeTask[Any]
     worker: int
@@ -99,7 +99,7 @@ def work(inbox: Inbox, pipe: Connection) -> None:
         reporter.send(Ready(shards_in_hand(task.n_writers)))
         for receipt in run_overlapped(task, inbox.shards(), reporter):
             reporter.send(Done(receipt))
-    except Exception as error:  # whatever went wrong, the parent must hear of it
+    except Exception as error:  # whatever went wrong, the parent must receive it
         known = error if isinstance(error, BertfeatError) else None
         reporter.send(Failed(reporter.blamed, known, traceback.format_exc(limit=-3)))
 
@@ -107,7 +107,7 @@ def work(inbox: Inbox, pipe: Connection) -> None:
 class Inbox:
     """What the parent sends, read by a thread of its own as it comes, so that the parent never waits to send.
 
-    When the parent is gone, or has closed its end, the process ends at once, wherever it stands.
+    When the parent is gone, or has closed its end, the process ends at once, whatever it is doing.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -156,7 +156,7 @@ class _Reporter(Silent):
             self._pipe.send(message)
 
     def encoded(self, n_tokens: int) -> None:
-        """Tell of tokens."""
+        """Report tokens."""
         self.send(Encoded(n_tokens))
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Where files lie: local paths, and objects behind URLs (`s3://`, `gs://`) that are used much like paths."""
+"""Paths of files: local ones, and objects behind URLs (`s3://`, `gs://`) that are used much like paths."""
 
 from __future__ import annotations
 

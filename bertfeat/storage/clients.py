@@ -1,4 +1,4 @@
-"""What polars, which has an object-store client of its own, must be told so that it sees what fsspec sees."""
+"""Options for the object-store client of polars, so that it reads the objects that fsspec reads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _aws_credentials(filesystem: Any) -> _Credentials:
         found = await filesystem.session.get_credentials()
         if found is None:
             raise PermissionError("no credentials were found")
-        # Those that end are made anew by this, and have their time then.
+        # This refreshes expiring credentials; their expiry time is known only afterwards.
         frozen = await found.get_frozen_credentials()
         ends = getattr(found, "_expiry_time", None)
         return frozen.access_key, frozen.secret_key, frozen.token, None if ends is None else int(ends.timestamp())

@@ -58,7 +58,7 @@ def _filesystem(scheme: str, pid: int) -> AbstractFileSystem:  # noqa: ARG001
 
 
 def forget_filesystems() -> None:
-    """Have the next use of an object store read the environment and fsspec's configuration anew."""
+    """Have the next use of an object store read the environment and fsspec's configuration again."""
     _filesystem.cache_clear()
 
 
@@ -95,7 +95,7 @@ def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Ite
                 f"{url}: no access ({_line(error)}); check the credentials ({PACKAGES[scheme].credentials}) and their "
                 "rights"
             ) from error
-        raise RunError(f"{url}: {_line(error)}; see to it and run the same command again") from error
+        raise RunError(f"{url}: {_line(error)}; fix the cause and run the same command again") from error
 
 
 def _code(cause: BaseException) -> object:

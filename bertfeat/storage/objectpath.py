@@ -60,12 +60,12 @@ class ObjectPath:
 
     @property
     def name(self) -> str:
-        """What stands behind the last slash."""
+        """The part after the last slash."""
         return self._place.rpartition("/")[2]
 
     @property
     def parent(self) -> ObjectPath:
-        """What stands before the last slash."""
+        """The part before the last slash."""
         return ObjectPath(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
     @property

@@ -24,7 +24,7 @@ _UNITS = "layer|token|document|row|vector|shard|word|device|machine|worker|query
 # pattern -> what to write
 PHRASES = {
     r"(?:is|are|was|were|be) no\b": "is not a, must be",
-    r"(?:is|are) none\b": "name what it is not, or the choices",
+    r"(?-i:is|are) (?-i:none)\b": "name what it is not, or the choices",
     r"anew": "again; recreate",
     r"by lot": "at random",
     r"blanks?": "space, whitespace",
