@@ -46,43 +46,41 @@ __all__ = [
     "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index", "verify", "words_in_context",
 ]  # fmt: skip
 
+# module -> the public names that it holds; both load on first use
 _HOMES = {
-    "BertfeatError": "bertfeat.errors",
-    "Context": "bertfeat.search.kwic",
-    "ExtractConfig": "bertfeat.config",
-    "FittedProbe": "bertfeat.probes.fitted",
-    "Index": "bertfeat.search.index",
-    "Progress": "bertfeat.progress",
-    "QueryFile": "bertfeat.search.queryfiles",
-    "Store": "bertfeat.store.reader",
-    "TransformSpec": "bertfeat.ann.transforms",
-    "build_index": "bertfeat.search.storeindex",
-    "embed": "bertfeat.extraction.embedding",
-    "evaluate_index": "bertfeat.search.quality",
-    "evaluate_retrieval": "bertfeat.search.quality",
-    "extract": "bertfeat.extraction.run",
-    "fit_probe": "bertfeat.probes.fitting",
-    "load_probe": "bertfeat.probes.fitted",
-    "nearest_rows": "bertfeat.search.exactrows",
-    "open_index": "bertfeat.search.index",
-    "open_store": "bertfeat.store.reader",
-    "read_qrels": "bertfeat.search.qrels",
-    "report_failures": "bertfeat.cli.failures",
-    "retrieval_metrics": "bertfeat.ann.evaluation",
-    "sweep_probes": "bertfeat.probes.sweeps",
-    "update_index": "bertfeat.search.storeupdate",
-    "verify": "bertfeat.store.verification",
-    "words_in_context": "bertfeat.search.hitrows",
+    "ann.evaluation": "retrieval_metrics",
+    "ann.transforms": "TransformSpec",
+    "cli.failures": "report_failures",
+    "config": "ExtractConfig",
+    "errors": "BertfeatError",
+    "extraction.embedding": "embed",
+    "extraction.run": "extract",
+    "probes.fitted": "FittedProbe load_probe",
+    "probes.fitting": "fit_probe",
+    "probes.sweeps": "sweep_probes",
+    "progress": "Progress",
+    "search.exactrows": "nearest_rows",
+    "search.hitrows": "words_in_context",
+    "search.index": "Index open_index",
+    "search.kwic": "Context",
+    "search.qrels": "read_qrels",
+    "search.quality": "evaluate_index evaluate_retrieval",
+    "search.queryfiles": "QueryFile",
+    "search.storeindex": "build_index",
+    "search.storeupdate": "update_index",
+    "store.reader": "Store open_store",
+    "store.verification": "verify",
 }
 _MODULES = ("errors", "reports")
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+        return import_module(f"bertfeat.{name}")
+    for module, names in _HOMES.items():
+        if name in names.split():
+            return getattr(import_module(f"bertfeat.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

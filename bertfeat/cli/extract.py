@@ -38,12 +38,7 @@ Examples:
 """
 
 
-@click.command(
-    name="extract",
-    cls=GroupedCommand,
-    help=_HELP,
-    short_help="Run an encoder over a corpus and keep its hidden states.",
-)
+@click.command(name="extract", cls=GroupedCommand, help=_HELP)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @option(RUN, "-o", "--output", metavar="DIR", help="Folder of the store.")
 @option(RUN, "--dry-run", is_flag=True, help="Say how many rows, tokens, bytes and seconds; write nothing.")

@@ -28,9 +28,7 @@ Examples:
 """
 
 
-@click.command(
-    name="search", cls=GroupedCommand, help=_HELP, short_help="Find the most similar texts, or words in context."
-)
+@click.command(name="search", cls=GroupedCommand, help=_HELP)
 @click.argument("index", metavar="INDEX")
 @click.argument("text", metavar="[TEXT]", required=False)
 @option(_QUERY, "-k", "k", type=int, default=10, show_default=True, metavar="N", help="How many to find.")

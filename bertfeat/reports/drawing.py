@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertfeat.display import printable
+from bertfeat.display import first_columns, printable
 from bertfeat.errors import UserError
 from bertfeat.reports.reportfiles import write_whole
 
@@ -87,6 +87,5 @@ def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
 
 
 def one_line(label: object) -> str:
-    """Return a label as text of one line, cut to 60 characters."""
-    text = printable(str(label))
-    return text if len(text) <= 60 else text[:59] + "…"
+    """Return a label as text of one line, cut to 60 columns."""
+    return first_columns(printable(str(label)), 60)
