@@ -26,7 +26,7 @@ def test_phrases_are_found_with_their_lines() -> None:
         (5, "see to it"),
     ]
     assert phrases("a.py", RAISES) == [(4, "UserError: It")]
-    assert phrases("a.md", "# What\n\nIt goes on,\none a layer.\n") == [(3, "goes on"), (4, "one a layer")]
+    assert phrases("a.md", "# What\n\nIt goes\non, one a\nlayer.\n") == [(3, "goes on"), (4, "one a layer")]
 
 
 @pytest.mark.parametrize(

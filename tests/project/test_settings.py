@@ -1,4 +1,4 @@
-"""Settings by name: what editors are told is what the config and the heads take."""
+"""Settings by name: their types are those of the config and the heads."""
 
 from __future__ import annotations
 

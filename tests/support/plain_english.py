@@ -41,7 +41,7 @@ PHRASES = {
 }
 # Technical uses, and phrases that are plain.
 ALLOWED = r"there (?:is|are|was|were) no\b|(?:is|are) no longer\b|blank lines?|stands? for|none of\b"
-_FOUND = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in PHRASES), re.IGNORECASE)
+_FOUND = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in PHRASES).replace(" ", r"\s+"), re.IGNORECASE)
 _ALLOWED = re.compile(ALLOWED, re.IGNORECASE)
 # A docstring of a module opens with a noun phrase; an entry of Raises names its subject.
 _HEADLESS = re.compile(r"(?:What|Which|How|Where|When|Whether)\b")
@@ -88,7 +88,7 @@ def findings() -> list[Finding]:
     files = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*"))]
     found = []
     for path in sorted(files):
-        if path.suffix in (".py", ".md") and path != Path(__file__):
+        if path.suffix in (".py", ".md") and path.stem not in (Path(__file__).stem, f"test_{Path(__file__).stem}"):
             found += findings_in(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
     return found
 
