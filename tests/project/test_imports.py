@@ -16,7 +16,18 @@ import bertfeat
 from tests.support.places import ROOT
 
 PACKAGE = Path(bertfeat.__file__).parent
-HEAVY = ("torch", "transformers", "faiss", "pyarrow", "polars", "numpy", "tokenizers", "huggingface_hub", "fsspec")
+HEAVY = (
+    "torch",
+    "transformers",
+    "faiss",
+    "pyarrow",
+    "polars",
+    "numpy",
+    "tokenizers",
+    "huggingface_hub",
+    "fsspec",
+    "tqdm",
+)
 
 # From the ground up; a module may import from its own floor and from those below. Floors on one line are neighbours
 # that do not know each other.
@@ -58,6 +69,7 @@ HOMES = {
     "matplotlib": {"reports"},
     "sentence_transformers": set(),
     "ray": {"runners"},
+    "tqdm": {"progress"},
 }
 
 
