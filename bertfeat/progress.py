@@ -54,14 +54,15 @@ class Bar(Progress):
         self._rows_of: dict[int, int] = {}
         self._n_tokens = self._n_bytes = 0
         self._counted: tuple[str, int | None] = ("", None)
+        # Given a height, tqdm draws on terminals that report none, too.
         self._bar = tqdm(
             bar_format="{desc}",
             disable=not draws,
             file=sys.stderr,
             leave=False,
             miniters=0,
-            mininterval=0.2,
             smoothing=0,
+            nrows=24,
         )
 
     def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
