@@ -11,7 +11,7 @@ VERSION := import sys; print("%d.%d" % sys.version_info[:2])
 ifneq ($(origin PYTHON),file)
 ifneq ($(filter-out clean help,$(MAKECMDGOALS)),)
 HAS := $(shell test ! -x $(BIN)/python || $(BIN)/python -c '$(VERSION)')
-ASKED := $(shell $(PYTHON) -c '$(VERSION)')
+ASKED = $(shell $(PYTHON) -c '$(VERSION)')
 ifneq ($(HAS),$(if $(HAS),$(ASKED)))
 $(error $(VENV) has Python $(HAS), and PYTHON=$(PYTHON) is $(or $(ASKED),no Python); run `make clean` first)
 endif
@@ -23,7 +23,7 @@ endif
 help:
 	@echo "make demo        extract features of examples/data/peps.txt and show them"
 	@echo "make test        the tests of every change"
-	@echo "make check       ruff and mypy"
+	@echo "make check       ruff, mypy and the guard for plain English"
 	@echo "make test-cpus   the numeric tests as on other processors: other BLAS kernels and instruction sets"
 	@echo "make test-long   the tests that take minutes"
 	@echo "make test-ray    the tests that start Ray clusters"
@@ -59,6 +59,7 @@ check: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.support.plain_english
 
 bench: $(INSTALLED_DEV)
 	$(BIN)/python -m benchmarks.speed --output benchmarks/results/speed

@@ -128,14 +128,14 @@ def limits(result: dict[str, Any], model: str, folder: Path, setup: Setup) -> di
     }
     if setup.device.startswith("cuda"):
         found["copy_gb_per_s"] = copy_rate(setup.device) / 1e9
-        # In the last round; loading the model is in it, and is no work of the device.
+        # In the last round; loading the model is in it, which is not work of the device.
         wall_s, start_up_s = ours["wall_s"][-1], ours["start_up_s"][-1]
         found["gpu_busy"] = min(1.0, ours.get("gpu_busy", math.nan) * wall_s / (wall_s - start_up_s))
     return found
 
 
 def copy_rate(device: str, n_bytes: int = 1 << 30, n_copies: int = 5) -> float:
-    """Return the rate of copies from the device to pinned memory, in bytes a second."""
+    """Return the rate of copies from the device to pinned memory, in bytes per second."""
     there = torch.empty(n_bytes, dtype=torch.uint8, device=device)
     here = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
     here.copy_(there)
@@ -148,7 +148,7 @@ def copy_rate(device: str, n_bytes: int = 1 << 30, n_copies: int = 5) -> float:
 
 
 def disk_rate(folder: Path, n_bytes: int = 1 << 30) -> float:
-    """Return the rate of writing a file in pieces of 16 MiB until it is on disk, in bytes a second."""
+    """Return the rate of writing a file in pieces of 16 MiB until it is on disk, in bytes per second."""
     path, piece = folder / "disk-rate", os.urandom(1 << 24)
     start = time.perf_counter()
     with path.open("wb") as file:

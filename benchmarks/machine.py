@@ -1,4 +1,4 @@
-"""What a figure was measured on, and the ceiling of the moment."""
+"""The machine that a figure was measured on, and its ceiling at that moment."""
 
 from __future__ import annotations
 

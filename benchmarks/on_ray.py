@@ -1,4 +1,4 @@
-"""What Ray costs: seconds a shard beside the local loop, the start-up, and weak scaling from one actor to two.
+"""The cost of Ray: seconds per shard beside the local loop, the start-up, and weak scaling from one actor to two.
 
 The cost a shard is the slope over runs of more and fewer empty shards, and the start-up what is left of them. For weak
 scaling MiniLM encodes one corpus with one actor and twice that with two, one thread each; parts are written for real.

@@ -1,4 +1,4 @@
-"""What writing costs: bertfeat's commit of a shard against writers and codecs, on real features of MiniLM.
+"""The cost of writing: bertfeat's commit of a shard against writers and codecs, on real features of MiniLM.
 
     python -m benchmarks.writing [--quick] [--rounds 3] [--json FILE]
 

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 from bertfeat._version import __version__
 
 if TYPE_CHECKING:
+    from bertfeat import errors, reports
+    from bertfeat.ann.evaluation import retrieval_metrics
+    from bertfeat.ann.transforms import TransformSpec
+    from bertfeat.cli.failures import report_failures
     from bertfeat.config import ExtractConfig
     from bertfeat.errors import BertfeatError
     from bertfeat.extraction.embedding import embed
@@ -19,8 +23,14 @@ if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe, load_probe
     from bertfeat.probes.fitting import fit_probe
     from bertfeat.probes.sweeps import sweep_probes
+    from bertfeat.progress import Progress
+    from bertfeat.search.exactrows import nearest_rows
+    from bertfeat.search.hitrows import words_in_context
     from bertfeat.search.index import Index, open_index
+    from bertfeat.search.kwic import Context
+    from bertfeat.search.qrels import read_qrels
     from bertfeat.search.quality import evaluate_index, evaluate_retrieval
+    from bertfeat.search.queryfiles import QueryFile
     from bertfeat.search.storeindex import build_index
     from bertfeat.search.storeupdate import update_index
     from bertfeat.store.reader import Store, open_store
@@ -30,51 +40,47 @@ if sys.platform == "win32":
     raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
-    "BertfeatError",
-    "ExtractConfig",
-    "FittedProbe",
-    "Index",
-    "Store",
-    "__version__",
-    "build_index",
-    "embed",
-    "evaluate_index",
-    "evaluate_retrieval",
-    "extract",
-    "fit_probe",
-    "load_probe",
-    "open_index",
-    "open_store",
-    "sweep_probes",
-    "update_index",
-    "verify",
-]
+    "BertfeatError", "Context", "ExtractConfig", "FittedProbe", "Index", "Progress", "QueryFile", "Store",
+    "TransformSpec", "__version__", "build_index", "embed", "errors", "evaluate_index", "evaluate_retrieval",
+    "extract", "fit_probe", "load_probe", "nearest_rows", "open_index", "open_store", "read_qrels",
+    "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index", "verify", "words_in_context",
+]  # fmt: skip
 
+# module -> the public names that it holds; both load on first use
 _HOMES = {
-    "BertfeatError": "bertfeat.errors",
-    "ExtractConfig": "bertfeat.config",
-    "FittedProbe": "bertfeat.probes.fitted",
-    "Index": "bertfeat.search.index",
-    "Store": "bertfeat.store.reader",
-    "build_index": "bertfeat.search.storeindex",
-    "embed": "bertfeat.extraction.embedding",
-    "evaluate_index": "bertfeat.search.quality",
-    "evaluate_retrieval": "bertfeat.search.quality",
-    "extract": "bertfeat.extraction.run",
-    "fit_probe": "bertfeat.probes.fitting",
-    "load_probe": "bertfeat.probes.fitted",
-    "open_index": "bertfeat.search.index",
-    "open_store": "bertfeat.store.reader",
-    "sweep_probes": "bertfeat.probes.sweeps",
-    "update_index": "bertfeat.search.storeupdate",
-    "verify": "bertfeat.store.verification",
+    "ann.evaluation": "retrieval_metrics",
+    "ann.transforms": "TransformSpec",
+    "cli.failures": "report_failures",
+    "config": "ExtractConfig",
+    "errors": "BertfeatError",
+    "extraction.embedding": "embed",
+    "extraction.run": "extract",
+    "probes.fitted": "FittedProbe load_probe",
+    "probes.fitting": "fit_probe",
+    "probes.sweeps": "sweep_probes",
+    "progress": "Progress",
+    "search.exactrows": "nearest_rows",
+    "search.hitrows": "words_in_context",
+    "search.index": "Index open_index",
+    "search.kwic": "Context",
+    "search.qrels": "read_qrels",
+    "search.quality": "evaluate_index evaluate_retrieval",
+    "search.queryfiles": "QueryFile",
+    "search.storeindex": "build_index",
+    "search.storeupdate": "update_index",
+    "store.reader": "Store open_store",
+    "store.verification": "verify",
 }
+_MODULES = ("errors", "reports")
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"bertfeat.{name}")
+    for module, names in _HOMES.items():
+        if name in names.split():
+            return getattr(import_module(f"bertfeat.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,48 +1,137 @@
-"""What a run tells of itself while it runs, and the stopwatch of its stages."""
+"""Reports of how a long call gets on, and the stopwatch of its stages."""
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bertfeat.records import Plan, Receipt
 
 ItemT = TypeVar("ItemT")
 
-
-class Progress(Protocol):
-    """Hears of a run; every method may be called from several threads."""
-
-    def stage(self, text: str) -> None:
-        """A stage without a measure begins: reading the corpus, loading the model."""
-
-    def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        """The shards begin; `receipts` are those of an earlier run."""
-
-    def encoded(self, n_tokens: int) -> None:
-        """A pack went through the encoder."""
-
-    def committed(self, receipt: Receipt) -> None:
-        """A shard is safely on disk."""
+_COUNTED = "{desc}: {percentage:3.0f}%|{bar}| {n:,}/{total:,} [{elapsed}<{remaining}]"
+_DOCUMENTS = "{desc}{percentage:3.0f}%|{bar}| {n:,}/{total:,} documents [{elapsed}<{remaining}{postfix}]"
 
 
-class Silent:
-    """A progress that says nothing."""
+class Progress:
+    """Receiver of what a long call reports: pass `progress=True` for a bar, or an object of a class that inherits this.
 
-    def stage(self, text: str) -> None:
-        """Say nothing."""
+    Each method does nothing until it is overridden, and may be called from several threads.
+    """
+
+    def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
+        """Report what is being done, such as `loading the model`, and how much of it, where that is counted."""
 
     def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        """Say nothing."""
+        """Report that an extraction begins with its shards; `receipts` are those of an earlier run."""
 
     def encoded(self, n_tokens: int) -> None:
-        """Say nothing."""
+        """Report that a pack went through the encoder."""
 
     def committed(self, receipt: Receipt) -> None:
-        """Say nothing."""
+        """Report that a shard is safely on disk."""
+
+
+class Silent(Progress):
+    """A progress that shows nothing."""
+
+
+class Bar(Progress):
+    """Progress as a line on standard error or, in a notebook, a widget, drawn by tqdm.
+
+    After an extraction the line stays, with what was done; after other calls it goes.
+    """
+
+    def __init__(self, *, draws: bool = True) -> None:
+        from tqdm.auto import tqdm
+
+        self._lock = threading.Lock()
+        self._rows_of: dict[int, int] = {}
+        self._n_tokens = self._n_bytes = 0
+        self._counted: tuple[str, int | None] = ("", None)
+        # Given a height, tqdm draws on terminals that report none, too.
+        self._bar = tqdm(
+            bar_format="{desc}",
+            disable=not draws,
+            file=sys.stderr,
+            leave=False,
+            miniters=0,
+            smoothing=0,
+            nrows=24,
+        )
+
+    def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
+        """Name a stage; draw a bar where it is counted."""
+        with self._lock:
+            if self._bar.leave:
+                # The documents of an extraction are counted already.
+                self._bar.set_description_str(f"{text}: ")
+            elif n_total is None:
+                self._begin(f"{text} ...", "{desc}", 0, None)
+            elif self._counted == (text, n_total) and n_done >= self._bar.n:
+                self._bar.update(n_done - self._bar.n)
+            else:
+                self._begin(text, _COUNTED, n_done, n_total)
+
+    def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
+        """Start to count documents."""
+        self._rows_of = {shard.index: shard.n_rows for shard in plan.shards}
+        with self._lock:
+            n_before = sum(self._rows_of.get(receipt.shard, 0) for receipt in receipts)
+            self._begin("", _DOCUMENTS, n_before, plan.n_rows)
+            self._bar.leave = True
+
+    def encoded(self, n_tokens: int) -> None:
+        """Count tokens."""
+        self._add(n_tokens=n_tokens)
+
+    def committed(self, receipt: Receipt) -> None:
+        """Count the documents and bytes of a shard."""
+        self._add(n_rows=self._rows_of.get(receipt.shard, 0), n_bytes=sum(part.n_bytes for part in receipt.parts))
+
+    def clear(self) -> None:
+        """Wipe the line, so that others can write there."""
+        self._bar.clear()
+
+    def close(self) -> None:
+        """Draw for the last time."""
+        self._bar.close()
+
+    def _begin(self, text: str, bar_format: str, n_done: int, n_total: int | None) -> None:
+        bar, self._counted = self._bar, (text, n_total)
+        bar.bar_format, bar.total = bar_format, n_total
+        bar.set_description_str(text, refresh=False)
+        bar.reset(n_total)
+        bar.initial = bar.n = n_done
+        bar.refresh()
+
+    def _add(self, *, n_rows: int = 0, n_tokens: int = 0, n_bytes: int = 0) -> None:
+        with self._lock:
+            self._n_tokens += n_tokens
+            self._n_bytes += n_bytes
+            bar = self._bar
+            rate = self._n_tokens / (bar.format_dict["elapsed"] or 1e-9)
+            bar.set_description_str("", refresh=False)
+            bar.set_postfix_str(f"{rate:,.0f} tokens/s, {bar.format_sizeof(self._n_bytes, 'B')}", refresh=False)
+            bar.update(n_rows)
+
+
+@contextmanager
+def reporting(progress: bool | Progress) -> Iterator[Progress]:
+    """Yield what a call reports to: a bar for True, which is closed at the end, and nothing for False."""
+    if progress is True:
+        bar = Bar()
+        try:
+            yield bar
+        finally:
+            bar.close()
+    else:
+        yield progress or Silent()
 
 
 class Stopwatch:

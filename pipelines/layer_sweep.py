@@ -1,4 +1,4 @@
-"""Where in the network does a property stand? Score against layer, from one extraction of all layers.
+"""Scores against layers, from one extraction of all layers: in which layers of a network is a property found?
 
     python pipelines/layer_sweep.py --corpus train.conllu --dev dev.conllu --label upos --out pos-sweep
     python pipelines/layer_sweep.py --corpus reviews.csv --level sentence --label stars --out stars-sweep --limit 2000
@@ -17,7 +17,6 @@ from typing import Any
 import click
 
 import bertfeat
-from bertfeat.cli.failures import report_failures
 
 
 @click.command(context_settings={"max_content_width": 100})
@@ -84,5 +83,5 @@ def main(
 
 
 if __name__ == "__main__":
-    with report_failures():
+    with bertfeat.report_failures():
         main(standalone_mode=False)

@@ -23,11 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 import bertfeat
-from bertfeat.ann.transforms import TransformSpec, prepare
-from bertfeat.cli.failures import report_failures
-from bertfeat.records import Float32Array
 from bertfeat.reports.tables import text_table
-from bertfeat.search.queryfiles import QueryFile
 
 Pairs = npt.NDArray[np.int64]
 # Up to so many texts, comparing all is as quick as anything.
@@ -68,13 +64,13 @@ def main(
     """Find clusters of documents that say nearly the same."""
     started = time.perf_counter()
     folder = Path(out)
-    spec = TransformSpec.parse(transform)
+    spec = bertfeat.TransformSpec.parse(transform)
     documents = _read(corpus, text_column, id_column, limit)
     texts = documents["text"].unique(maintain_order=True)
     store = _extract(texts, folder, model=model, layers=layers, pooling=pooling)
     feature = store.features("sentence")[0].name
     index = index or ("Flat" if len(texts) <= MAX_FLAT else "auto")
-    # Another index or transform stands beside those that are there.
+    # Each index and transform has a folder of its own.
     path = folder / "indexes" / re.sub(r"\W+", "-", f"{index}-{spec}")
     path.parent.mkdir(exist_ok=True)
     built = bertfeat.build_index(
@@ -113,7 +109,7 @@ def main(
 
 def _read(corpus: str, text_column: str, id_column: str | None, limit: int | None) -> pl.DataFrame:
     """Return a frame of doc_id and text, in corpus order."""
-    file = QueryFile(corpus, text_column=text_column, id_column=id_column)
+    file = bertfeat.QueryFile(corpus, text_column=text_column, id_column=id_column)
     rows = [(row.query_id, row.text) for batch in file.batches() for row in batch]
     return pl.DataFrame(rows[:limit], schema=["doc_id", "text"], orient="row", infer_schema_length=None)
 
@@ -155,8 +151,7 @@ class _Scores:
 
     def __init__(self, index: bertfeat.Index, pairs: Pairs) -> None:
         self._rows = np.unique(pairs)
-        vectors = index.store.take("sentence", index.spec.feature, self._rows)
-        self._vectors: Float32Array = prepare(vectors, index.transform, index.metric)
+        self._vectors = index.prepare(index.store.take("sentence", index.spec.feature, self._rows))
 
     def of(self, pairs: Pairs) -> npt.NDArray[np.float64]:
         """Return the cosine of each pair (n, 2)."""
@@ -235,5 +230,5 @@ def _show(result: dict[str, Any], clusters: pl.DataFrame) -> None:
 
 
 if __name__ == "__main__":
-    with report_failures():
+    with bertfeat.report_failures():
         main(standalone_mode=False)

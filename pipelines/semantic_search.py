@@ -1,4 +1,4 @@
-"""Which feature serves search best? Layers, poolings and transforms, measured on queries whose answers are known.
+"""Comparison of features for search: layers, poolings and transforms, on queries whose answers are known.
 
     python pipelines/semantic_search.py --corpus xquad.en.json --out xquad         # SQuAD: question -> its paragraph
     python pipelines/semantic_search.py --corpus corpus.jsonl --queries queries.jsonl --qrels test.tsv --out scifact
@@ -20,21 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+import numpy.typing as npt
 
 import bertfeat
-from bertfeat.ann.evaluation import retrieval_metrics
-from bertfeat.ann.exact import exact_search
-from bertfeat.ann.metrics import Metric
-from bertfeat.ann.transforms import TransformSpec, fit_transform
-from bertfeat.ann.vectorparts import all_batches
-from bertfeat.cli.failures import report_failures
-from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
-from bertfeat.search.qrels import read_qrels
-from bertfeat.search.queryfiles import QueryFile
-from bertfeat.search.storevectors import StoreParts
 
 POOLINGS = ("mean", "max", "cls", "pooler")
 MEASURES = ("ndcg@10", "mrr@10", "recall@10", "recall@100")
@@ -87,7 +79,7 @@ def main(
     started = time.perf_counter()
     folder = Path(out)
     chosen = _poolings(poolings)
-    specs = [TransformSpec.parse(name.strip()) for name in transforms.split(",")]
+    specs = [bertfeat.TransformSpec.parse(name.strip()) for name in transforms.split(",")]
     task = _read_task(corpus, queries, qrels, text_column, id_column)
     task = _judged(task if limit is None else _first(task, limit))
     settings: dict[str, Any] = {"model": model, "layers": layers, "on_overlong": on_overlong, "max_length": max_length}
@@ -139,7 +131,7 @@ def _read_task(corpus: str, queries: str | None, qrels: str | None, text_column:
     if not (queries and qrels):
         raise click.UsageError("pass --queries and --qrels; only a SQuAD .json file needs neither")
     documents, questions = (_read_texts(path, text_column, id_column) for path in (corpus, queries))
-    task = Task(documents, questions, read_qrels(qrels))
+    task = Task(documents, questions, bertfeat.read_qrels(qrels))
     wanted = {document for grades in task.qrels.values() for document in grades}
     if not wanted & task.documents.keys():
         raise UserError(
@@ -150,7 +142,7 @@ def _read_task(corpus: str, queries: str | None, qrels: str | None, text_column:
 
 
 def _read_texts(path: str, text_column: str, id_column: str | None) -> dict[str, str]:
-    file = QueryFile(path, text_column=text_column, id_column=id_column)
+    file = bertfeat.QueryFile(path, text_column=text_column, id_column=id_column)
     return {str(row.query_id): row.text for batch in file.batches() for row in batch}
 
 
@@ -161,7 +153,7 @@ def _read_squad(path: Path) -> Task:
     try:
         for n_article, article in enumerate(json.loads(path.read_bytes())["data"]):
             for n_paragraph, paragraph in enumerate(article["paragraphs"]):
-                # A paragraph that stands twice is one document: no search could tell which is asked for.
+                # A repeated paragraph is one document: a search cannot tell which one is asked for.
                 document = ids.setdefault(paragraph["context"], f"{n_article}-{n_paragraph}")
                 task.documents[document] = paragraph["context"]
                 for question in paragraph["qas"]:
@@ -169,7 +161,7 @@ def _read_squad(path: Path) -> Task:
                     task.qrels[str(question["id"])] = {document: 1}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path}: is no SQuAD file ({type(error).__name__}: {error}); other corpora are .jsonl, .csv, .tsv or .txt"
+            f"{path}: not a SQuAD file ({type(error).__name__}: {error}); other corpora are .jsonl, .csv, .tsv or .txt"
         ) from error
     return task
 
@@ -226,45 +218,46 @@ def _extract(path: Path, folder: Path, pooling: str, settings: dict[str, Any]) -
 def _measure(
     stores: dict[str, bertfeat.Store],
     feature: str,
-    specs: list[TransformSpec],
+    specs: list[bertfeat.TransformSpec],
     qrels: dict[str, dict[str, int]],
     skipped: set[str],
-) -> list[tuple[TransformSpec, dict[str, float]]]:
+) -> list[tuple[bertfeat.TransformSpec, dict[str, float]]]:
     """Search with one feature under each transform; one that cannot be fitted is left out, with the reason."""
-    source = StoreParts(stores["documents"], Level.SENTENCE, feature)
-    ids = {name: _ids(store, feature) for name, store in stores.items()}
-    known = stores["queries"].valid("sentence", feature)
-    vectors = stores["queries"].numpy("sentence", feature)[known]
-    if not source.n_vectors or _all_same(source):
+    documents, queries = stores["documents"], stores["queries"]
+    known = documents.valid("sentence", feature)
+    if _all_same(documents, feature, known):
         # As [CLS] before the first block: any order would be as good.
-        skipped.add(f"{feature}, {stores['documents'].metadata['pooling']}: all documents have the same vector")
+        skipped.add(f"{feature}, {documents.metadata['pooling']}: all documents have the same vector")
         return []
-    rows = []
+    ids = {name: store.polars("sentence", ["doc_id"])["doc_id"].to_list() for name, store in stores.items()}
+    # A text without tokens has no vector.
+    asked = np.flatnonzero(queries.valid("sentence", feature))
+    vectors = queries.numpy("sentence", feature)[asked]
+    measures = []
     for spec in specs:
         try:
-            spec.check(source.dim, source.n_vectors)
+            spec.check(documents.feature("sentence", feature).dim, int(known.sum()))
         except UserError as error:
             skipped.add(str(error))
             continue
-        transform = fit_transform(source, spec)
-        _, positions = exact_search(source, vectors, N_HITS, Metric.COSINE, transform)
+        _, rows = bertfeat.nearest_rows(documents, vectors, N_HITS, feature=feature, transform=str(spec))
         ranked = {
-            query: [ids["documents"][position] for position in found if position >= 0]
-            for query, found in zip(ids["queries"], positions.tolist(), strict=True)
+            ids["queries"][query]: [ids["documents"][row] for row in found if row >= 0]
+            for query, found in zip(asked.tolist(), rows.tolist(), strict=True)
         }
-        measured = retrieval_metrics(ranked, qrels, ks=(10, N_HITS))
-        rows.append((spec, {name: measured[name] for name in MEASURES}))
-    return rows
+        measured = bertfeat.retrieval_metrics(ranked, qrels, ks=(10, N_HITS))
+        measures.append((spec, {name: measured[name] for name in MEASURES}))
+    return measures
 
 
-def _all_same(source: StoreParts) -> bool:
-    first = next(all_batches(source)).vectors[0]
-    return all(bool((batch.vectors == first).all()) for batch in all_batches(source))
-
-
-def _ids(store: bertfeat.Store, feature: str) -> list[str]:
-    """Return the ids of texts that have a vector; one without tokens has none."""
-    return store.polars("sentence", ["doc_id"]).filter(store.valid("sentence", feature))["doc_id"].to_list()
+def _all_same(store: bertfeat.Store, feature: str, known: npt.NDArray[np.bool_]) -> bool:
+    first = np.empty((0, 1))
+    for batch in store.batches("sentence", feature):
+        vectors = batch.vectors[known[batch.rows.start : batch.rows.stop]]
+        first = first if len(first) else vectors[:1]
+        if (vectors != first).any():
+            return False
+    return True
 
 
 def _scores(row: dict[str, Any]) -> str:
@@ -295,5 +288,5 @@ def _write(folder: Path, result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    with report_failures():
+    with bertfeat.report_failures():
         main(standalone_mode=False)

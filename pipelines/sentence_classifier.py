@@ -17,7 +17,6 @@ import click
 import polars as pl
 
 import bertfeat
-from bertfeat.cli.failures import report_failures
 from bertfeat.reports.plots import plot_confusion
 
 L2 = [0.01, 0.1, 1.0, 10.0]
@@ -105,7 +104,7 @@ def _read(path: str, limit: int | None) -> pl.DataFrame:
         elif ".jsonl" in suffixes:
             frame = pl.read_ndjson(path, infer_schema_length=None)
         else:
-            # As in the corpus readers, what stands in a .csv is text.
+            # As in the corpus readers, the cells of a .csv are text.
             separator = "\t" if ".tsv" in suffixes else ","
             frame = pl.read_csv(path, separator=separator, infer_schema=False).fill_null("")
     except pl.exceptions.PolarsError as error:
@@ -116,7 +115,7 @@ def _read(path: str, limit: int | None) -> pl.DataFrame:
 def _split(
     frame: pl.DataFrame, test: pl.DataFrame | None, text_column: str, label: str, seed: int
 ) -> dict[str, pl.DataFrame]:
-    """Hold out a fifth for the test, if there is none, and a tenth of the rest to choose L2 on."""
+    """Hold out a fifth for the test, unless there is a file, and a tenth of the rest to choose L2 on."""
     for name, part in {"--corpus": frame, "--test": test}.items():
         for option, column in {"--label": label, "--text-column": text_column}.items():
             if part is not None and column not in part.columns:
@@ -131,5 +130,5 @@ def _split(
 
 
 if __name__ == "__main__":
-    with report_failures():
+    with bertfeat.report_failures():
         main(standalone_mode=False)

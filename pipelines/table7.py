@@ -19,7 +19,6 @@ from typing import Any
 import click
 
 import bertfeat
-from bertfeat.cli.failures import report_failures
 from bertfeat.reports.tables import markdown_table
 
 # feature set -> the paper's F1 on the development set of CoNLL-2003
@@ -141,7 +140,7 @@ def _marks_documents(path: Path) -> bool:
 def _extract(
     path: Path, folder: Path, name: str, *, model: str, label: str, limit: int | None, context: bool
 ) -> bertfeat.Store:
-    """Extract all layers of a file, one row a word; a second run finds the store complete."""
+    """Extract all layers of a file, one row per word; a second run finds the store complete."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = "conllu" if path.suffix == ".conllu" else "conll"
     if limit is not None:
@@ -258,5 +257,5 @@ def _table(rows: list[dict[str, Any]], *, tests: bool) -> str:
 
 
 if __name__ == "__main__":
-    with report_failures():
+    with bertfeat.report_failures():
         main(standalone_mode=False)

@@ -27,13 +27,8 @@ from sklearn.metrics import silhouette_score
 from threadpoolctl import threadpool_limits
 
 import bertfeat
-from bertfeat.ann.vectorparts import sample_positions
-from bertfeat.cli.failures import report_failures
-from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.reports.plots import plot_points
-from bertfeat.search.hitrows import HitRows
-from bertfeat.search.kwic import Context
 
 Vectors = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -125,7 +120,9 @@ def _occurrences(store: bertfeat.Store, word: str, feature: str, limit: int, see
     rows = np.flatnonzero(surfaces.is_in(same).to_numpy() & store.valid("word", feature)).astype(np.int64)
     if len(rows) < 2:
         raise UserError(f"{store.path}: {len(rows)} occurrences of {word!r}; choose a more frequent word")
-    return rows[sample_positions(len(rows), limit, seed)], len(rows)
+    n_chosen = min(limit, len(rows))
+    chosen = np.random.default_rng(seed).choice(len(rows), n_chosen, replace=False, shuffle=False)
+    return rows[np.sort(chosen)], len(rows)
 
 
 def _unit(vectors: Vectors) -> Vectors:
@@ -185,7 +182,7 @@ def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int
 def _table(store: bertfeat.Store, rows: Rows, number: Rows, vectors: Vectors, places: Vectors) -> pl.DataFrame:
     """Return a row for each occurrence, sense by sense, the closest to the centre of its sense first."""
     centres = _unit(np.stack([vectors[number == n].mean(axis=0) for n in range(1, number.max() + 1)]))
-    contexts = HitRows(store, Level.WORD).contexts(rows, WIDTH)
+    contexts = bertfeat.words_in_context(store, rows, WIDTH)
     frame = store.rows("word", rows, ["doc_id", "word_index", "char_start", "char_end", "word"])
     return frame.with_columns(
         pl.Series("left", [context.left for context in contexts]),
@@ -244,7 +241,7 @@ def _neighbours(store: bertfeat.Store, rows: Rows) -> list[set[str]]:
 
 
 def _describe(frame: pl.DataFrame, typical: list[list[str]]) -> list[dict[str, Any]]:
-    """Return each sense with its size, its typical words, and examples; what stands several times is shown once."""
+    """Return each sense with its size, its typical words, and examples; repeated ones are shown once."""
     senses = []
     for n, words in enumerate(typical, 1):
         members = frame.filter(pl.col("sense") == n)
@@ -281,19 +278,19 @@ def _text(result: dict[str, Any]) -> str:
         words = ", ".join(sense["typical_words"])
         lines += ["", f"sense {sense['sense']}: {sense['n_occurrences']} occurrences; {words or 'no typical words'}"]
         for found in sense["examples"]:
-            lines.append(Context(found["left"], found["word"], found["right"]).aligned(WIDTH))
+            lines.append(bertfeat.Context(found["left"], found["word"], found["right"]).aligned(WIDTH))
     return "\n".join(lines) + "\n"
 
 
 def _verdict(result: dict[str, Any]) -> str:
     if result["chosen_by"] != "silhouette":
         return f"{result['n_clusters']} clusters as asked for"
-    found = f"silhouette {result['silhouette']:.3f}, where {result['bar']:.3f} and less is no sign of senses"
+    found = f"silhouette {result['silhouette']:.3f}, where {result['bar']:.3f} and less does not show senses"
     if result["one_sense_plausible"]:
         return f"one sense only is plausible: the best split, shown here, has no clear clusters ({found})"
     return f"{result['n_clusters']} clusters ({found})"
 
 
 if __name__ == "__main__":
-    with report_failures():
+    with bertfeat.report_failures():
         main(standalone_mode=False)

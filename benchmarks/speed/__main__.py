@@ -5,7 +5,7 @@
     python -m benchmarks.speed --quick                        a few hundred rows, one round
     python -m benchmarks.speed short-token --rivals "flair"   bertfeat against some rivals only
 
-`--output STEM` writes STEM.json, STEM.md, STEM.png and STEM.svg; workloads that stand in STEM.json and are not run stay
+`--output STEM` writes STEM.json, STEM.md, STEM.png and STEM.svg; workloads that are in STEM.json and are not run stay
 in it, so that a long benchmark may be run in parts. Peers with environments of their own: FLAIR_PYTHON, ONNX_PYTHON.
 """
 

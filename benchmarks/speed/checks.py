@@ -1,4 +1,4 @@
-"""What has no rival: the encoder's share of the machine, where the processor's time goes, and scale."""
+"""Measurements without a rival: the encoder's share of the machine, where the processor's time goes, and scale."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stages(folder: Path, setup: Setup) -> dict[str, Any]:
     """Processor seconds of each stage of a shard, one stage after the other, so that each second has one owner.
 
     `prepare` reads and tokenizes, `encode` runs the encoder and pools, `commit` checks, writes, digests and fsyncs.
-    `plain` is no stage: the vectors' bytes go to a file as they are, which is what the system takes for them.
+    `plain` is not a stage: the vectors' bytes go to a file as they are, which is what the system takes for them.
     """
     shape = get_model("minilm", folder)
     found = {}

@@ -45,7 +45,7 @@ def main() -> None:
                     answer = timed(peer, asked)
                 answer |= busy
         except Exception as error:
-            # The other side must hear of every failure, whatever the library raises.
+            # The other side must receive every failure, whatever the library raises.
             answer = {"error": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -30,7 +30,7 @@ def sentences(tokenizer: Any, n_rows: int) -> Texts:  # noqa: ARG001
 
 
 def words(tokenizer: Any, n_rows: int) -> Texts:  # noqa: ARG001
-    """The same sentences as lists of words, cut at blanks."""
+    """The same sentences as lists of words, cut at spaces."""
     return [line.split() for line in _lines("ewt.txt.gz")[:n_rows]]
 
 
@@ -70,7 +70,7 @@ def mixed(tokenizer: Any, n_rows: int) -> Texts:
 
 
 def distinct(tokenizer: Any, n_rows: int) -> Texts:
-    """Sentences of English web text of which none stands twice."""
+    """Sentences of English web text without duplicates."""
     return list(dict.fromkeys(sentences(tokenizer, 10**9)))[:n_rows]
 
 

@@ -26,7 +26,7 @@ def assert_same_files(ours: Path, theirs: Path, output: Output, n_layers: int, *
         The largest difference of two values; with bfloat16, of a cosine from 1.
 
     Raises:
-        AssertionError: They differ; says where.
+        AssertionError: The results differ; says where.
     """
     store = bertfeat.open_store(ours)
     table = pq.read_table(theirs)

@@ -1,4 +1,4 @@
-"""What is extracted: a level, its layers and its columns. Every rival of a workload leaves this, or is not one.
+"""The output of a workload: a level, its layers and its columns. Every rival of a workload leaves this, or is not one.
 
 Peers read this file in environments of their own: it imports nothing but the standard library.
 """
@@ -18,7 +18,7 @@ class Output:
     Attributes:
         level: `word` takes the first token of each given word; `sentence` is the mean over all tokens.
         layers: Layers, negative ones from the end; None is all.
-        each: Write a column a layer.
+        each: Write one column per layer.
         concat: Write one column of all the layers, lowest first.
         dtype: The stored type.
     """

@@ -1,4 +1,4 @@
-"""What is measured: a corpus, an output, the rivals, and the ratios that were set as goals."""
+"""The workloads: each a corpus, an output, the rivals, and the ratios that were set as goals."""
 
 from __future__ import annotations
 

@@ -1,1 +1,6 @@
 """FAISS indexes over batches of vectors: transforms, building, search, and how much of the truth they find."""
+
+__all__ = [
+    "budget", "buildsettings", "description", "evaluation", "exact", "growth", "indexbuild", "indexfiles",
+    "indexfolder", "indexloading", "indextraining", "metrics", "transforms", "tuning", "vectorindex", "vectorparts",
+]  # fmt: skip

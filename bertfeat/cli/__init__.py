@@ -12,6 +12,8 @@ import click
 from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
 
+__all__ = ["failures", "main"]
+
 # name -> (module, one-line help); the modules may import heavy things, this table may not.
 _COMMANDS = {
     "extract": ("bertfeat.cli.extract", "Run an encoder over a corpus and keep its hidden states."),
@@ -24,7 +26,7 @@ _COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class _LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -39,7 +41,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; that the reader of its output went away (`| head`) is no error."""
+        """Run the command; a reader of its output that goes away (`| head`) is not an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -53,7 +55,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, "-V", "--version", prog_name="bertfeat")
 def group() -> None:
     """Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times."""

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from bertfeat.cli.options import (
+    RUN,
     GroupedCommand,
     compute_options,
     corpus_options,
@@ -17,11 +18,11 @@ from bertfeat.cli.options import (
     length_options,
     model_options,
     option,
+    output_options,
     store_options,
 )
 from bertfeat.config import CorpusFormat, ExtractConfig, Runner
 
-_RUN = "Run"
 _FORMATS = ", ".join(f".{name}" for name in CorpusFormat if name is not CorpusFormat.AUTO)
 _HELP = f"""Run an encoder over a corpus once and keep its hidden states as Parquet.
 
@@ -38,20 +39,14 @@ Examples:
 """
 
 
-@click.command(
-    name="extract",
-    cls=GroupedCommand,
-    help=_HELP,
-    short_help="Run an encoder over a corpus and keep its hidden states.",
-)
+@click.command(name="extract", cls=GroupedCommand, help=_HELP)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@option(_RUN, "-o", "--output", metavar="DIR", help="Folder of the store.")
-@option(_RUN, "--dry-run", is_flag=True, help="Say how many rows, tokens, bytes and seconds; write nothing.")
-@option(_RUN, "--overwrite", is_flag=True, help="Replace a store that is already there.")
-@option(_RUN, "--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@option(_RUN, "--quiet", is_flag=True, help="No progress and no summary.")
-@option(_RUN, "--progress", "show_progress", is_flag=True, help="Show progress even where there is no terminal.")
-@option(_RUN, "-v", "--verbose", is_flag=True, help="Say on stderr which model, device, types, path and threads.")
+@option(RUN, "-o", "--output", metavar="DIR", help="Folder of the store.")
+@option(RUN, "--dry-run", is_flag=True, help="Say how many rows, tokens, bytes and seconds; write nothing.")
+@option(RUN, "--overwrite", is_flag=True, help="Replace a store that is already there.")
+@output_options
+@option(RUN, "--progress", "show_progress", is_flag=True, help="Show progress even where there is no terminal.")
+@option(RUN, "-v", "--verbose", is_flag=True, help="Say on stderr which model, device, types, path and threads.")
 @corpus_options
 @model_options
 @feature_options
@@ -74,12 +69,22 @@ def command(
     if dry_run:
         _dry_run(inputs, config, as_json=as_json)
         return
-    if output is None:
-        raise click.UsageError("no --output; name the folder of the store: -o DIR", click.get_current_context())
     if not output:
-        raise click.UsageError("--output '' is no folder; name one: -o DIR", click.get_current_context())
-    draws = show_progress or (sys.stderr.isatty() and not quiet and not as_json)
-    _extract(inputs, output, config, overwrite=overwrite, quiet=quiet, draws=draws, verbose=verbose, as_json=as_json)
+        said = "no --output; name" if output is None else "--output '' is no folder; name"
+        raise click.UsageError(f"{said} the folder of the store: -o DIR", click.get_current_context())
+    from bertfeat.cli.progress import RunLog, is_watched
+    from bertfeat.cli.summary import result_line, store_summary
+    from bertfeat.extraction.run import extract
+
+    draws = show_progress or is_watched(quiet=quiet or as_json)
+    # Ray prints what happens to its processes; standard output belongs to the result.
+    aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
+    with aside, contextlib.closing(RunLog(config, draws=draws, verbose=verbose)) as log:
+        store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
+    if as_json:
+        click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
+    elif not quiet:
+        click.echo(result_line(store, was_complete=not log.has_started))
 
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool) -> None:
@@ -88,34 +93,3 @@ def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool) -
 
     result = estimate(inputs, config)
     click.echo(json.dumps(result.to_dict()) if as_json else "\n".join(estimate_lines(result)))
-
-
-def _extract(
-    inputs: tuple[str, ...],
-    output: str,
-    config: ExtractConfig,
-    *,
-    overwrite: bool,
-    quiet: bool,
-    draws: bool,
-    verbose: bool,
-    as_json: bool,
-) -> None:
-    from bertfeat.cli.progress import ProgressLine, RunLog
-    from bertfeat.cli.summary import result_line, store_summary
-    from bertfeat.extraction.run import extract
-
-    line = ProgressLine() if draws else None
-    log = RunLog(config, line, verbose=verbose)
-    # Ray prints what befalls its processes; standard output belongs to the result.
-    aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
-    try:
-        with aside:
-            store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
-    finally:
-        if line is not None:
-            line.close()
-    if as_json:
-        click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
-    elif not quiet:
-        click.echo(result_line(store, was_complete=not log.has_started))

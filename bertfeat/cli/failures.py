@@ -11,7 +11,7 @@ import click
 
 from bertfeat.errors import BertfeatError
 
-INTERRUPTED = 130
+_INTERRUPTED = 130
 RUN_FAILED = 3
 
 
@@ -34,10 +34,10 @@ def report_failures() -> Iterator[None]:
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted; run the same command again to go on", INTERRUPTED)
+        _fail("interrupted; run the same command again to resume", _INTERRUPTED)
     except SystemExit:
         raise
-    except BaseException:  # a panic of a Rust library is no Exception
+    except BaseException:  # a panic of a Rust library is not an Exception
         # A fault of ours: its traceback is for the report; what is on disk stays good.
         traceback.print_exc()
         _fail("this should not have happened; please report the lines above", RUN_FAILED)

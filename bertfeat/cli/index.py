@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from bertfeat.cli.options import ByteSize, GroupedCommand, option
+from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_options
 
-_WHAT, _HOW, _RUN = "What", "How", "Run"
-_REDRAW_S = 0.2
+_WHAT, _HOW = "What", "How"
 _HELP = """Indexes find the most similar rows of a store.
 
 \b
@@ -28,12 +23,12 @@ Examples:
 """
 _BUILD_HELP = """Index the vectors of a store, so that `bertfeat search` finds the nearest ones.
 
-Run again, the same command goes on where it broke off, and does nothing on a finished index. The memory is estimated
-before anything is read: what does not fit is refused, with the best index that does.
+Run the same command again to resume; on a finished index it does nothing. The memory is estimated before anything is
+read: an index that does not fit is refused, and the best one that fits is named.
 
---index auto compares all of up to 16.8 million numbers (43,000 vectors of 384), and sorts more into lists that a search
-looks at some of; how many is measured, until searches find --recall of the ten nearest. Or name any index of faiss:
-Flat, HNSW32, IVF1024,SQ8, ...
+--index auto searches exactly up to 16.8 million values (43,000 vectors of 384). Larger collections use an inverted-file
+index; the number of lists that a search reads is tuned until it finds --recall of the ten nearest. Or name any index
+of faiss: Flat, HNSW32, IVF1024,SQ8, ...
 """
 
 
@@ -46,7 +41,7 @@ def command() -> None:
     name="build", cls=GroupedCommand, help=_BUILD_HELP, short_help="Index the vectors of a store for searching."
 )
 @click.argument("store", metavar="STORE")
-@option(_RUN, "-o", "--output", required=True, metavar="INDEX", help="Folder of the index.")
+@option(RUN, "-o", "--output", required=True, metavar="INDEX", help="Folder of the index.")
 @option(_WHAT, "--level", metavar="LEVEL", help="sentence, word or token.  [default: the only one stored]")
 @option(_WHAT, "--feature", metavar="NAME", help="Such as layer_11.  [default: the only one, or concat_last4]")
 @option(_HOW, "--index", default="auto", show_default=True, metavar="FACTORY", help="auto, or as faiss calls it.")
@@ -68,11 +63,10 @@ def command() -> None:
 )
 @option(_HOW, "--recall", type=float, default=0.95, show_default=True, help="Part of the ten nearest to be found.")
 @option(_HOW, "--max-memory", type=ByteSize(), default="4GB", show_default=True, help="To build it, and to hold it.")
-@option(_HOW, "--seed", type=int, default=0, show_default=True, help="Seed of what is drawn by lot.")
-@option(_RUN, "--threads", type=click.IntRange(min=1), help="Threads to compute on.  [default: all]")
-@option(_RUN, "--overwrite", is_flag=True, help="Replace an index that is already there.")
-@option(_RUN, "--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@option(_RUN, "--quiet", is_flag=True, help="No progress and no summary.")
+@option(_HOW, "--seed", type=int, default=0, show_default=True, help="Random seed.")
+@option(RUN, "--threads", type=click.IntRange(min=1), help="Threads to compute on.  [default: all]")
+@option(RUN, "--overwrite", is_flag=True, help="Replace an index that is already there.")
+@output_options
 def build(
     store: str,
     output: str,
@@ -84,23 +78,16 @@ def build(
     **values: Any,
 ) -> None:
     """Index the vectors of a store."""
-    from bertfeat.ann.buildsettings import BuildSettings
-    from bertfeat.ann.metrics import Metric
-    from bertfeat.ann.transforms import TransformSpec
+    from bertfeat.cli.progress import is_watched
     from bertfeat.cli.search_summary import index_summary, result_line
-    from bertfeat.search.storeindex import build_or_find
+    from bertfeat.progress import reporting
+    from bertfeat.search.storeindex import build_or_find, parse_settings
 
-    settings = BuildSettings(
-        index=values["index"],
-        metric=Metric(values["metric"]),
-        transform=TransformSpec.parse(values["transform"]),
-        max_memory_bytes=values["max_memory"],
-        recall=values["recall"],
-        seed=values["seed"],
-        n_threads=values["threads"],
-    )
-    with _progress(silent=quiet or as_json) as tell:
-        index, was_there = build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=tell)
+    settings = parse_settings(**values)
+    with reporting(is_watched(quiet=quiet or as_json)) as progress:
+        index, was_there = build_or_find(
+            store, output, settings, level, feature, overwrite=overwrite, progress=progress
+        )
     with index:
         if as_json:
             click.echo(json.dumps({**index_summary(index), "was_complete": was_there}))
@@ -111,19 +98,20 @@ def build(
 @command.command(name="update")
 @click.argument("index", metavar="INDEX")
 @click.argument("store", metavar="STORE")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@output_options
 def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
     """Add the rows that a store has grown by.
 
     STORE was extracted with the same settings from the same texts, and further ones behind. Recall is measured again.
     The index is replaced when the new one is whole.
     """
+    from bertfeat.cli.progress import is_watched
     from bertfeat.cli.search_summary import index_summary, result_line
+    from bertfeat.progress import reporting
     from bertfeat.search.storeupdate import update_or_find
 
-    with _progress(silent=quiet or as_json) as tell:
-        updated, n_added = update_or_find(index, store, progress=tell)
+    with reporting(is_watched(quiet=quiet or as_json)) as progress:
+        updated, n_added = update_or_find(index, store, progress=progress)
     with updated:
         if as_json:
             click.echo(json.dumps({**index_summary(updated), "n_added": n_added}))
@@ -161,7 +149,7 @@ def evaluate(
 ) -> None:
     """Measure recall@1, @10 and @100 against exact search, and speed; with --qrels also nDCG@10, MRR@10 and recall@100.
 
-    Vectors of the index, drawn by lot, are the queries; each is left out of its own hits.
+    The queries are random vectors of the index; each is left out of its own hits.
     """
     if (queries is None) != (qrels is None):
         raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())
@@ -181,26 +169,3 @@ def evaluate(
         **({} if retrieval is None else {"retrieval": retrieval}),
     }
     click.echo(json.dumps(result) if as_json else "\n".join(eval_lines(result)))
-
-
-@contextmanager
-def _progress(*, silent: bool) -> Iterator[Callable[[str], None] | None]:
-    """Redraw one line on a terminal."""
-    if silent or not sys.stderr.isatty():
-        yield None
-        return
-    from bertfeat.cli.progress import ProgressLine
-
-    line = ProgressLine()
-    drawn_at = 0.0
-
-    def tell(text: str) -> None:
-        nonlocal drawn_at
-        if time.monotonic() - drawn_at >= _REDRAW_S:
-            line.stage(text)
-            drawn_at = time.monotonic()
-
-    try:
-        yield tell
-    finally:
-        line.clear()

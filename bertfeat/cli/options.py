@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from enum import StrEnum
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from bertfeat import config as settings
 from bertfeat.config import ExtractConfig
@@ -14,12 +15,13 @@ from bertfeat.errors import ConfigError
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
+RUN = "Run"
 _LAST = "Other options"
 _DEFAULTS = ExtractConfig()
 
 
-class GroupedOption(click.Option):
-    """An option that knows the heading it stands under."""
+class _GroupedOption(click.Option):
+    """An option with the heading under which help lists it."""
 
     def __init__(self, *names: Any, heading: str = "", **attributes: Any) -> None:
         super().__init__(*names, **attributes)
@@ -61,7 +63,21 @@ class ByteSize(click.ParamType[int]):
 
 def option(heading: str, *names: str, **attributes: Any) -> Option:
     """Return an option under a heading."""
-    return click.option(*names, cls=GroupedOption, heading=heading, **attributes)
+    return click.option(*names, cls=_GroupedOption, heading=heading, **attributes)
+
+
+def output_options(command: Command) -> Command:
+    """Add --json and --quiet."""
+    command = option(RUN, "--quiet", is_flag=True, help="No progress and no summary.")(command)
+    return option(RUN, "--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
+
+
+def refuse_given(names: Container[str | None], reason: str) -> None:
+    """Refuse options that were given and would be ignored."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        if param.name in names and context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{param.opts[0]} {reason}", context)
 
 
 def _choice(name: str, kind: type[StrEnum], text: str) -> tuple[str, dict[str, Any]]:
@@ -70,8 +86,9 @@ def _choice(name: str, kind: type[StrEnum], text: str) -> tuple[str, dict[str, A
     return name, {"type": choices, "default": default, "show_default": True, "help": text}
 
 
-def _text(name: str, metavar: str, text: str, *, default: str | None = None) -> tuple[str, dict[str, Any]]:
-    return name, {"metavar": metavar, "default": default, "show_default": bool(default), "help": text}
+def text(name: str, metavar: str, help_text: str, *, default: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the name and the attributes of an option that takes a text."""
+    return name, {"metavar": metavar, "default": default, "show_default": bool(default), "help": help_text}
 
 
 def _number(name: str, text: str, *, auto: str) -> tuple[str, dict[str, Any]]:
@@ -82,7 +99,9 @@ def _switch(name: str, text: str) -> tuple[str, dict[str, Any]]:
     return name, {"is_flag": True, "help": text}
 
 
-def _together(heading: str, *specs: tuple[str, dict[str, Any]]) -> Option:
+def together(heading: str, *specs: tuple[str, dict[str, Any]]) -> Option:
+    """Return options under a heading, as one decorator."""
+
     def decorate(command: Command) -> Command:
         for name, attributes in reversed(specs):
             command = option(heading, settings.flag(name), name, **attributes)(command)
@@ -91,62 +110,62 @@ def _together(heading: str, *specs: tuple[str, dict[str, Any]]) -> Option:
     return decorate
 
 
-corpus_options = _together(
+corpus_options = together(
     "Corpus",
     _choice("format", settings.CorpusFormat, "Format of the input; auto goes by the file ending."),
-    _text("text_column", "NAME", "Column with the text.", default=_DEFAULTS.text_column),
-    _text("text_pair_column", "NAME", "Column with a second text."),
+    text("text_column", "NAME", "Column with the text.", default=_DEFAULTS.text_column),
+    text("text_pair_column", "NAME", "Column with a second text."),
     _switch("text_pairs", "Lines of .txt hold two texts: first ||| second."),
-    _text("id_column", "NAME", "Column with a document's id; without it, ids are row numbers."),
-    _text("keep_columns", "A,B", "Columns to keep at the sentence level."),
+    text("id_column", "NAME", "Column with a document's id; without it, ids are row numbers."),
+    text("keep_columns", "A,B", "Columns to keep at the sentence level."),
     _switch("is_split_into_words", "The text column holds a list of words."),
-    _text("label_column", "NAME", "Column with a label for each word, by name or number. CoNLL: the last by default."),
-    _text("document_column", "NAME", "Column that names the document a sentence belongs to."),
+    text("label_column", "NAME", "Column with a label for each word, by name or number. CoNLL: the last by default."),
+    text("document_column", "NAME", "Column that names the document a sentence belongs to."),
     _choice("bad_rows", settings.BadRows, "End at a row that cannot be read, or keep it aside with its reason."),
 )
-model_options = _together(
+model_options = together(
     "Model",
-    _text("model", "MODEL", "Installed model package, local folder, or hub id.", default=_DEFAULTS.model),
-    _text("revision", "NAME", "Branch, tag or commit of a hub model."),
+    text("model", "MODEL", "Installed model package, local folder, or hub id.", default=_DEFAULTS.model),
+    text("revision", "NAME", "Branch, tag or commit of a hub model."),
 )
-feature_options = _together(
+feature_options = together(
     "Features",
-    _text("levels", "A,B", "What a row stands for: token, word, sentence, or several of them.", default="token"),
-    _text(
+    text("levels", "A,B", "What a row stands for: token, word, sentence, or several of them.", default="token"),
+    text(
         "layers",
         "SPEC",
         "all, last4, or numbers and ranges: 0,4,-1 or -4..-1. 0 is the output of the embedding layer.",
         default=_DEFAULTS.layers,
     ),
-    _text("combine", "A,B", "Columns to write: none (one a layer), concat, sum, mean.", default="none,concat"),
+    text("combine", "A,B", "Columns to write: none (one per layer), concat, sum, mean.", default="none,concat"),
     _choice("word_pooling", settings.WordPooling, "How the tokens of a word become one vector."),
     _choice("pooling", settings.Pooling, "How the tokens of a document become one vector."),
     _switch("include_special_tokens", "Count special tokens in the mean or maximum of a document."),
 )
-length_options = _together(
+length_options = together(
     "Long documents and context",
     _number("max_length", "Tokens in a window, special ones included.", auto="what the model takes"),
     _number("stride", "Tokens that neighbouring windows share.", auto="max-length / 4"),
     _choice("on_overlong", settings.OnOverlong, "What happens to documents longer than a window."),
     _switch("document_context", "Encode sentences together with their neighbours in the document."),
 )
-store_options = _together(
+store_options = together(
     "Store",
     _choice("store_dtype", settings.StoreDtype, "Type of the stored vectors."),
     _choice("vector_encoding", settings.VectorEncoding, "Fixed-size list, or fixed-size binary (faster to read)."),
 )
-compute_options = _together(
+compute_options = together(
     "Computing",
-    _text("device", "DEVICE", "auto, cpu, mps, cuda, cuda:0,cuda:1.", default=_DEFAULTS.device),
+    text("device", "DEVICE", "auto, cpu, mps, cuda, cuda:0,cuda:1.", default=_DEFAULTS.device),
     _choice("compute_dtype", settings.ComputeDtype, "Type to compute in; auto is bfloat16 on CUDA, else float32."),
     _number("max_batch_tokens", "Tokens in a forward pass.", auto="by device and width"),
     (
         "shard_bytes",
         {"type": ByteSize(), "default": "256MB", "show_default": True, "help": "Size of a shard, the unit of resume."},
     ),
-    _number("workers", "Processes; on Ray, actors.", auto="one a device; on Ray without GPUs, one a machine"),
+    _number("workers", "Processes; on Ray, actors.", auto="one per device; on Ray without GPUs, one per machine"),
     _choice("runner", settings.Runner, "Where shards run: on this machine, or on a Ray cluster."),
-    _text(
+    text(
         "ray_address",
         "ADDRESS",
         "The Ray cluster: auto, HOST:PORT, ray://HOST:PORT.  [default: $RAY_ADDRESS, else Ray is started here]",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertfeat.cli.options import GroupedCommand, option
-from bertfeat.cli.probe_options import RUN, fit_options, head_params, output_options, progress_line, stage_of, warn
+from bertfeat.cli.options import RUN, GroupedCommand, option, output_options
+from bertfeat.cli.probe_options import fit_options, head_params, warn
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
@@ -42,20 +42,20 @@ def fit(
     overwrite: bool,
     as_json: bool,
     quiet: bool,
-    params: tuple[str, ...],
+    param: tuple[str, ...],
     class_weight: str | None,
     metric: str | None,
     **settings: Any,
 ) -> None:
     """Fit a probe to the features of STORE and save it."""
+    from bertfeat.cli.progress import is_watched
     from bertfeat.probes.fitted import check_probe_folder
     from bertfeat.probes.fitting import fit_probe
 
-    chosen = head_params(params, class_weight=class_weight, metric=metric)
+    chosen = head_params(param, class_weight=class_weight, metric=metric)
     check_probe_folder(output, overwrite=overwrite)
     label = settings.pop("label")
-    with progress_line(quiet=quiet or as_json) as line:
-        fitted = fit_probe(store, label, **settings, progress=stage_of(line), **chosen)
+    fitted = fit_probe(store, label, **settings, progress=is_watched(quiet=quiet or as_json), **chosen)
     fitted.save(output, overwrite=overwrite)
     for text in fitted.training["fit_report"].get("warnings", []):
         warn(text)
@@ -77,7 +77,7 @@ def _lines(output: str, fitted: FittedProbe) -> list[str]:
         lines.append(f"seeds     {head} gives the same result with every seed; fitted once")
     dev = notes["dev"]
     if dev is not None:
-        from bertfeat.heads.scores import printable
+        from bertfeat.display import printable
 
         lines += [*_scores(notes), *_left_out(dev, "dev")]
         if dev["unseen_labels"]:

@@ -1,76 +1,52 @@
-"""What the commands of `bertfeat probe` share: the options of a fit, and head parameters from the command line."""
+"""Options that `bertfeat probe fit` and `sweep` share, and head parameters from the command line."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from bertfeat.cli.options import ByteSize, Command, option
+from bertfeat.cli.options import ByteSize, Command, text, together
 from bertfeat.heads.registry import ROW_HEADS, TAGGERS
 
-if TYPE_CHECKING:
-    from bertfeat.cli.progress import ProgressLine
-
-RUN = "Run"
 _DATA = "Data"
 _HEAD = "Head"
 _HEADS = f"{', '.join(ROW_HEADS)}; at word and token level also {' and '.join(TAGGERS)}."
 
-# What a fit is told beside the parameters of its head.
+_MEMORY = "Memory that may be used; what does not fit is streamed."
+_FIRST = "The first seed."
+
+# Arguments of a fit beside the parameters of its head.
 _NAMED = ("level", "label", "labels", "feature", "features", "mix", "dev", "dev_labels", "limit", "max_memory")
 _OWN = {name: f"pass --{name.replace('_', '-')} instead" for name in (*_NAMED, "head", "seed", "seeds")}
 _OWN |= dict.fromkeys(("store", "progress"), "heads have no such parameter")
-_AT_LEAST_0, _AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
+_AT_LEAST_1 = {"type": click.IntRange(min=1), "metavar": "N"}
 
-_OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
-    (_DATA, ("--level",), {"metavar": "LEVEL", "default": "sentence", "help": "token, word or sentence."}),
-    (_DATA, ("--label",), {"metavar": "NAME", "default": "label", "help": "Column with the labels."}),
-    (_DATA, ("--dev",), {"metavar": "STORE", "help": "Store to choose settings by, extracted like the first one."}),
-    (
-        _DATA,
-        ("--labels",),
-        {"metavar": "FILE", "help": "Labels in a .csv, .tsv, .jsonl or .parquet, joined by doc_id and word_index."},
-    ),
-    (_DATA, ("--dev-labels",), {"metavar": "FILE", "help": "The same for --dev."}),
-    (_DATA, ("--limit",), {"type": _AT_LEAST_1, "metavar": "N", "help": "Learn from the first N documents."}),
-    (
-        _DATA,
-        ("--max-memory",),
-        {
-            "type": ByteSize(),
-            "help": "Memory that may be used; what does not fit is streamed.  [default: half of the free]",
-        },
-    ),
-    (_HEAD, ("--head",), {"metavar": "NAME", "default": "logreg", "help": _HEADS}),
-    (_HEAD, ("--param", "params"), {"metavar": "NAME=VALUE", "multiple": True, "help": "Parameter of the head."}),
-    (_HEAD, ("--class-weight",), {"metavar": "balanced", "help": "Have classes count alike."}),
-    (_HEAD, ("--metric",), {"metavar": "NAME", "help": "What dev is judged by: accuracy, macro_f1, entity_f1."}),
-    (
-        _HEAD,
-        ("--seeds",),
-        {"type": _AT_LEAST_1, "metavar": "N", "default": 1, "help": "Fits of random heads."},
-    ),
-    (_HEAD, ("--seed",), {"type": click.IntRange(min=0), "metavar": "N", "default": 0, "help": "The first seed."}),
+_data_options = together(
+    _DATA,
+    text("level", "LEVEL", "token, word or sentence.", default="sentence"),
+    text("label", "NAME", "Column with the labels.", default="label"),
+    text("dev", "STORE", "Store to choose settings by, extracted like the first one."),
+    text("labels", "FILE", "Labels in a .csv, .tsv, .jsonl or .parquet, joined by doc_id and word_index."),
+    text("dev_labels", "FILE", "The same for --dev."),
+    ("limit", {**_AT_LEAST_1, "help": "Learn from the first N documents."}),
+    ("max_memory", {"type": ByteSize(), "help": f"{_MEMORY}  [default: half of the free]"}),
+)
+_head_options = together(
+    _HEAD,
+    text("head", "NAME", _HEADS, default="logreg"),
+    ("param", {"metavar": "NAME=VALUE", "multiple": True, "help": "Parameter of the head."}),
+    text("class_weight", "balanced", "Weight classes inversely to their frequency."),
+    text("metric", "NAME", "What dev is judged by: accuracy, macro_f1, entity_f1."),
+    ("seeds", {**_AT_LEAST_1, "default": 1, "show_default": True, "help": "Fits of random heads."}),
+    ("seed", {"type": click.IntRange(min=0), "metavar": "N", "default": 0, "show_default": True, "help": _FIRST}),
 )
 
 
 def fit_options(command: Command) -> Command:
     """Add the options that a fit and a sweep have in common."""
-    for heading, names, attributes in reversed(_OPTIONS):
-        shown = {"show_default": True} if "default" in attributes else {}
-        command = option(heading, *names, **attributes, **shown)(command)
-    return command
-
-
-def output_options(command: Command) -> Command:
-    """Add --json and --quiet."""
-    command = option(RUN, "--quiet", is_flag=True, help="No progress and no summary.")(command)
-    return option(RUN, "--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
+    return _data_options(_head_options(command))
 
 
 def head_params(given: tuple[str, ...], **named: Any) -> dict[str, Any]:
@@ -109,24 +85,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return [_value(part.strip()) for part in text.split(",")] if "," in text else text
-
-
-@contextlib.contextmanager
-def progress_line(*, quiet: bool) -> Iterator[ProgressLine | None]:
-    """Draw progress on standard error where that is a terminal."""
-    from bertfeat.cli.progress import ProgressLine
-
-    line = ProgressLine() if sys.stderr.isatty() and not quiet else None
-    try:
-        yield line
-    finally:
-        if line is not None:
-            line.close()
-
-
-def stage_of(line: ProgressLine | None) -> Callable[[str], None] | None:
-    """Return what draws a stage on a progress line, if there is one."""
-    return None if line is None else line.stage
 
 
 def warn(text: str) -> None:

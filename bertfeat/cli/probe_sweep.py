@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from bertfeat.cli.options import GroupedCommand, option
-from bertfeat.cli.probe_options import RUN, fit_options, head_params, output_options, progress_line, stage_of
+from bertfeat.cli.options import RUN, GroupedCommand, option, output_options
+from bertfeat.cli.probe_options import fit_options, head_params
 
 _HELP = """Fit and score a head on each layer of STORE and each combination of layers.
 
@@ -36,20 +36,21 @@ def sweep(
     as_json: bool,
     quiet: bool,
     features: str | None,
-    params: tuple[str, ...],
+    param: tuple[str, ...],
     class_weight: str | None,
     metric: str | None,
     **settings: Any,
 ) -> None:
     """Fit and score a head on each layer of STORE and each combination of layers."""
+    from bertfeat.cli.progress import is_watched
     from bertfeat.probes.sweepresult import check_sweep_folder
     from bertfeat.probes.sweeps import sweep_probes
 
-    chosen = head_params(params, class_weight=class_weight, metric=metric)
+    chosen = head_params(param, class_weight=class_weight, metric=metric)
     check_sweep_folder(output, overwrite=overwrite)
     label = settings.pop("label")
-    with progress_line(quiet=quiet or as_json) as line:
-        found = sweep_probes(store, label, features=features, **settings, progress=stage_of(line), **chosen)
+    watched = is_watched(quiet=quiet or as_json)
+    found = sweep_probes(store, label, features=features, **settings, progress=watched, **chosen)
     found.write(output, overwrite=overwrite)
     if as_json:
         click.echo(json.dumps({"output": output, **found.to_dict()}))

@@ -6,10 +6,8 @@ import json
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from bertfeat.cli.options import GroupedCommand, corpus_options, option
-from bertfeat.cli.probe_options import RUN, output_options, progress_line
+from bertfeat.cli.options import RUN, GroupedCommand, corpus_options, option, output_options, refuse_given
 
 _PREDICT_HELP = """Label a corpus, or a store, and write Parquet.
 
@@ -62,19 +60,20 @@ def predict(
     probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
 ) -> None:
     """Label a corpus, or a store, and write Parquet."""
+    from bertfeat.cli.progress import is_watched
     from bertfeat.probes.fitted import load_probe
     from bertfeat.storage import as_path
 
     is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()
     if is_store:
-        _refuse_text_options(settings)
+        refuse_given(settings, "says how text is read; INPUT is a store")
     fitted = load_probe(probe)
     if is_store:
         written = fitted.predict_to(inputs[0], output, overwrite=overwrite)
     else:
         given = {name: value for name, value in settings.items() if value is not None}
-        with progress_line(quiet=quiet or as_json) as line:
-            written = fitted.predict_input(list(inputs), output, overwrite=overwrite, progress=line, **given)
+        watched = is_watched(quiet=quiet or as_json)
+        written = fitted.predict_input(list(inputs), output, overwrite=overwrite, progress=watched, **given)
     if as_json:
         counts = {str(name): count for name, count in sorted(written.counts.items())}
         rows = {"n_rows": written.n_rows, "n_without_prediction": written.n_without, "counts": counts}
@@ -87,10 +86,3 @@ def predict(
 
 
 predict.params = [param for param in predict.params if param.name not in _WITHOUT]
-
-
-def _refuse_text_options(settings: dict[str, Any]) -> None:
-    context = click.get_current_context()
-    for param in context.command.params:
-        if param.name in settings and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{param.opts[0]} says how text is read; INPUT is a store", context)

@@ -1,124 +1,47 @@
-"""What a run says on standard error: progress as one line, and what computes it."""
+"""Lines of a run on standard error, and the words for counts, bytes and times that all commands share."""
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from collections.abc import Sequence
 
 import click
 
 from bertfeat.config import ExtractConfig, Runner
-from bertfeat.progress import Progress, Silent
+from bertfeat.progress import Bar
 from bertfeat.records import Plan, Receipt
 
-_REDRAW_S = 0.2
+
+def is_watched(*, quiet: bool) -> bool:
+    """Tell whether progress is drawn: somebody looks at standard error, and has not asked for silence."""
+    return sys.stderr.isatty() and not quiet
 
 
-class ProgressLine:
-    """Redraws one line; a caller asks for it only on a terminal, or when told to."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._drawn_at = 0.0
-        self._started_at = time.monotonic()
-        self._n_rows = self._n_rows_before = self._n_rows_done = 0
-        self._rows_of: dict[int, int] = {}
-        self._n_tokens = self._n_bytes = 0
-
-    def stage(self, text: str) -> None:
-        """Name a stage without a measure."""
-        self._draw(f"{text} ...", force=True)
-
-    def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        """Start to measure."""
-        self._rows_of = {shard.index: shard.n_rows for shard in plan.shards}
-        self._n_rows = plan.n_rows
-        self._n_rows_before = self._n_rows_done = sum(self._rows_of.get(receipt.shard, 0) for receipt in receipts)
-        self._started_at = time.monotonic()
-
-    def encoded(self, n_tokens: int) -> None:
-        """Count tokens."""
-        with self._lock:
-            self._n_tokens += n_tokens
-        self._draw(self._line())
-
-    def committed(self, receipt: Receipt) -> None:
-        """Count a shard."""
-        with self._lock:
-            self._n_rows_done += self._rows_of.get(receipt.shard, 0)
-            self._n_bytes += sum(part.n_bytes for part in receipt.parts)
-        self._draw(self._line(), force=True)
-
-    def clear(self) -> None:
-        """Wipe the line, for others to write there."""
-        sys.stderr.write("\r\x1b[2K")
-        sys.stderr.flush()
-
-    def close(self) -> None:
-        """Leave the line standing."""
-        if self._drawn_at:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
-
-    def _line(self) -> str:
-        seconds = max(time.monotonic() - self._started_at, 1e-9)
-        n_new = self._n_rows_done - self._n_rows_before
-        left = seconds / n_new * (self._n_rows - self._n_rows_done) if n_new else None
-        return (
-            f"{self._n_rows_done:,}/{self._n_rows:,} documents  {self._n_tokens / seconds:,.0f} tokens/s  "
-            f"{human_bytes(self._n_bytes)}  {'' if left is None else human_time(left) + ' left'}"
-        )
-
-    def _draw(self, text: str, *, force: bool = False) -> None:
-        now = time.monotonic()
-        if not force and now - self._drawn_at < _REDRAW_S:
-            return
-        self._drawn_at = now
-        sys.stderr.write("\r\x1b[2K" + text)
-        sys.stderr.flush()
-
-
-class RunLog:
-    """Passes a run's progress on, knows whether there was anything to do, and can say what computes it.
+class RunLog(Bar):
+    """A bar that knows whether there was anything to do, and with `verbose` reports first what computes it.
 
     Attributes:
         has_started: Whether there were shards to do; False for a store that was complete before.
     """
 
-    def __init__(self, config: ExtractConfig, line: ProgressLine | None, *, verbose: bool) -> None:
+    def __init__(self, config: ExtractConfig, *, draws: bool, verbose: bool) -> None:
+        super().__init__(draws=draws)
         self.has_started = False
         self._config = config
-        self._inner: Progress = line or Silent()
-        self._line = line
         self._verbose = verbose
 
-    def stage(self, text: str) -> None:
-        """Pass it on."""
-        self._inner.stage(text)
-
     def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        """Say what computes, then pass it on."""
+        """Report what computes, then start to count."""
         self.has_started = True
         if self._verbose:
-            if self._line is not None:
-                self._line.clear()
-            for text in run_lines(plan, self._config, n_done=len(receipts)):
+            self.clear()
+            for text in _run_lines(plan, self._config, n_done=len(receipts)):
                 click.echo(f"bertfeat: {text}", err=True)
-        self._inner.start(plan, receipts)
-
-    def encoded(self, n_tokens: int) -> None:
-        """Pass it on."""
-        self._inner.encoded(n_tokens)
-
-    def committed(self, receipt: Receipt) -> None:
-        """Pass it on."""
-        self._inner.committed(receipt)
+        super().start(plan, receipts)
 
 
-def run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
+def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
     """Return what `--verbose` says before the first shard: model, device, types, path, threads, and the work ahead."""
     import torch
 
@@ -182,10 +105,7 @@ def human_time(seconds: float) -> str:
         ('42 s', '1 h 2 min')
     """
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
+    for unit_s, unit, rest_s, rest in ((3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit_s:
+            return f"{whole // unit_s} {unit} {whole % unit_s // rest_s} {rest}"
+    return f"{whole} s"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from bertfeat.cli.options import GroupedCommand, option
+from bertfeat.cli.options import GroupedCommand, option, refuse_given
 
 if TYPE_CHECKING:
     from bertfeat.search.index import Index
@@ -29,9 +28,7 @@ Examples:
 """
 
 
-@click.command(
-    name="search", cls=GroupedCommand, help=_HELP, short_help="Find the most similar texts, or words in context."
-)
+@click.command(name="search", cls=GroupedCommand, help=_HELP)
 @click.argument("index", metavar="INDEX")
 @click.argument("text", metavar="[TEXT]", required=False)
 @option(_QUERY, "-k", "k", type=int, default=10, show_default=True, metavar="N", help="How many to find.")
@@ -90,25 +87,18 @@ def _check_flags(text: str | None, queries: str | None, settings: dict[str, Any]
             context,
         )
     if queries is None:
-        _refuse_given(context, _OF_FILES, "is for --queries FILE")
+        refuse_given(_OF_FILES, "is for --queries FILE")
     else:
-        _refuse_given(context, ("as_json", "context"), "is for a single TEXT; the hits of --queries go to --out")
+        refuse_given(("as_json", "context"), "is for a single TEXT; the hits of --queries go to --out")
     if settings["same_word"] and settings["exclude_same_word"]:
         raise click.UsageError("--same-word and --exclude-same-word leave nothing to find; pass one of them", context)
-
-
-def _refuse_given(context: click.Context, names: tuple[str, ...], reason: str) -> None:
-    """Refuse options that would be ignored."""
-    for param in context.command.params:
-        if param.name in names and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{param.opts[0]} {reason}", context)
 
 
 def _check_level(index: Index, level: str | None, *, span: bool) -> None:
     from bertfeat.errors import UserError
 
     if index.level == "sentence":
-        _refuse_given(click.get_current_context(), ("context",), "is for words and tokens; INDEX holds whole texts")
+        refuse_given(("context",), "is for words and tokens; INDEX holds whole texts")
     if level is not None and level != index.level:
         raise UserError(f"{index.path}: holds level {index.level}, not {level}; drop --level, or use another index")
     if span and index.level == "sentence":

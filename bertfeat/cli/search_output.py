@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertfeat.display import display_width, first_columns, padded, printable
 from bertfeat.levels import LEVELS
-from bertfeat.search.kwic import Context, display_width, printable
+from bertfeat.search.kwic import Context
 
 if TYPE_CHECKING:
     from bertfeat.search.index import Index
@@ -45,7 +46,7 @@ def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str
     hits = list(frame.select("rank", "score", *names).iter_rows(named=True))
     if settings["as_json"]:
         for number, hit in enumerate(hits):
-            yield hit_json(hit, None if contexts is None else contexts[number])
+            yield _hit_json(hit, None if contexts is None else contexts[number])
     elif not hits:
         click.echo(f"bertfeat: {index.path}: nothing fits the filters", err=True)
     else:
@@ -57,7 +58,7 @@ def split_names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def hit_json(hit: dict[str, Any], context: Context | None) -> str:
+def _hit_json(hit: dict[str, Any], context: Context | None) -> str:
     """Return a hit as one line of JSON; a word has its surroundings as `context`."""
     beside = {} if context is None else {"context": context.marked()}
     # JSON has no NaN, which a column of the store may hold.
@@ -82,30 +83,13 @@ def _table(hits: list[dict[str, Any]], contexts: list[Context] | None, further: 
     else:
         reach = max(display_width(context.left) for context in contexts)
         last, texts = "context", [context.aligned(min(reach, width)) for context in contexts]
-    widths = {name: max(map(display_width, [name, *cells])) for name, cells in columns.items()}
-    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    widths = [max(map(display_width, [name, *cells])) for name, cells in columns.items()]
+    is_right = [name in ("rank", "score") for name in columns]
+    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     rows = [list(columns), *map(list, zip(*columns.values(), strict=True))]
     for cells, text in zip(rows, [last, *texts], strict=True):
-        padded = [
-            _padded(cell, widths[name], right=name in ("rank", "score"))
-            for name, cell in zip(columns, cells, strict=True)
-        ]
-        yield _cut("  ".join([*padded, text]), limit).rstrip()
+        yield first_columns("  ".join([*map(padded, cells, widths, is_right), text]), limit).rstrip()
 
 
 def _cell(value: object) -> str:
-    text = "" if value is None else printable(str(value))
-    return _cut(text, _MAX_CELL)
-
-
-def _cut(text: str, limit: int | None) -> str:
-    if limit is None or display_width(text) <= limit:
-        return text
-    while display_width(text) >= limit:
-        text = text[: -max(1, (display_width(text) - limit) // 2)]
-    return text + "…"
-
-
-def _padded(text: str, width: int, *, right: bool) -> str:
-    blanks = " " * (width - display_width(text))
-    return blanks + text if right else text + blanks
+    return first_columns("" if value is None else printable(str(value)), _MAX_CELL)

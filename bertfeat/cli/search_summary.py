@@ -1,4 +1,4 @@
-"""What the command line says of an index, as text and as JSON."""
+"""Summaries of an index for the command line, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says of a store and of an estimate, as text and as JSON."""
+"""Summaries of a store and of an estimate for the command line, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LAID = {"array": "fixed-size lists", "binary": "fixed-size binary"}
 def store_summary(store: Store) -> dict[str, Any]:
     """Return what is in a store as plain JSON values."""
     totals = store.manifest["totals"]
-    seconds = run_seconds(store)
+    seconds = _run_seconds(store)
     n_tokens = totals["counts"].get("n_encoded_tokens", 0)
     return {
         "store": str(store.path),
@@ -43,7 +43,7 @@ def store_summary(store: Store) -> dict[str, Any]:
     }
 
 
-def run_seconds(store: Store) -> dict[str, float]:
+def _run_seconds(store: Store) -> dict[str, float]:
     """Return the seconds that each stage took, added up over the receipts; empty where a copy has none."""
     seconds: dict[str, float] = {}
     for receipt in _receipts(store):

@@ -7,4 +7,7 @@ from bertfeat.corpus.inputs import resolve_inputs, spool_stdin
 from bertfeat.corpus.reading import Corpus, ScannedRow
 from bertfeat.corpus.shards import cut_shards
 
-__all__ = ["Corpus", "CorpusSchema", "ScannedRow", "cut_shards", "resolve_inputs", "spool_stdin"]
+__all__ = [
+    "Corpus", "CorpusSchema", "ScannedRow", "content", "cut_shards", "inputs", "linestreams", "resolve_inputs",
+    "spool_stdin",
+]  # fmt: skip

@@ -2,3 +2,5 @@
 
 Nothing is imported here: `packaged`, `layers`, `families` and `checkpoint` work without torch, the rest needs it.
 """
+
+__all__ = ["checkpoint", "encoder", "families", "lanes", "layers", "loading", "packaged", "transfers"]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from bertfeat.config import ExtractConfig
 from bertfeat.errors import RunError, TokenizingError
 from bertfeat.extraction.job import open_inputs, open_job
 from bertfeat.extraction.shardtask import ShardTask
-from bertfeat.progress import Progress, Silent
+from bertfeat.progress import Progress, reporting
 from bertfeat.runners import end_earlier_runs, run_shards
+from bertfeat.settings import ExtractSettings
 from bertfeat.storage import as_path
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
@@ -24,8 +25,8 @@ def extract(
     config: ExtractConfig | None = None,
     *,
     overwrite: bool = False,
-    progress: Progress | None = None,
-    **settings: Any,
+    progress: bool | Progress = False,
+    **settings: Unpack[ExtractSettings],
 ) -> Store:
     """Run an encoder over a corpus once and keep its hidden states as Parquet.
 
@@ -38,7 +39,7 @@ def extract(
         output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.
-        progress: Told of rows, tokens and bytes as they are done.
+        progress: See `bertfeat.progress.Progress`; True draws documents, tokens per second and the time left.
         **settings: The fields of `ExtractConfig`: `model`, `levels`, `layers`, ...
 
     Returns:
@@ -54,8 +55,7 @@ def extract(
         (206, 384)
     """
     config = ExtractConfig.of(config, settings)
-    progress = progress or Silent()
-    with open_inputs(inputs, output, config) as files:
+    with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
         end_earlier_runs(job.root)
         with open_for_writing(output, job.plan, overwrite=overwrite) as writer:

@@ -23,7 +23,7 @@ from bertfeat.heads.rowprobe import TrainingRows, check_dev, check_training, che
 from bertfeat.heads.scaling import Scaling, fit_scaling
 from bertfeat.heads.trainingloop import (
     Examples,
-    Progress,
+    OnEpoch,
     Settings,
     Training,
     device_to_load_on,
@@ -98,7 +98,7 @@ class NeuralProbe(Probe):
         y: object,
         *,
         dev: tuple[Any, Any] | None = None,
-        progress: Progress | None = None,
+        on_epoch: OnEpoch | None = None,
     ) -> Self:
         """Train on vectors and labels.
 
@@ -109,7 +109,7 @@ class NeuralProbe(Probe):
             X: Vectors (n_rows, dim), in memory or as a stream; for taggers sequences of them.
             y: Labels (n_rows,): strings, integers or booleans; for taggers also one list a sequence.
             dev: Vectors and labels to stop by, and to choose the weight decay on.
-            progress: Called after each epoch with its numbers, a dict of JSON values.
+            on_epoch: Called after each epoch with its numbers, a dict of JSON values.
 
         Raises:
             UserError: A parameter, the data or dev cannot be used; the message says why.
@@ -128,7 +128,7 @@ class NeuralProbe(Probe):
             with memory_errors_explained(settings.device), own_randomness(settings.seed, settings.device):
                 network = self._build(scaling, len(rows.classes))
                 network.start_at(_shares(examples))
-                training = train(network, examples, split, settings, weight_decay=decay, progress=progress)
+                training = train(network, examples, split, settings, weight_decay=decay, on_epoch=on_epoch)
             tried.append(training.report())
             if best is None or (training.best is not None and training.best.is_better_than(best[0].best)):
                 best = training, network

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertfeat.display import printable
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, check_labels, codes_of
 from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, is_tag_scheme
@@ -131,7 +132,7 @@ class Scores:
             lines += ["", *_label_lines("entity", found.per_type)]
         lines += ["", *_label_lines("label", self.per_class)]
         if self.unseen_labels:
-            counts = ", ".join(f"{printable(label)} ({count} rows)" for label, count in self.unseen_labels.items())
+            counts = ", ".join(f"{printable(str(label))} ({count} rows)" for label, count in self.unseen_labels.items())
             lines += ["", f"labels that training has not seen, counted as errors: {counts}"]
         return lines
 
@@ -284,7 +285,7 @@ def _require_same_kind(mine: Labels, my_name: str, theirs: Labels, their_name: s
 
 
 def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:
-    names = [printable(label) for label in scores]
+    names = [printable(str(label)) for label in scores]
     width = max([len(heading), *map(len, names)])
     lines = [f"{heading:<{width}}  precision  recall      f1  support"]
     lines += [
@@ -292,8 +293,3 @@ def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:
         for name, row in zip(names, scores.values(), strict=True)
     ]
     return lines
-
-
-def printable(label: object) -> str:
-    """Return a label as text that keeps to its line."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in str(label))

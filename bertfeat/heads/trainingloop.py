@@ -24,7 +24,7 @@ from bertfeat.heads.matrices import Sequences
 from bertfeat.records import BoolArray, IntArray
 
 #: Called after each epoch with its numbers: epoch, max_epochs, train_loss, dev_loss, dev_score, metric, best_epoch, ...
-Progress: TypeAlias = Callable[[dict[str, Any]], None]
+OnEpoch: TypeAlias = Callable[[dict[str, Any]], None]
 
 # Gradients longer than this are cut to it; recurrent networks have rare ones that would undo what was learned.
 _MAX_GRADIENT_NORM = 5.0
@@ -89,7 +89,7 @@ def train(
     settings: Settings,
     *,
     weight_decay: float,
-    progress: Progress | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> Training:
     """Train a network; it takes vectors (n_rows, dim) and lengths (n_sequences,), and returns scores of the classes.
 
@@ -102,7 +102,7 @@ def train(
         dev: What to judge on.
         settings: How to train.
         weight_decay: AdamW's, of weight matrices; biases and the mix have none.
-        progress: Called after each epoch.
+        on_epoch: Called after each epoch.
 
     Raises:
         RunError: The loss, of training or on dev, is not finite; the message names the epoch.
@@ -125,9 +125,9 @@ def train(
             best, best_epoch, best_loss = measure, epoch, loss
             if settings.patience is not None:
                 best_weights = copy.deepcopy(network.state_dict())
-        if progress is not None:
+        if on_epoch is not None:
             numbers = {"epoch": epoch, "max_epochs": settings.max_epochs, "train_loss": loss, "best_epoch": best_epoch}
-            progress(numbers | {"weight_decay": weight_decay} | ({} if measure is None else measure.report()))
+            on_epoch(numbers | {"weight_decay": weight_decay} | ({} if measure is None else measure.report()))
     if settings.patience is not None:
         network.load_state_dict(best_weights)
     return Training(weight_decay=weight_decay, n_epochs=epoch, best_epoch=best_epoch, train_loss=best_loss, best=best)

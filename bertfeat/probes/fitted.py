@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import polars as pl
 
@@ -23,6 +23,7 @@ from bertfeat.probes.predictions import Written, check_output, predict_table, pr
 from bertfeat.probes.scoring import ProbeScore, score_labelled
 from bertfeat.probes.vectorstream import StoreStream
 from bertfeat.progress import Progress
+from bertfeat.settings import ExtractSettings
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
@@ -153,8 +154,8 @@ class FittedProbe:
         path: str | Path,
         *,
         overwrite: bool = False,
-        progress: Progress | None = None,
-        **settings: Any,
+        progress: bool | Progress = False,
+        **settings: Unpack[ExtractSettings],
     ) -> Written:
         """Label a corpus: extract it with the probe's own settings, predict, and write Parquet; see `predict_to`.
 
@@ -164,7 +165,7 @@ class FittedProbe:
             inputs: Files, globs, or `-` for standard input.
             path: The file to write.
             overwrite: Replace a file that stands there.
-            progress: Told of the extraction.
+            progress: Of the extraction; see `extract`.
             **settings: How to read the corpus (`text_column`, `format`, `id_column`, ...) and where to compute
                 (`device`, `workers`).
 

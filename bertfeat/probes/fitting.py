@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from bertfeat._version import __version__
 from bertfeat.config import Level
@@ -18,7 +18,9 @@ from bertfeat.probes.features import choose_feature
 from bertfeat.probes.fitted import FittedProbe, as_store
 from bertfeat.probes.labels import LabelTable, label_source, table_name
 from bertfeat.probes.learningrows import Dataset, LabelledRows, read_dataset
-from bertfeat.probes.trials import Progress, count_rows, fit_seeds, outcome_of, silent, unseen_labels, versions_of
+from bertfeat.probes.trials import count_rows, fit_seeds, outcome_of, unseen_labels, versions_of
+from bertfeat.progress import Progress, reporting
+from bertfeat.settings import HeadSettings
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
@@ -38,8 +40,8 @@ def fit_probe(
     dev_labels: LabelTable | None = None,
     max_memory: int | None = None,
     limit: int | None = None,
-    progress: Progress | None = None,
-    **params: Any,
+    progress: bool | Progress = False,
+    **params: Unpack[HeadSettings],
 ) -> FittedProbe:
     """Fit a probe to the features of a store.
 
@@ -60,7 +62,7 @@ def fit_probe(
         dev_labels: The same for dev.
         max_memory: Bytes that vectors may take; those that do not fit are streamed. None for half of what is free.
         limit: Learn from the first documents of the store alone.
-        progress: Told what is being done.
+        progress: See `bertfeat.progress.Progress`.
         **params: The head's parameters.
 
     Returns:
@@ -78,7 +80,6 @@ def fit_probe(
         ['I', 'met', 'Obama', 'in', 'London']
     """
     started = time.perf_counter()
-    say = progress or silent
     opened, opened_dev = as_store(store), None if dev is None else as_store(dev)
     where = opened.schema(level).level
     check_head(head, where, mix=mix, seeds=seeds, params=params)
@@ -89,19 +90,22 @@ def fit_probe(
     spec = FeatureSpec.of(opened, where, choice.feature)
     if opened_dev is not None:
         spec.find_in(opened_dev, mine=f"store {opened.path.name}")
-    say("reading features")
-    memory = free_memory() // 2 if max_memory is None else max_memory
-    train = read_dataset(opened, where, choice.feature, label, labels=labels, max_memory=memory, limit=limit)
-    assert train.labels is not None
-    classes, _ = encode_labels(train.labels, what=label_source(opened, label, labels))
-    held = None
-    if opened_dev is not None:
-        # What train has taken is gone; a streamed one works on less than half.
-        rest = memory // 2 if train.is_streamed else memory - train.n_bytes
-        held = read_dataset(opened_dev, where, choice.feature, label, labels=dev_labels, max_memory=rest)
-        check_not_empty(held.labelled, opened_dev, where)
-        check_kinds(held.labelled, opened_dev, classes)
-    best, trials = fit_seeds(head, choice, where, train, held, seeds=seeds, seed=seed, params=params, say=say)
+    with reporting(progress) as reports:
+        reports.stage("reading features")
+        memory = free_memory() // 2 if max_memory is None else max_memory
+        train = read_dataset(opened, where, choice.feature, label, labels=labels, max_memory=memory, limit=limit)
+        assert train.labels is not None
+        classes, _ = encode_labels(train.labels, what=label_source(opened, label, labels))
+        held = None
+        if opened_dev is not None:
+            # What train has taken is gone; a streamed one works on less than half.
+            rest = memory // 2 if train.is_streamed else memory - train.n_bytes
+            held = read_dataset(opened_dev, where, choice.feature, label, labels=dev_labels, max_memory=rest)
+            check_not_empty(held.labelled, opened_dev, where)
+            check_kinds(held.labelled, opened_dev, classes)
+        best, trials = fit_seeds(
+            head, choice, where, train, held, seeds=seeds, seed=seed, params=params, say=reports.stage
+        )
     training = {
         "store": opened.path.name,
         "plan_hash": opened.manifest["plan_hash"],

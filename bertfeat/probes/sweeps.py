@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from bertfeat._version import __version__
 from bertfeat.config import Level
@@ -22,7 +22,9 @@ from bertfeat.probes.fitting import check_dev_labels, check_head, check_kinds, c
 from bertfeat.probes.labels import LabelTable, label_source
 from bertfeat.probes.learningrows import LabelledRows, read_vectors, select_rows
 from bertfeat.probes.sweepresult import Sweep, SweepRow
-from bertfeat.probes.trials import Progress, Trial, chosen_metric, fit_seeds, silent
+from bertfeat.probes.trials import Say, Trial, chosen_metric, fit_seeds
+from bertfeat.progress import Progress, reporting
+from bertfeat.settings import HeadSettings
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
@@ -44,8 +46,8 @@ def sweep_probes(
     dev_labels: LabelTable | None = None,
     max_memory: int | None = None,
     limit: int | None = None,
-    progress: Progress | None = None,
-    **params: Any,
+    progress: bool | Progress = False,
+    **params: Unpack[HeadSettings],
 ) -> Sweep:
     """Fit and score one head on each layer of a store and on each combination of layers.
 
@@ -64,7 +66,7 @@ def sweep_probes(
         dev_labels: See `fit_probe`.
         max_memory: See `fit_probe`.
         limit: See `fit_probe`.
-        progress: Told what is being done.
+        progress: See `bertfeat.progress.Progress`.
         **params: The head's parameters.
 
     Raises:
@@ -98,11 +100,11 @@ def sweep_probes(
     data = _Data(opened, opened_dev or opened, where, train, held)
     classes = data.check(label_source(opened, label, labels))
     memory = free_memory() // 2 if max_memory is None else max_memory
-    say = progress or silent
     rows = []
-    for place, choice in enumerate(choices, start=1):
-        told = _prefixed(say, f"{choice.name} ({place} of {len(choices)}): ")
-        rows.append(_row(data, choice, head, memory, seeds, seed, params, told))
+    with reporting(progress) as reports:
+        for place, choice in enumerate(choices, start=1):
+            say = _prefixed(reports.stage, f"{choice.name} ({place} of {len(choices)}): ")
+            rows.append(_row(data, choice, head, memory, seeds, seed, params, say))
     settings = {
         "store": opened.path.name,
         "plan_hash": opened.manifest["plan_hash"],
@@ -168,8 +170,8 @@ def _row(
     memory: int,
     seeds: int,
     seed: int,
-    params: dict[str, Any],
-    say: Progress,
+    params: Mapping[str, Any],
+    say: Say,
 ) -> SweepRow:
     started = time.perf_counter()
     say("reading features")
@@ -184,7 +186,7 @@ def _row(
 
 
 def _row_of(
-    choice: Choice, layers: tuple[int, ...], dim: int, trials: list[Trial], params: dict[str, Any], seconds: float
+    choice: Choice, layers: tuple[int, ...], dim: int, trials: list[Trial], params: Mapping[str, Any], seconds: float
 ) -> SweepRow:
     scores = [trial.score for trial in trials if trial.score is not None]
     metric = chosen_metric(scores[0], params)
@@ -206,5 +208,5 @@ def _row_of(
     )
 
 
-def _prefixed(say: Progress, prefix: str) -> Progress:
+def _prefixed(say: Say, prefix: str) -> Say:
     return lambda text: say(prefix + text)

@@ -19,12 +19,8 @@ from bertfeat.probes.features import Choice
 from bertfeat.probes.learningrows import Dataset
 from bertfeat.probes.scoring import ProbeScore, score_labelled
 
-#: Told of what is being done, and after each epoch of a neural head of its numbers.
-Progress = Callable[[str], None]
-
-
-def silent(text: str) -> None:
-    """Say nothing: the progress of those who want none."""
+#: Takes a line on what is being done, and on each epoch of a neural head.
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ def fit_seeds(
     seeds: int,
     seed: int,
     params: Mapping[str, Any],
-    say: Progress,
+    say: Say,
     bootstrap: bool = False,
 ) -> tuple[Probe, list[Trial]]:
     """Fit a head with each seed; return the probe that is best on dev (the first without dev), and all trials.
@@ -83,11 +79,11 @@ def fit_seeds(
     return best[0], trials
 
 
-def _fit(probe: Probe, train: Dataset, dev: Dataset | None, title: str, say: Progress) -> Probe:
+def _fit(probe: Probe, train: Dataset, dev: Dataset | None, title: str, say: Say) -> Probe:
     held = None if dev is None else (dev.sequences if probe.is_tagger else dev.X, dev.labels)
     settings: dict[str, Any] = {"dev": held}
-    if "progress" in inspect.signature(probe.fit).parameters:
-        settings["progress"] = lambda report: say(_epoch_line(title, report))
+    if "on_epoch" in inspect.signature(probe.fit).parameters:
+        settings["on_epoch"] = lambda report: say(_epoch_line(title, report))
     probe.fit(train.sequences if probe.is_tagger else train.X, train.labels, **settings)
     return probe
 

@@ -1,1 +1,3 @@
-"""What people look at: tables as text, Markdown and CSV, and plots as PNG and SVG."""
+"""Reports for people: tables as text, Markdown and CSV, and plots as PNG and SVG."""
+
+__all__ = ["plots", "reportfiles", "tables"]

@@ -1,4 +1,4 @@
-"""What all plots share: a style, colours, and how figures are made and written.
+"""Shared parts of all plots: style, colours, making and writing of figures.
 
 Figures are made through matplotlib's objects, never pyplot, and in its default style whatever the user has configured.
 The same figure gives the same SVG, byte for byte.
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertfeat.display import first_columns, printable
 from bertfeat.errors import UserError
 from bertfeat.reports.reportfiles import write_report
 
@@ -25,7 +26,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GREY = "#555555"
 _STYLE = {
     "svg.hashsalt": "bertfeat",
-    # A label with two dollar signs is no formula.
+    # A label with two dollar signs is not a formula.
     "text.parse_math": False,
     "font.size": 10,
     "axes.spines.top": False,
@@ -86,6 +87,5 @@ def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
 
 
 def one_line(label: object) -> str:
-    """Return a label as text of one line, cut to 60 characters."""
-    text = "".join(char if char.isprintable() else " " for char in str(label))
-    return text if len(text) <= 60 else text[:59] + "…"
+    """Return a label as text of one line, cut to 60 columns."""
+    return first_columns(printable(str(label)), 60)

@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.reports.drawing import COLOURS, GREY, MARKERS, new_figure, one_line, save, style
-from bertfeat.reports.placing import label_points, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Confusion matrices show numbers up to this many labels, and name at most so many of them along a side.
 _MAX_NUMBERED, _MAX_NAMED = 20, 160
-# The height of a line's name.
+# The height of a line in a legend.
 _LABEL_INCHES = 0.22
 
 
@@ -61,13 +61,12 @@ def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, 
     _check_scores(series)
     n_lines = len(series.combinations)
     with style():
-        height_inches = max(4.2, 1.6 + 1.3 * _LABEL_INCHES * n_lines)
-        figure = new_figure(7.2 if n_lines else 6.2, height_inches)
+        figure = new_figure(7.2 if n_lines else 6.2, max(4.2, 1.6 + _LABEL_INCHES * n_lines))
         axes = figure.add_subplot()
         axes.grid(axis="y")
         numbers = sorted(series.layers)
         _draw_layers(axes, numbers, series)
-        _draw_combinations(axes, numbers, series, height_inches)
+        _draw_combinations(axes, numbers, series)
         axes.set_xlabel("layer (0: embeddings)" if numbers else "")
         axes.set_ylabel(series.metric)
         axes.set_title(series.title, loc="left")
@@ -127,8 +126,8 @@ def plot_points(
         axis_names: What the axes are.
 
     Raises:
-        UserError: There are no points, the arguments do not go together, there are more groups than can be told apart,
-            matplotlib is not installed, or there is no such folder.
+        UserError: There are no points, the arguments do not go together, there are too many groups, matplotlib
+            is not installed, or there is no such folder.
     """
     places = np.asarray(points, dtype=np.float64)
     names = [one_line(group) for group in groups]
@@ -143,7 +142,7 @@ def plot_points(
         axes.set_title(title, loc="left")
         axes.margins(0.08)
         if labels is not None:
-            label_points(figure, axes, places, [one_line(label) for label in labels])
+            _label_points(figure, axes, places, [one_line(label) for label in labels])
         return save(figure, out_stem)
 
 
@@ -168,43 +167,26 @@ def _draw_layers(axes: Axes, numbers: list[int], series: LayerScores) -> None:
 
 def _draw_bar(axes: Axes, x: float, bar: ScoreBar, colour: str) -> None:
     if bar.low is not None and bar.high is not None:
-        # Ends of an interval may lie on one side of the score, which is no length that errorbar would take.
+        # Ends of an interval may lie on one side of the score, which errorbar does not take.
         ends = [bar.low, bar.high]
         axes.plot([x, x], ends, color=colour, marker="_", markersize=7, linewidth=1.2, solid_capstyle="butt", zorder=2)
 
 
-def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores, height_inches: float) -> None:
-    """Draw a dashed line for each combination over all layers, its bar behind the last layer, its name beside it."""
+def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores) -> None:
+    """Draw a dashed line for each combination over all layers, its bar behind the last layer; name them best first."""
     if not series.combinations:
         return
     first, last = (numbers[0], numbers[-1]) if numbers else (0, 1)
-    named = sorted(series.combinations.items(), key=lambda item: item[1].score)
     step = max(0.3, (last - first) / 36)
-    axes.set_xlim(first - 0.5, last + step * (len(named) + 1.5))
-    for i, (_, bar) in enumerate(named):
-        x, colour = last + step * (i + 1.25), _colour(i)
-        axes.axhline(bar.score, color=colour, linestyle=(0, (5, 3)), linewidth=1.2, zorder=1)
-        axes.plot([x], [bar.score], color=colour, marker=_marker(i), markersize=5, zorder=4)
-        _draw_bar(axes, x, bar, colour)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high)
-    heights = [(bar.score - low) / (high - low) for _, bar in named]
-    label_heights = spread(heights, _LABEL_INCHES / height_inches)
-    for i, ((name, bar), height, place) in enumerate(zip(named, heights, label_heights, strict=True)):
-        line: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "color": _colour(i), "zorder": 4}
-        axes.plot([1.0, 1.035], [height, place], linewidth=0.9, **line)
-        axes.plot([1.045], [place], marker=_marker(i), markersize=5, **line)
+    axes.set_xlim(first - 0.5, last + step * (len(series.combinations) + 1.5))
+    for i, (name, bar) in enumerate(sorted(series.combinations.items(), key=lambda item: -item[1].score)):
+        x, colour = last + step * (i + 1.25), COLOURS[1 + i % (len(COLOURS) - 1)]
+        axes.axhline(bar.score, color=colour, linestyle="--", linewidth=1.2, zorder=1)
         label = f"{one_line(name)}  {bar.score:.3f}"
-        axes.text(1.065, place, label, transform=axes.transAxes, va="center", fontsize=9)
-
-
-def _colour(i: int) -> str:
-    # The first one is the line of single layers.
-    return COLOURS[1 + i % (len(COLOURS) - 1)]
-
-
-def _marker(i: int) -> str:
-    return MARKERS[1 + i % (len(MARKERS) - 1)]
+        marker = MARKERS[1 + i % (len(MARKERS) - 1)]
+        axes.plot([x], [bar.score], color=colour, linestyle="--", marker=marker, markersize=5, label=label)
+        _draw_bar(axes, x, bar, colour)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
 
 
 def _name_ticks(axes: Axes, names: list[str]) -> None:
@@ -256,3 +238,23 @@ def _draw_groups(axes: Axes, places: npt.NDArray[np.float64], groups: list[str])
             zorder=2,
         )
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, ncols=math.ceil(len(names) / 20))
+
+
+def _label_points(figure: Figure, axes: Axes, places: npt.NDArray[np.float64], labels: Sequence[str]) -> None:
+    """Write labels beside their points (n, 2), towards the middle; one that would cover another one is left out."""
+    # Texts are measured in a figure that is laid out.
+    figure.draw_without_rendering()
+    middle = sum(axes.get_xlim()) / 2
+    # Points show through faintly behind a label.
+    patch = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
+    style = {"textcoords": "offset points", "va": "center", "fontsize": 8, "zorder": 4, "bbox": patch}
+    taken: list[Any] = []
+    for (x, y), label in zip(places, labels, strict=True):
+        if label:
+            offset, side = (-6, "right") if x > middle else (6, "left")
+            text = axes.annotate(label, (x, y), (offset, 0), ha=side, **style)
+            box = text.get_window_extent()
+            if any(box.overlaps(other) for other in taken):
+                text.remove()
+            else:
+                taken.append(box)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bertfeat.display import display_width, padded, printable
 from bertfeat.reports.reportfiles import write_report
 
 # Cells that line up at their right: numbers, and what begins with one, such as "0.91 ± 0.01".
@@ -37,12 +37,9 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         concat_last4       -
     """
     lines, is_right = _cells(headers, rows)
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "  ".join(_pad(cell, width, right) for cell, width, right in zip(line, widths, is_right, strict=True)).rstrip()
-        for line in lines
-    )
+    return "\n".join("  ".join(map(padded, line, widths, is_right)).rstrip() for line in lines)
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -69,26 +66,20 @@ def write_csv(path: str | Path, headers: Sequence[str], rows: Iterable[Sequence[
         UserError: There is no such folder.
         RunError: The system refused a write; an older file is unchanged.
     """
-    lines = [_csv_line(headers)]
-    for row in rows:
-        _check_length(row, headers)
-        lines.append(_csv_line(row))
+    lines = [_csv_line(row) for row in (headers, *_plain(headers, rows))]
     return write_report(path, "".join(lines).encode("utf-8"))
 
 
 def _csv_line(cells: Sequence[object]) -> str:
     # Before Python 3.13 a lone carriage return is quoted only if the line's end has one; so it has, until here.
     text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerow([_plain(cell) for cell in cells])
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
     return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _cells(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], list[bool]]:
     """Return the header's and the rows' cells as text, and which columns are aligned at the right."""
-    lines = [[_shown(header) for header in headers]]
-    for row in rows:
-        _check_length(row, headers)
-        lines.append([_shown(cell) for cell in row])
+    lines = [[_shown(cell) for cell in row] for row in (headers, *_plain(headers, rows))]
     is_right = []
     for column in zip(*lines[1:], strict=True):
         filled = [cell for cell in column if cell != "-"]
@@ -96,29 +87,16 @@ def _cells(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[li
     return lines, is_right or [False] * len(headers)
 
 
-def _check_length(row: Sequence[object], headers: Sequence[str]) -> None:
-    if len(row) != len(headers):
-        raise ValueError(f"a row of {len(row)} cells in a table of {len(headers)} columns: {list(row)!r}")
-
-
-def _plain(cell: object) -> Any:
-    return cell.item() if isinstance(cell, np.generic) else cell
+def _plain(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[Any]]:
+    """Return the rows as Python values, checked for their length."""
+    plain = [[cell.item() if isinstance(cell, np.generic) else cell for cell in row] for row in rows]
+    for row in plain:
+        if len(row) != len(headers):
+            raise ValueError(f"a row of {len(row)} cells in a table of {len(headers)} columns: {row!r}")
+    return plain
 
 
 def _shown(cell: object) -> str:
-    """Return a cell as text on one line, without what would steer a terminal."""
-    value = _plain(cell)
-    if value is None:
+    if cell is None:
         return "-"
-    text = f"{value:.4f}" if isinstance(value, float) else str(value)
-    return "".join(char if char.isprintable() else " " if char.isspace() else "\ufffd" for char in text)
-
-
-def _width(text: str) -> int:
-    """Return the columns that a text takes on a terminal."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def _pad(text: str, width: int, right: bool) -> str:
-    blanks = " " * (width - _width(text))
-    return blanks + text if right else text + blanks
+    return printable(f"{cell:.4f}" if isinstance(cell, float) else str(cell))

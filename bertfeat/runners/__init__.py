@@ -1,4 +1,4 @@
-"""Where shards run: in this process, in a process for each device, or on Ray."""
+"""Runners of shards: in this process, in a process for each device, or on Ray."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from bertfeat.runners.fence import end_earlier_runs
 from bertfeat.runners.ray import OnRay
 from bertfeat.runners.ray_cluster import check_ray
 
-__all__ = ["OnRay", "check_ray", "end_earlier_runs", "run_shards"]
+__all__ = ["OnRay", "check_ray", "end_earlier_runs", "run_shards", "task"]

@@ -20,13 +20,13 @@ def run_shards(
     workers: int | OnRay,
     progress: Progress,
 ) -> None:
-    """Run shards in this process, in several, or on Ray; tell `progress` of each that is done.
+    """Run shards in this process, in several, or on Ray, and report each that is done.
 
     Args:
         make_task: Makes a worker's task.
         shards: What to run.
         workers: How many processes of this machine, or where on Ray.
-        progress: Told of tokens and receipts.
+        progress: Receives tokens and receipts.
 
     Raises:
         BertfeatError: What a stage raised on purpose.

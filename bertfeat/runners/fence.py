@@ -1,4 +1,4 @@
-"""A fence around a run: workers on other machines write only while it stands, and who takes it down waits for them.
+"""A fence around a run: workers on other machines write only while it is up; taking it down waits for them.
 
 A worker in the run's own process tree dies with the run. One on another machine may not hear for a while that the run
 was killed, and must not write on into a store that the next run has opened. So it commits under a shared lock on the
@@ -52,14 +52,14 @@ def fence_around(folder: AnyPath) -> Iterator[Fence]:
     """
     name = f"run-{secrets.token_hex(8)}.tmp"
     marks_in(folder).create(name)
-    fence: Fence = ObjectFence(folder / name) if isinstance(folder, ObjectPath) else FileFence(folder / name)
+    fence: Fence = _ObjectFence(folder / name) if isinstance(folder, ObjectPath) else FileFence(folder / name)
     try:
         yield fence
     finally:
         fence.take_down()
 
 
-class ObjectFence:
+class _ObjectFence:
     """A fence whose mark is an object."""
 
     def __init__(self, mark: ObjectPath) -> None:
@@ -71,7 +71,7 @@ class ObjectFence:
         """Look for the mark, and run the block.
 
         Raises:
-            RunError: It is down.
+            RunError: The fence is down.
         """
         if not self._mark.is_file():
             raise _is_down(self._mark)
@@ -94,7 +94,7 @@ class FileFence:
         """Keep the fence up for the block.
 
         Raises:
-            RunError: It is down, or the system refused.
+            RunError: The fence is down, or the system refused.
         """
         with self._errors():
             try:

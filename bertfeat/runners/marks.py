@@ -25,10 +25,10 @@ class Marks(Protocol):
         """Remove a mark, if it is there."""
 
     def write(self, name: str, text: str) -> None:
-        """Put a text into a mark; one that is gone, as its run has ended, is not made anew."""
+        """Put a text into a mark; do nothing if it is gone because its run has ended."""
 
     def read(self, name: str) -> str:
-        """Return the text in a mark; empty where there is none, or no mark."""
+        """Return the text in a mark; empty without a text or without a mark."""
 
 
 def marks_in(folder: AnyPath) -> Marks:

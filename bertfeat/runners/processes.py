@@ -195,7 +195,7 @@ class ProcessPool:
 
 def _start(number: int, n_workers: int) -> _Process:
     ours, theirs = Pipe()
-    # Libraries that take all cores unless told otherwise get the worker's share; what the user has set stays.
+    # Libraries that take all cores by default get the worker's share; what the user has set stays.
     share = str(max(1, (os.cpu_count() or 1) // n_workers))
     path = json.dumps(list(map(str, sys.path)))
     with theirs:

@@ -54,8 +54,8 @@ def run_on_ray(
         share = Share(min(share.n_actors, len(shards)), share.n_cpus)
         setup = ActorSetup(make_task, place.folder, fence, share.n_cpus)
         progress.stage("loading the model")
-        run = partial(outcomes_of, setup, shards, share, on_gpu=place.on_gpu)
-        with closing(outcomes_through_client(run) if is_client() else run()) as outcomes, ray_errors():
+        run = partial(_outcomes_of, setup, shards, share, on_gpu=place.on_gpu)
+        with closing(outcomes_through_client(run) if is_client() else run()) as outcomes, _ray_errors():
             for outcome in outcomes:
                 if isinstance(outcome, Done):
                     progress.encoded(outcome.receipt.counts.get("n_encoded_tokens", 0))
@@ -76,7 +76,7 @@ def _settled(outcome: Failed) -> dict[int, str]:
 
 
 @contextmanager
-def ray_errors() -> Iterator[None]:
+def _ray_errors() -> Iterator[None]:
     """Turn what Ray raises of itself into one line."""
     from ray.exceptions import RayError
 
@@ -84,10 +84,10 @@ def ray_errors() -> Iterator[None]:
         yield
     except RayError as error:
         reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        raise RunError(f"Ray failed: {reason.strip()}; run the same command again to go on") from error
+        raise RunError(f"Ray failed: {reason.strip()}; run the same command again to resume") from error
 
 
-def outcomes_of(
+def _outcomes_of(
     setup: ActorSetup, shards: Sequence[ShardSpec], share: Share, *, on_gpu: bool
 ) -> Generator[Done | Failed]:
     """Run shards in a pool of actors of the cluster that this process belongs to; yield what became of each.
@@ -117,7 +117,7 @@ def outcomes_of(
             num_gpus=1 if on_gpu else None,
         )
     batches = iter(dataset.iter_batches(batch_size=1, prefetch_batches=0))
-    with closing(cast("Generator[Any]", batches)), ray_errors():
+    with closing(cast("Generator[Any]", batches)), _ray_errors():
         for batch in batches:
             yield pickle.loads(batch["outcome"][0])
 

@@ -86,7 +86,7 @@ class ShardActor:
         name = f"start-{_actor_id()}"
         if not self._begin(name):
             raise RuntimeError(self._tries.reason(name))
-        # Libraries that take all cores unless told otherwise get the actor's share.
+        # Libraries that take all cores by default get the actor's share.
         for variable in ("RAYON_NUM_THREADS", "POLARS_MAX_THREADS"):
             os.environ.setdefault(variable, str(setup.n_cpus))
         task = setup.make_task(0, max(1, (os.cpu_count() or 1) // setup.n_cpus))
@@ -110,7 +110,7 @@ class ShardActor:
             return task.commit(shard, result)
 
     def _start_over(self, shard: ShardSpec, reason: str) -> None:
-        """End this process, which a fault may have spoilt; Ray starts it anew, and runs its tasks again."""
+        """End this process, which a fault may have spoilt; Ray starts it again and repeats its tasks."""
         self._tries.explain(shard.name, reason)
         for name in self._in_hand - {shard.name}:
             self._tries.take_back(name)

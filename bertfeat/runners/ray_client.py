@@ -13,19 +13,19 @@ from collections.abc import Callable, Generator
 from bertfeat.errors import BertfeatError
 from bertfeat.runners.worker import Done, Failed
 
-Outcomes = Callable[[], Generator[Done | Failed]]
+_Outcomes = Callable[[], Generator[Done | Failed]]
 
 
-class Coordinator:
+class _Coordinator:
     """Drives a run where it is started."""
 
     def __init__(self, run: bytes) -> None:
         """Take a pickled function that runs the shards."""
-        outcomes: Outcomes = pickle.loads(run)
+        outcomes: _Outcomes = pickle.loads(run)
         self._outcomes = outcomes()
 
     def following(self) -> bytes | None:
-        """Wait for the next outcome; return it pickled, None when there is none left."""
+        """Wait for the next outcome; return it pickled, None after the last one."""
         try:
             outcome = next(self._outcomes, None)
         except BertfeatError as error:
@@ -40,11 +40,11 @@ def is_client() -> bool:
     return bool(client.is_connected())
 
 
-def outcomes_through_client(run: Outcomes) -> Generator[Done | Failed]:
+def outcomes_through_client(run: _Outcomes) -> Generator[Done | Failed]:
     """Run in the cluster what would run shards here; it must pickle."""
     import ray
 
-    coordinator = ray.remote(num_cpus=0, max_restarts=0)(Coordinator).remote(pickle.dumps(run))
+    coordinator = ray.remote(num_cpus=0, max_restarts=0)(_Coordinator).remote(pickle.dumps(run))
     try:
         while (outcome := ray.get(coordinator.following.remote())) is not None:
             yield pickle.loads(outcome)

@@ -22,7 +22,7 @@ from typing import Any
 
 from bertfeat.errors import RunError, UserError
 
-INSTALL = "pip install 'bertfeat[ray]'"
+_INSTALL = "pip install 'bertfeat[ray]'"
 # Rows of a few kilobytes pass through it; Ray would set aside a third of the memory.
 _OBJECT_STORE_BYTES = 100_000_000
 _HERE = "local"
@@ -58,7 +58,7 @@ def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool
     Args:
         machines: The machines of the cluster as they are now.
         n_actors: How many are asked for; the cluster may still grow to hold them.
-        on_gpu: Whether each needs a GPU; one a GPU is the default, else one a machine.
+        on_gpu: Whether each needs a GPU; the default is one per GPU, else one per machine.
 
     Raises:
         UserError: No number is given, and the cluster has room for none.
@@ -93,11 +93,11 @@ def check_ray(address: str | None) -> None:
     """Check that Ray is installed and that somebody listens at the address, without loading it.
 
     Raises:
-        UserError: It is not, and the message names the command that installs it; or nobody does.
+        UserError: Ray is not installed; the message names the command that installs it.
     """
     # A folder of that name in the way is found as well, but comes from no file.
     if any(spec is None or spec.origin is None for spec in map(find_spec, _NEEDED)):
-        raise UserError(f"--runner ray needs Ray, which is not installed; run: {INSTALL}")
+        raise UserError(f"--runner ray needs Ray, which is not installed; run: {_INSTALL}")
     host, _, port = _resolved(address).removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
         return

@@ -1,4 +1,4 @@
-"""What a runner needs to know of the work: three stages a shard, and how a worker makes its task."""
+"""The protocol between runners and work: three stages per shard, and a task per worker."""
 
 from __future__ import annotations
 

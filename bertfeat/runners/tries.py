@@ -1,4 +1,4 @@
-"""How often each shard was tried, as marks that outlive the workers: one a try, without a server to keep count."""
+"""Counts of tries per shard, as mark files that outlive the workers; no server is needed."""
 
 from __future__ import annotations
 

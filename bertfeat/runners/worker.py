@@ -26,7 +26,7 @@ BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[2]); from bertfeat.runn
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a worker is told first: how to make its task, its number, and how many there are on this machine."""
+    """The first message to a worker: how to make its task, its number, and how many there are on this machine."""
 
     make_task: MakeTask[Any]
     worker: int
@@ -92,14 +92,14 @@ def main() -> None:
 
 def work(inbox: Inbox, pipe: Connection) -> None:
     """Run the shards that come in; return after an error, which is sent up, and never otherwise."""
-    reporter = Reporter(pipe, inbox)
+    reporter = _Reporter(pipe, inbox)
     try:
         setup: Setup = inbox.take()
         task = Watched(setup.make_task(setup.worker, setup.n_workers), reporter)
         reporter.send(Ready(shards_in_hand(task.n_writers)))
         for receipt in run_overlapped(task, inbox.shards(), reporter):
             reporter.send(Done(receipt))
-    except Exception as error:  # whatever went wrong, the parent must hear of it
+    except Exception as error:  # whatever went wrong, the parent must receive it
         known = error if isinstance(error, BertfeatError) else None
         reporter.send(Failed(reporter.blamed, known, traceback.format_exc(limit=-3)))
 
@@ -107,7 +107,7 @@ def work(inbox: Inbox, pipe: Connection) -> None:
 class Inbox:
     """What the parent sends, read by a thread of its own as it comes, so that the parent never waits to send.
 
-    When the parent is gone, or has closed its end, the process ends at once, wherever it stands.
+    When the parent is gone, or has closed its end, the process ends at once, whatever it is doing.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -137,7 +137,7 @@ class Inbox:
         self._waiting.put(None)
 
 
-class Reporter(Silent):
+class _Reporter(Silent):
     """A progress that goes up the pipe; threads take turns.
 
     Attributes:
@@ -156,7 +156,7 @@ class Reporter(Silent):
             self._pipe.send(message)
 
     def encoded(self, n_tokens: int) -> None:
-        """Tell of tokens."""
+        """Report tokens."""
         self.send(Encoded(n_tokens))
 
     @contextmanager
@@ -174,7 +174,7 @@ class Reporter(Silent):
 class Watched(Generic[PreparedT]):
     """A task that tells which shard it takes up, and which one an error came from."""
 
-    def __init__(self, task: Task[PreparedT], reporter: Reporter) -> None:
+    def __init__(self, task: Task[PreparedT], reporter: _Reporter) -> None:
         self._task = task
         self._reporter = reporter
         self.n_writers = task.n_writers

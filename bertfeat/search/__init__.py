@@ -1,1 +1,6 @@
 """From stores to indexes and back: building, updating, searching by texts, words in context or vectors."""
+
+__all__ = [
+    "exactrows", "hitrows", "index", "kwic", "origin", "qrels", "quality", "queryfiles", "storeindex",
+    "storeupdate",
+]  # fmt: skip

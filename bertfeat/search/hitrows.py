@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from bertfeat.config import Level
@@ -14,7 +16,7 @@ from bertfeat.levels import LEVELS
 from bertfeat.records import IntArray
 from bertfeat.search.filters import filter_columns
 from bertfeat.search.kwic import Context, context_of
-from bertfeat.store.reader import Store
+from bertfeat.store.reader import Store, open_store
 
 
 class HitRows:
@@ -101,3 +103,31 @@ class HitRows:
             text = left + words[at] + right
             contexts.append(context_of(text, len(left), len(left) + len(words[at]), width))
         return contexts
+
+
+def words_in_context(
+    store: str | Path | Store, rows: npt.ArrayLike, width: int = 40, *, level: str = "word"
+) -> list[Context]:
+    """Return words of a store, each with `width` columns of its text on either side.
+
+    Args:
+        store: The store, or its folder.
+        rows: Row numbers of the level, int (n,).
+        width: Columns of text on either side, as a terminal shows them.
+        level: word or token.
+
+    Raises:
+        UserError: The level is not stored, or holds whole texts.
+        StoreError: A part is missing or damaged.
+
+    Example:
+        >>> from bertfeat import extract
+        >>> store = extract("examples/data/peps.txt", tmp / "features", levels="word", layers="-1")
+        >>> words_in_context(store, [3], width=12)[0].marked()
+        '…ment gives [coding] convention…'
+    """
+    opened = store if isinstance(store, Store) else open_store(store)
+    where = opened.schema(level).level
+    if where is Level.SENTENCE:
+        raise UserError(f"level {where} holds whole texts, which have no context; pass word or token")
+    return HitRows(opened, where).contexts(np.asarray(rows, np.int64), width)

@@ -16,7 +16,7 @@ from bertfeat.ann.description import ROWS, IndexDescription
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.metrics import Metric
-from bertfeat.ann.transforms import Transform
+from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.config import Level
 from bertfeat.durable.publication import standing
@@ -208,6 +208,10 @@ class Index:
         self._check_k(k)
         hits = self._vectors.search(vectors, k, allowed=allowed)
         return hits.scores, hits.positions
+
+    def prepare(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return vectors (n, dim) as the index compares them: transformed, and for the cosine of unit length."""
+        return prepare(vectors, self.transform, self.metric)
 
     def contexts(self, rows: npt.ArrayLike, width: int = 40) -> list[Context]:
         """Return rows of the level, words or tokens, with `width` columns of their text on either side.

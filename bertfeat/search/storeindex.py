@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
+from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
 from bertfeat.search.rowsdigest import digest_rows
@@ -28,8 +29,6 @@ from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
-
-Tell = Callable[[str], None]
 
 _WORK = "work"
 # They change how fast an index is made, and of what is in it no more than rounding decides.
@@ -66,7 +65,7 @@ def build_index(
     seed: int = 0,
     threads: int | None = None,
     overwrite: bool = False,
-    progress: Tell | None = None,
+    progress: bool | Progress = False,
 ) -> Index:
     """Index the vectors of a store for searching by similarity.
 
@@ -88,7 +87,7 @@ def build_index(
         seed: Of every choice by lot.
         threads: Threads to compute on; all by default.
         overwrite: Replace an index that is there.
-        progress: Called with a line on what is being done.
+        progress: See `bertfeat.progress.Progress`.
 
     Returns:
         The index, open.
@@ -105,16 +104,34 @@ def build_index(
         >>> index.search("Which naming styles are there?", k=1)["doc_id"].to_list()
         [62]
     """
-    settings = BuildSettings(
+    settings = parse_settings(
         index=index,
+        metric=metric,
+        transform=transform,
+        max_memory=max_memory,
+        recall=recall,
+        seed=seed,
+        threads=threads,
+    )
+    with reporting(progress) as reports:
+        return build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=reports)[0]
+
+
+def parse_settings(
+    *, metric: str, transform: str, max_memory: int | str, threads: int | None, **settings: Any
+) -> BuildSettings:
+    """Return the settings of `build_index`, checked.
+
+    Raises:
+        UserError: A setting cannot be used.
+    """
+    return BuildSettings(
         metric=parse_metric(metric),
         transform=TransformSpec.parse(transform),
         max_memory_bytes=parse_size(max_memory, "max_memory"),
-        recall=recall,
-        seed=seed,
         n_threads=threads,
+        **settings,
     )
-    return build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=progress)[0]
 
 
 def build_or_find(
@@ -125,7 +142,7 @@ def build_or_find(
     feature: str | None = None,
     *,
     overwrite: bool = False,
-    progress: Tell | None = None,
+    progress: Progress,
 ) -> tuple[Index, bool]:
     """Do what `build_index` does; return also whether the index was there before, and nothing was done."""
     opened = store if isinstance(store, Store) else open_store(store)
@@ -146,29 +163,25 @@ def build_or_find(
         return _standing(request), True
     with workplace(request.output) as folder:
         take_up(folder, request.output, request.asked(), overwrite=overwrite)
-        _make(request, Watched(source, progress or tell_nobody), folder, overwrite=overwrite)
+        _make(request, Watched(source, progress), folder, overwrite=overwrite)
         empty(folder)
     return open_index(request.output, store=opened), False
 
 
 class Watched:
-    """A source that tells how far it has been read, by calling `tell` with a line."""
+    """A source that reports how far it has been read."""
 
-    def __init__(self, source: StoreParts, tell: Tell) -> None:
+    def __init__(self, source: StoreParts, progress: Progress) -> None:
         self.inner = source
-        self.tell = tell
+        self.progress = progress
         self.n_vectors, self.dim = source.n_vectors, source.dim
         self.parts: Sequence[range] = source.parts
 
     def batches(self, part: int) -> Iterator[VectorBatch]:
         """Yield the vectors of a part in order."""
         for batch in self.inner.batches(part):
-            self.tell(f"reading vector {batch.positions.stop:,} of {self.n_vectors:,}")
+            self.progress.stage("reading vectors", batch.positions.stop, self.n_vectors)
             yield batch
-
-
-def tell_nobody(text: str) -> None:
-    """Tell nobody."""
 
 
 def _standing(request: Request) -> Index:
@@ -219,7 +232,7 @@ def _check_same(request: Request, there: IndexDescription) -> None:
 
 def _make(request: Request, source: Watched, folder: Path, *, overwrite: bool) -> None:
     """Build, put the files together, and publish them."""
-    source.tell("checking vectors")
+    source.progress.stage("checking vectors")
     try:
         rows_digest = digest_rows(source.inner)
     except UserError:
@@ -227,7 +240,7 @@ def _make(request: Request, source: Watched, folder: Path, *, overwrite: bool) -
             empty(folder)
         raise
     result = build(source, folder / _WORK, request.settings, source_id=rows_digest)
-    source.tell("writing the index")
+    source.progress.stage("writing the index")
     ready = fresh_ready(folder)
     (ready / INDEX).hardlink_to(result.path)
     step(f"{INDEX}.ready")

@@ -20,17 +20,18 @@ from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorBatch
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
+from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
 from bertfeat.search.rowsdigest import digest_rows_at
-from bertfeat.search.storeindex import Tell, Watched, tell_nobody, write_rows
+from bertfeat.search.storeindex import Watched, write_rows
 from bertfeat.search.storevectors import StoreParts
 from bertfeat.search.workplace import fresh_ready, tidy, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, open_store
 
 
-def update_index(index: str | Path, store: str | Path | Store, *, progress: Tell | None = None) -> Index:
+def update_index(index: str | Path, store: str | Path | Store, *, progress: bool | Progress = False) -> Index:
     """Add to an index the rows that its store has grown by.
 
     What was learned from the first rows stays: the transform, and the lists and codes of an index that is trained. A
@@ -40,7 +41,7 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: Tell
     Args:
         index: The index's folder.
         store: The grown store: extracted with the same settings from the same texts, and further ones behind.
-        progress: Called with a line on what is being done.
+        progress: See `bertfeat.progress.Progress`.
 
     Returns:
         The index, open.
@@ -53,10 +54,11 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: Tell
     Example:
         >>> update_index("sentences.index", "grown-features")  # doctest: +SKIP
     """
-    return update_or_find(index, store, progress=progress)[0]
+    with reporting(progress) as reports:
+        return update_or_find(index, store, progress=reports)[0]
 
 
-def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Tell | None = None) -> tuple[Index, int]:
+def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Progress) -> tuple[Index, int]:
     """Do what `update_index` does; return also how many vectors were added."""
     path = local_path(index, "an index")
     opened = store if isinstance(store, Store) else open_store(store)
@@ -66,7 +68,7 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Te
     spec = origin.spec.find_in(opened, mine=f"index {path}")
     if opened.manifest["plan_hash"] == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
         return open_index(path, store=opened), 0
-    source = Watched(StoreParts(opened, spec.level, spec.feature), progress or tell_nobody)
+    source = Watched(StoreParts(opened, spec.level, spec.feature), progress)
     n_new = source.n_vectors - there.n_vectors
     digest = _check_grown(source, there, origin, path)
     plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim), _settings(there))
@@ -119,7 +121,7 @@ def _check_grown(source: Watched, there: IndexDescription, origin: Origin, path:
         raise UserError(
             f"{name}: has {source.n_vectors} vectors, fewer than the {there.n_vectors} of {path}; build the index again"
         )
-    source.tell("comparing rows")
+    source.progress.stage("comparing rows")
     first, all_rows = digest_rows_at(source.inner, there.n_vectors)
     if first != origin.rows_digest:
         raise UserError(
@@ -148,7 +150,7 @@ def _grow(source: Watched, there: IndexDescription, plan: MemoryPlan, path: Path
     tuned = time.perf_counter()
     parameters = measured.pop("parameters")
     measured.pop("tried")
-    source.tell("writing the index")
+    source.progress.stage("writing the index")
     write_index(ready / INDEX, grown.index)
     if transform is not None:
         write_transform(ready, transform)

@@ -1,8 +1,11 @@
-"""Where files lie: local paths, and objects behind URLs (`s3://`, `gs://`) that are used much like paths."""
+"""Paths of files: local ones, and objects behind URLs (`s3://`, `gs://`) that are used much like paths."""
 
 from __future__ import annotations
 
 from bertfeat.storage.objectpath import ObjectInfo, ObjectPath, ObjectReader
 from bertfeat.storage.paths import AnyPath, as_path, is_url, local_path
 
-__all__ = ["AnyPath", "ObjectInfo", "ObjectPath", "ObjectReader", "as_path", "is_url", "local_path"]
+__all__ = [
+    "AnyPath", "ObjectInfo", "ObjectPath", "ObjectReader", "as_path", "clients", "is_url", "local_path",
+    "objectpath",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What polars, which has an object-store client of its own, must be told so that it sees what fsspec sees."""
+"""Options for the object-store client of polars, so that it reads the objects that fsspec reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bertfeat.storage.filesystems import clear_errors
 from bertfeat.storage.objectpath import ObjectPath
 
 # (credentials by the names of polars, seconds since 1970 when they end)
-Credentials = tuple[dict[str, str], int | None]
+_Credentials = tuple[dict[str, str], int | None]
 
 
 def scan_options(path: ObjectPath) -> dict[str, Any]:
@@ -30,14 +30,14 @@ def scan_options(path: ObjectPath) -> dict[str, Any]:
         if filesystem.anon:
             return {"storage_options": {**options, "aws_skip_signature": "true"}, "credential_provider": None}
 
-    def credentials() -> Credentials:
+    def credentials() -> _Credentials:
         with clear_errors(path.scheme, str(path)):
             return _aws_credentials(filesystem)
 
     return {"storage_options": options, "credential_provider": credentials}
 
 
-def _aws_credentials(filesystem: Any) -> Credentials:
+def _aws_credentials(filesystem: Any) -> _Credentials:
     """Return the credentials that s3fs signs with at present."""
     from fsspec.asyn import sync
 
@@ -47,7 +47,7 @@ def _aws_credentials(filesystem: Any) -> Credentials:
         found = await filesystem.session.get_credentials()
         if found is None:
             raise PermissionError("no credentials were found")
-        # Those that end are made anew by this, and have their time then.
+        # This refreshes expiring credentials; their expiry time is known only afterwards.
         frozen = await found.get_frozen_credentials()
         ends = getattr(found, "_expiry_time", None)
         return frozen.access_key, frozen.secret_key, frozen.token, None if ends is None else int(ends.timestamp())

@@ -58,7 +58,7 @@ def _filesystem(scheme: str, pid: int) -> AbstractFileSystem:  # noqa: ARG001
 
 
 def forget_filesystems() -> None:
-    """Have the next use of an object store read the environment and fsspec's configuration anew."""
+    """Have the next use of an object store read the environment and fsspec's configuration again."""
     _filesystem.cache_clear()
 
 

@@ -26,7 +26,7 @@ _READ_AHEAD_BYTES = 8 << 20
 _N_REQUESTS = 16
 
 ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT")
+_ResultT = TypeVar("_ResultT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class ObjectPath:
 
     @property
     def name(self) -> str:
-        """What stands behind the last slash."""
+        """The part after the last slash."""
         return self._place.rpartition("/")[2]
 
     @property
     def parent(self) -> ObjectPath:
-        """What stands before the last slash."""
+        """The part before the last slash."""
         return ObjectPath(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
     @property
@@ -295,7 +295,7 @@ def _info(entry: dict[str, Any]) -> ObjectInfo:
     return ObjectInfo(int(entry["size"]), next(tags, when.isoformat()), when.astimezone(UTC))
 
 
-def concurrently(function: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
+def concurrently(function: Callable[[ItemT], _ResultT], items: Iterable[ItemT]) -> Iterator[_ResultT]:
     """Yield what a function gives for each item, in order, several at a time: a request is mostly waiting."""
     with ThreadPoolExecutor(_N_REQUESTS, "objects") as pool:
         yield from pool.map(function, items)

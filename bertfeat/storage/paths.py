@@ -62,7 +62,7 @@ def local_path(place: str | Path, what: str) -> Path:
         what: What is to be kept there, for the message: `an index`.
 
     Raises:
-        StorageError: It is a URL.
+        StorageError: The place is a URL.
     """
     path = as_path(place)
     if isinstance(path, ObjectPath):

@@ -8,15 +8,8 @@ from bertfeat.store.verification import Problem, VerifyReport, mark_for_redoing,
 from bertfeat.store.writer import StoreWriter, open_for_writing
 
 __all__ = [
-    "FeatureBatch",
-    "Problem",
-    "Store",
-    "StoreWriter",
-    "VerifyReport",
-    "commit_shard",
-    "mark_for_redoing",
-    "open_for_writing",
-    "open_store",
-    "read_plan",
-    "verify",
-]
+    "FeatureBatch", "Problem", "Store", "StoreWriter", "VerifyReport", "checks", "codec", "commit", "commit_shard",
+    "decoding", "files", "folder", "layout", "lock", "mark_for_redoing", "open_for_writing", "open_store",
+    "planfile", "provenance", "read_plan", "reader", "rowmap", "rowmapwriter", "steps", "verification", "verify",
+    "writer",
+]  # fmt: skip

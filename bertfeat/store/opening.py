@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from bertfeat.durable import files
 from bertfeat.durable.decoding import decode
@@ -14,8 +14,6 @@ from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.folder import Folder, Found, Listing
 from bertfeat.store.manifest import read_manifest, receipts_in
 from bertfeat.store.receipts import StoredReceipt
-
-Progress = Callable[[int, int], None]
 
 
 def look(folder: Folder, plan: Plan, *, overwrite: bool) -> Found:
@@ -83,7 +81,7 @@ def clear(folder: Folder) -> None:
         folder.remove_levels()
 
 
-def recover(folder: Folder, plan: Plan, *, recheck: bool, progress: Progress | None) -> None:
+def recover(folder: Folder, plan: Plan, *, recheck: bool) -> None:
     """Put right what broken-off runs and damage left, so that every receipt that stands can be trusted.
 
     Unfinished files and parts of no planned shard go. A receipt that is damaged, of another plan, or whose files are
@@ -103,10 +101,8 @@ def recover(folder: Folder, plan: Plan, *, recheck: bool, progress: Progress | N
     recheck = _withdraw_marked(folder) or recheck
     known = _manifest_receipts(folder, plan)
     known |= {stored.receipt.shard: stored for stored in receipts.read_receipts(folder, indices)}
-    for n_done, index in enumerate(indices, start=1):
+    for index in indices:
         _recover_shard(folder, listing, plan, index, known.get(index), recheck=recheck)
-        if progress is not None:
-            progress(n_done, len(indices))
 
 
 def mark_damaged(folder: Folder, shards: Sequence[int]) -> None:

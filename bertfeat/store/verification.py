@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from bertfeat.config import Level
 from bertfeat.durable import files
 from bertfeat.errors import StoreError
+from bertfeat.progress import Progress, reporting
 from bertfeat.records import PartInfo, Plan
 from bertfeat.storage import ObjectPath
 from bertfeat.store import codec, layout, opening, planfile, receipts
@@ -59,12 +60,12 @@ class VerifyReport:
 
 
 @files.os_errors(StoreError)
-def verify(path: str | Path | ObjectPath, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+def verify(path: str | Path | ObjectPath, *, progress: bool | Progress = False) -> VerifyReport:
     """Read every file of a store and say what is wrong with it; changes nothing.
 
     Args:
         path: The store's folder, or its URL in an object store.
-        progress: Called with (shards checked, shards).
+        progress: See `bertfeat.progress.Progress`.
 
     Raises:
         StoreError: There is no store at all, or it is of a newer format.
@@ -75,12 +76,12 @@ def verify(path: str | Path | ObjectPath, *, progress: Callable[[int, int], None
         return check.report()
     shards = [shard.index for shard in plan.shards] or [layout.EMPTY_SHARD.index]
     stored = []
-    for n_done, shard in enumerate(shards, start=1):
-        receipt = check.shard(plan, shard)
-        if receipt is not None:
-            stored.append(receipt)
-        if progress is not None:
-            progress(n_done, len(shards))
+    with reporting(progress) as reports:
+        for n_done, shard in enumerate(shards, start=1):
+            receipt = check.shard(plan, shard)
+            if receipt is not None:
+                stored.append(receipt)
+            reports.stage("checking shards", n_done, len(shards))
     check.manifest(plan, stored if len(stored) == len(shards) else None)
     check.extras(plan, set(shards))
     return check.report()

@@ -14,7 +14,6 @@ from bertfeat.store import commit, layout, opening, planfile, receipts
 from bertfeat.store.folder import Folder, Found, Lease, Lock
 from bertfeat.store.manifest import build_manifest
 from bertfeat.store.openfolder import folder_at
-from bertfeat.store.opening import Progress
 from bertfeat.store.receipts import StoredReceipt
 
 
@@ -25,7 +24,6 @@ def open_for_writing(
     *,
     overwrite: bool = False,
     recheck: bool = False,
-    progress: Progress | None = None,
 ) -> StoreWriter:
     """Open a store for a plan: a new one, or one of the same plan to go on with.
 
@@ -34,7 +32,6 @@ def open_for_writing(
         plan: What the store is made from.
         overwrite: Replace a store that stands there; files that are no part of a store are never deleted.
         recheck: Read every part again, also those whose modification time has not changed.
-        progress: Called with (shards looked at, shards) while what stands there is checked.
 
     Raises:
         PlanMismatch: A store of another plan stands there; nothing was written.
@@ -47,15 +44,13 @@ def open_for_writing(
     opening.look(folder, plan, overwrite=overwrite)
     folder.create()
     try:
-        return _open_locked(folder, plan, overwrite=overwrite, recheck=recheck, progress=progress)
+        return _open_locked(folder, plan, overwrite=overwrite, recheck=recheck)
     except BaseException:
         folder.remove_if_empty()
         raise
 
 
-def _open_locked(
-    folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool, progress: Progress | None
-) -> StoreWriter:
+def _open_locked(folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool) -> StoreWriter:
     writer = StoreWriter(folder, plan, folder.lock())
     try:
         # Only now can nobody else change what stands there.
@@ -63,7 +58,7 @@ def _open_locked(
             opening.clear(folder)
         folder.prepare(tuple(plan.schemas))
         _settle_plan(folder, plan)
-        opening.recover(folder, plan, recheck=recheck, progress=progress)
+        opening.recover(folder, plan, recheck=recheck)
         if writer.pending():
             folder.remove(layout.MANIFEST)
     except BaseException:

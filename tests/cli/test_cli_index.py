@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import shutil
 from pathlib import Path
 
 import pytest
 
 import bertfeat
-from bertfeat.cli.index import _progress
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
 from tests.support.index_stores import (
@@ -181,25 +178,6 @@ class TestInfoAndEval:
         assert "--queries and --qrels belong together" in refused("index", "eval", index, *both[:2])
         (tmp_path / "qrels").write_text("1 0 d000 1\n1 0\n")
         assert "qrels:2: '1 0' is no judgement" in refused("index", "eval", index, *both)
-
-
-def test_progress_is_one_line_on_a_terminal_and_gone_afterwards() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    with contextlib.redirect_stderr(Terminal()) as screen:
-        with _progress(silent=False) as tell:
-            assert tell is not None
-            tell("reading vector 8 of 10")
-            tell("too soon to be drawn again")
-        with _progress(silent=True) as tell:
-            assert tell is None
-    assert "reading vector 8 of 10" in screen.getvalue()
-    assert "too soon" not in screen.getvalue()
-    assert screen.getvalue().endswith("\r\x1b[2K")
-    with _progress(silent=False) as tell:
-        assert tell is None
 
 
 class TestUpdate:

@@ -61,7 +61,7 @@ def test_what_is_kept_is_the_best_that_was_seen(metric):
     x_dev, y_dev = blobs(80, seed=1, noise=2)
     epochs = []
     probe = MLPProbe(**SMALL, metric=metric, max_epochs=15, patience=4)
-    report = probe.fit(x, y, dev=(x_dev, y_dev), progress=epochs.append).fit_report()
+    report = probe.fit(x, y, dev=(x_dev, y_dev), on_epoch=epochs.append).fit_report()
     assert [e["epoch"] for e in epochs] == list(range(1, report["n_epochs"] + 1))
     assert {e["metric"] for e in epochs} == {metric}
     assert epochs[0]["max_epochs"] == 15
@@ -91,7 +91,7 @@ def test_macro_f1_counts_labels_of_either_side():
 def test_without_early_stopping_all_epochs_run_and_all_rows_are_learned_from():
     x, y = blobs(120, seed=0)
     epochs = []
-    probe = MLPProbe(**SMALL, early_stopping=False, max_epochs=7, patience=1).fit(x, y, progress=epochs.append)
+    probe = MLPProbe(**SMALL, early_stopping=False, max_epochs=7, patience=1).fit(x, y, on_epoch=epochs.append)
     assert probe.fit_report() == {
         "weight_decay": 0.01,
         "n_epochs": 7,

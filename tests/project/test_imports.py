@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bertfeat
+from tests.support.places import ROOT
 
 PACKAGE = Path(bertfeat.__file__).parent
-HEAVY = ("torch", "transformers", "faiss", "pyarrow", "polars", "numpy", "tokenizers", "huggingface_hub", "fsspec")
+HEAVY = (
+    "torch",
+    "transformers",
+    "faiss",
+    "pyarrow",
+    "polars",
+    "numpy",
+    "tokenizers",
+    "huggingface_hub",
+    "fsspec",
+    "tqdm",
+)
 
 # From the ground up; a module may import from its own floor and from those below. Floors on one line are neighbours
 # that do not know each other.
 FLOORS = [
-    ["_version", "errors"],
+    ["_version", "errors", "display"],
     ["storage"],
-    ["config"],
+    ["config", "settings"],
     ["records"],
     ["progress", "ragged", "devices", "memory", "levels", "finite", "moments", "nearest"],
     ["durable"],
@@ -67,6 +82,7 @@ HOMES = {
     "matplotlib": {"reports"},
     "sentence_transformers": set(),
     "ray": {"runners"},
+    "tqdm": {"progress"},
 }
 
 
@@ -279,3 +295,57 @@ def test_public_names() -> None:
     assert set(dir(bertfeat)) == set(bertfeat.__all__)
     with pytest.raises(AttributeError, match="no attribute 'extrakt'"):
         bertfeat.extrakt  # noqa: B018
+
+
+ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_names_what_others_take_from_it(room: str) -> None:
+    known = modules()
+    package = importlib.import_module(f"bertfeat.{room}")
+    named = package.__all__
+    assert list(named) == sorted(set(named))
+    for name in named:
+        assert f"bertfeat.{room}.{name}" in known or getattr(package, name) is not None
+    taken = {
+        target.split(".")[2]
+        for module, path in known.items()
+        for name in imports_of(path)
+        if (target := home_of(name, known) or "").startswith(f"bertfeat.{room}.") and floor_of(module) not in (room, "")
+    }
+    assert taken - set(named) == set(), f"add them to __all__ of bertfeat/{room}/__init__.py"
+
+
+def private_imports(path: Path) -> list[str]:
+    """Return what a script imports of the package beside the names and modules in `bertfeat.__all__`."""
+    found = []
+    for name in sorted(imports_of(path)):
+        first, *steps = name.split(".")
+        if first != "bertfeat":
+            continue
+        module: Any = bertfeat
+        for step in steps:
+            names = getattr(module, "__all__", None) or [known for known in vars(module) if not known.startswith("_")]
+            if step not in names:
+                found.append(name)
+                break
+            module = getattr(module, step, None) or importlib.import_module(f"{module.__name__}.{step}")
+    return found
+
+
+SCRIPTS = sorted([*(ROOT / "pipelines").glob("*.py"), *(ROOT / "examples").glob("*.py")])
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_pipelines_and_examples_use_public_names_only(script: Path, tmp_path: Path) -> None:
+    assert private_imports(script) == []
+    named = set(re.findall(r"\bbertfeat\.(\w+)", script.read_text("utf-8").split('"""', 2)[2]))
+    assert named - set(bertfeat.__all__) == set()
+    lines = ["from bertfeat import extract", "from bertfeat.errors import UserError", "import bertfeat.errors"]
+    lines += ["from bertfeat.ann.exact import exact_search", "from bertfeat.reports.plots import _STYLE"]
+    (tmp_path / "script.py").write_text("\n".join(lines))
+    assert private_imports(tmp_path / "script.py") == [
+        "bertfeat.ann.exact.exact_search",
+        "bertfeat.reports.plots._STYLE",
+    ]

@@ -250,7 +250,7 @@ class TestSemanticSearch:
         assert "transform 'white'" in refusal("semantic_search", *three, "--transforms", "white")
         odd = tmp_path / "odd.json"
         odd.write_text('{"data": [{}]}', encoding="utf-8")
-        assert "is no SQuAD file" in refusal("semantic_search", "--corpus", odd, "--out", tmp_path / "out")
+        assert "not a SQuAD file" in refusal("semantic_search", "--corpus", odd, "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
     def test_nothing_to_compare(self, tmp_path: Path) -> None:

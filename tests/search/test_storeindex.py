@@ -30,6 +30,7 @@ from tests.support.index_stores import (
     shared_store,
     tiny_store,
 )
+from tests.support.runner_fakes import Heard
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -205,13 +206,13 @@ class TestAgain:
         out = tmp_path / "index"
         bertfeat.build_index(tiny, out, level="word").close()
         before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
-        said: list[str] = []
-        bertfeat.build_index(tiny, out, level="word", threads=1, progress=said.append).close()
+        heard = Heard()
+        bertfeat.build_index(tiny, out, level="word", threads=1, progress=heard).close()
         assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
-        assert said == []
-        bertfeat.build_index(tiny, out, level="word", overwrite=True, progress=said.append).close()
+        assert heard.said == []
+        bertfeat.build_index(tiny, out, level="word", overwrite=True, progress=heard).close()
         assert {path: path.stat().st_mtime_ns for path in out.iterdir()} != before
-        assert said[0] == "checking vectors"
+        assert heard.said[0] == "checking vectors"
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
     def test_other_settings_are_refused_by_name(self, tiny: Store, tmp_path: Path) -> None:

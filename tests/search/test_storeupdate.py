@@ -10,10 +10,12 @@ import pytest
 import bertfeat
 from bertfeat.ann.indexfolder import read_description, write_description
 from bertfeat.errors import UserError
+from bertfeat.progress import Silent
 from bertfeat.search.quality import evaluate_index
 from bertfeat.search.storeupdate import update_or_find
 from bertfeat.store.reader import Store
 from tests.support.index_stores import contents, documents, shared_store, tiny_store
+from tests.support.runner_fakes import Heard
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -44,8 +46,8 @@ class TestUpdate:
     ) -> None:
         settings = {"level": level, "feature": FEATURE, "metric": metric, "index": "Flat", "threads": 1}
         bertfeat.build_index(base, tmp_path / "index", **settings).close()
-        said: list[str] = []
-        with bertfeat.update_index(tmp_path / "index", grown, progress=said.append) as updated:
+        heard = Heard()
+        with bertfeat.update_index(tmp_path / "index", grown, progress=heard) as updated:
             assert updated.store is grown
             with bertfeat.build_index(grown, tmp_path / "new", **settings) as new:
                 assert updated.n_vectors == new.n_vectors > updated.description.measured["n_vectors_trained_on"]
@@ -55,7 +57,7 @@ class TestUpdate:
                 for name in ("recall_at_10", "n_queries", "bytes_per_vector"):
                     assert updated.description.measured[name] == new.description.measured[name]
         assert contents(tmp_path / "index") == contents(tmp_path / "new")
-        assert said[0] == "comparing rows"
+        assert heard.said[0] == "comparing rows"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "new"]
 
     def test_others_are_tuned_and_measured_again(self, base: Store, grown: Store, tmp_path: Path) -> None:
@@ -76,14 +78,14 @@ class TestUpdate:
     def test_nothing_new(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()}
-        index, n_added = update_or_find(tmp_path / "index", tiny[0].path)
+        index, n_added = update_or_find(tmp_path / "index", tiny[0].path, progress=Silent())
         index.close()
         assert n_added == 0
         assert {path: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()} == before
 
     def test_an_updated_index_is_what_its_settings_ask_for(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
-        index, n_added = update_or_find(tmp_path / "index", tiny[1])
+        index, n_added = update_or_find(tmp_path / "index", tiny[1], progress=Silent())
         index.close()
         assert n_added == tiny[1].n_rows("word") - tiny[0].n_rows("word")
         before = contents(tmp_path / "index")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertfeat.display import display_width, printable
 from bertfeat.errors import UserError
-from bertfeat.search.kwic import context_of, display_width, printable
+from bertfeat.search.kwic import context_of
 from bertfeat.search.wordqueries import MarkedText, covered_row, parse_marked
 
 

@@ -14,6 +14,7 @@ from bertfeat.config import Level
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import Plan
 from bertfeat.store import codec, mark_for_redoing, open_for_writing, open_store, verify
+from tests.support.runner_fakes import Heard
 from tests.support.store_fakes import contents, make_plan, make_result, write_store
 
 PLAN = make_plan(levels=(Level.TOKEN, Level.WORD))
@@ -49,13 +50,13 @@ def overwrite_keeping_time(path: Path, data: bytes) -> None:
 
 
 def test_a_good_store_has_no_problem(root):
-    seen = []
-    report = verify(root, progress=lambda done, total: seen.append((done, total)))
+    heard = Heard()
+    report = verify(root, progress=heard)
     assert report.is_good
     assert report.bad_shards == ()
     assert (report.n_parts, report.n_rows) == (6, 24)
     assert report.n_bytes == sum(part.n_bytes for level in PLAN.schemas for part in open_store(root).parts(level))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert heard.said == [f"checking shards {n}/3" for n in (1, 2, 3)]
     before = contents(root)
     assert mark_for_redoing(root, report) == ()
     assert contents(root) == before

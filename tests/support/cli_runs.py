@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from bertfeat.cli import main
+from tests.support.command_line import bertfeat
 from tests.support.drill import write_corpus
 
 
@@ -34,15 +29,5 @@ def flags(settings: dict[str, Any]) -> list[str]:
 
 def run_cli(*arguments: str) -> tuple[int, str, list[str]]:
     """Run a command; return its exit code, what it prints, and the lines on standard error."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as errors,
-    ):
-        patch.setattr(sys, "argv", ["bertfeat", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as error:
-            code = int(error.code or 0)
-    return code, out.getvalue(), errors.getvalue().splitlines()
+    done = bertfeat(*arguments)
+    return done.code, done.out, done.err.splitlines()

@@ -100,8 +100,12 @@ class Heard(Silent):
     """A progress that keeps what it hears."""
 
     def __init__(self) -> None:
+        self.said: list[str] = []
         self.n_tokens = 0
         self.shards: list[int] = []
+
+    def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
+        self.said.append(text if n_total is None else f"{text} {n_done}/{n_total}")
 
     def encoded(self, n_tokens: int) -> None:
         self.n_tokens += n_tokens

@@ -108,6 +108,6 @@ def _export(task: Task) -> Path:
 
         fused = optimize_model(str(path), model_type="bert", num_heads=task.n_heads, hidden_size=task.hidden_size)
         if not fused.get_fused_operator_statistics()["Attention"]:
-            raise RuntimeError("the optimizer for transformers fused no attention; its result would be no peer")
+            raise RuntimeError("the optimizer for transformers fused no attention; its result cannot be compared")
         fused.save_model_to_file(str(path))
     return path

@@ -1,4 +1,4 @@
-"""bertfeat: `bertfeat.extract` as anybody calls it. Every call opens and checks the model anew.
+"""bertfeat: `bertfeat.extract` as anybody calls it. Every call opens and checks the model again.
 
 In memory, the model is loaded once and `TextEncoder` encodes the texts: `bertfeat.embed` without its loading.
 """

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 
 def write_features(path: Path, keys: Mapping[str, Sequence[Any]], vectors: Mapping[str, np.ndarray]) -> None:
-    """Write columns and vectors, each (n_rows, dim), as one Parquet file, and see to it that it is on disk."""
+    """Write columns and vectors, each (n_rows, dim), as one Parquet file, and sync it to disk."""
     columns: dict[str, Any] = {name: pa.array(values) for name, values in keys.items()}
     for name, values in vectors.items():
         columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])

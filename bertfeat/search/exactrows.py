@@ -1,0 +1,63 @@
+"""Exact search of a store: every row compared with every query, without an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.ann.exact import exact_search
+from bertfeat.ann.metrics import parse_metric
+from bertfeat.ann.transforms import TransformSpec, fit_transform
+from bertfeat.records import IntArray
+from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
+from bertfeat.store.reader import Store, open_store
+
+
+def nearest_rows(
+    store: str | Path | Store,
+    vectors: npt.NDArray[Any],
+    k: int = 10,
+    *,
+    level: str | None = None,
+    feature: str | None = None,
+    metric: str = "cosine",
+    transform: str = "none",
+) -> tuple[npt.NDArray[np.float32], IntArray]:
+    """Find the k most similar rows of a store for each of some vectors, by comparing all of them.
+
+    Rows without a vector are never found. Use `build_index` to search the same store many times.
+
+    Args:
+        store: The store, or its folder.
+        vectors: float (n, dim), as a store holds them.
+        k: How many to find for each.
+        level: As for `build_index`.
+        feature: As for `build_index`.
+        metric: As for `build_index`.
+        transform: As for `build_index`; it is fitted to the vectors of the store.
+
+    Returns:
+        The scores, float32 (n, k), best first, NaN where there are fewer rows; and the rows of the level, int64 (n, k),
+        -1 there.
+
+    Raises:
+        UserError: The store, a setting or a vector cannot be used, or there are too few rows to fit the transform to.
+
+    Example:
+        >>> from bertfeat import extract
+        >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
+        >>> scores, rows = nearest_rows(store, store.numpy("sentence", "layer_06")[:2], k=3)
+        >>> rows[:, 0].tolist()
+        [0, 1]
+    """
+    opened = store if isinstance(store, Store) else open_store(store)
+    where = choose_level(opened, level)
+    source = StoreParts(opened, where, choose_feature(opened, where, feature))
+    spec = TransformSpec.parse(transform)
+    spec.check(source.dim, source.n_vectors)
+    scores, positions = exact_search(source, vectors, k, parse_metric(metric), fit_transform(source, spec))
+    rows = np.append(np.flatnonzero(source.included), -1)
+    return scores, rows[positions]

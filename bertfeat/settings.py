@@ -1,0 +1,71 @@
+"""Settings that public functions take by name, with their types, so that editors complete and check them.
+
+`ExtractConfig` and the heads check the values; a test holds these names and types to theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
+
+
+class ExtractSettings(TypedDict, total=False):
+    """The fields of `ExtractConfig`, as `extract` takes them."""
+
+    format: str
+    text_column: str
+    text_pair_column: str | None
+    text_pairs: bool
+    id_column: str | None
+    keep_columns: str | Sequence[str]
+    is_split_into_words: bool
+    label_column: str | None
+    document_column: str | None
+    bad_rows: str
+    model: str
+    revision: str | None
+    levels: str | Sequence[str]
+    layers: str | int | Iterable[int]
+    combine: str | Sequence[str]
+    word_pooling: str
+    pooling: str
+    include_special_tokens: bool
+    max_length: int | None
+    stride: int | None
+    on_overlong: str
+    document_context: bool
+    store_dtype: str
+    vector_encoding: str
+    compute_dtype: str
+    max_batch_tokens: int | None
+    shard_bytes: int
+    device: str
+    workers: int | None
+    runner: str
+    ray_address: str | None
+
+
+class HeadSettings(TypedDict, total=False):
+    """The parameters of all heads, as `fit_probe` and `sweep_probes` take them; each head has some of them."""
+
+    C: float | Sequence[float]
+    alpha: float | Sequence[float]
+    class_weight: str | None
+    standardize: bool
+    metric: str
+    max_iter: int
+    tol: float
+    k: int
+    weights: str
+    hidden_size: int
+    n_layers: int
+    dropout: float
+    lr: float
+    weight_decay: float | Sequence[float]
+    batch_size: int
+    batch_tokens: int
+    max_epochs: int
+    patience: int
+    validation_fraction: float
+    early_stopping: bool
+    device: str

@@ -1,0 +1,57 @@
+"""Settings by name: their types are those of the config and the heads."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Unpack, get_args, get_origin, get_type_hints
+
+import pytest
+
+import bertfeat
+from bertfeat.config import ExtractConfig
+from bertfeat.heads.registry import HEADS, head_class
+from bertfeat.settings import ExtractSettings, HeadSettings
+
+
+def accepted(name: str, kind: Any) -> Any:
+    """Return what may be passed for a field: a text for a choice, a text or a list for several values."""
+    if name == "layers":
+        return str | int | Iterable[int]
+    if get_origin(kind) is tuple:
+        return str | Sequence[accepted(name, get_args(kind)[0])]
+    return str if isinstance(kind, type) and issubclass(kind, StrEnum) else kind
+
+
+def test_settings_of_an_extraction_are_the_fields_of_the_config() -> None:
+    fields = get_type_hints(ExtractConfig)
+    assert get_type_hints(ExtractSettings) == {name: accepted(name, kind) for name, kind in fields.items()}
+    assert list(get_type_hints(ExtractSettings)) == list(fields)
+
+
+def test_settings_of_heads_are_the_parameters_of_all_heads() -> None:
+    found: dict[str, set[Any]] = {}
+    for head in HEADS:
+        for name, kind in get_type_hints(head_class(head).__init__).items():
+            found.setdefault(name, set()).add(kind)
+    # fit_probe and sweep_probes have these as arguments of their own.
+    for name in ("return", "mix", "seed"):
+        del found[name]
+    assert {name: {kind} for name, kind in get_type_hints(HeadSettings).items()} == found
+
+
+@pytest.mark.parametrize(
+    ("function", "settings"),
+    [
+        (bertfeat.extract, ExtractSettings),
+        (bertfeat.FittedProbe.predict_input, ExtractSettings),
+        (bertfeat.fit_probe, HeadSettings),
+        (bertfeat.sweep_probes, HeadSettings),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_public_functions_name_their_settings(function: Callable[..., Any], settings: type) -> None:
+    last = list(inspect.signature(function).parameters.values())[-1]
+    assert last.kind is inspect.Parameter.VAR_KEYWORD
+    assert get_type_hints(function)[last.name] == Unpack[settings]

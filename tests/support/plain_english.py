@@ -1,0 +1,136 @@
+"""Guard for plain English: a word list over docstrings, comments, texts and Markdown; `make check` runs it.
+
+Each phrase has a plainer one beside it. What the tree still holds is counted: a higher count than CEILING fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.places import ROOT
+
+# The count of today; it only goes down.
+CEILING = 698
+
+FOLDERS = ("bertfeat", "tests", "pipelines", "examples", "benchmarks", "docs")
+_UNITS = "layer|token|document|row|vector|shard|word|device|machine|worker|query|line|sentence|part|second|text|epoch"
+# pattern -> what to write
+PHRASES = {
+    r"(?:is|are|was|were|be) no\b": "is not a, must be",
+    r"(?-i:is|are) (?-i:none)\b": "name what it is not, or the choices",
+    r"anew": "again; recreate",
+    r"by lot": "at random",
+    r"blanks?": "space, whitespace",
+    r"broken? off": "interrupted",
+    r"(?:go|goes|going|went|gone) on": "resume, continue",
+    r"hears? of": "receives, reports",
+    r"nobody|no one": "name who does not",
+    rf"(?:one|vectors?|bytes|rows?|times?|numbers?|column) an? (?:{_UNITS})": "one per ...",
+    r"see to it": "fix the cause",
+    r"stands?|stood": "is, lies, appears",
+    r"told": "reported",
+    r"vouch(?:es|ed)?": "check, guarantee",
+    r"whatever (?:befalls|has befallen)|befall\w*": "happens to",
+}
+# Technical uses, and phrases that are plain.
+ALLOWED = r"there (?:is|are|was|were) no\b|(?:is|are) no longer\b|blank lines?|stands? for|none of\b"
+_FOUND = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in PHRASES).replace(" ", r"\s+"), re.IGNORECASE)
+_ALLOWED = re.compile(ALLOWED, re.IGNORECASE)
+# A docstring of a module opens with a noun phrase; an entry of Raises names its subject.
+_HEADLESS = re.compile(r"(?:What|Which|How|Where|When|Whether)\b")
+_PRONOUN = re.compile(r"^\s+\w+(?:Error|Failed|Mismatch): (?:It|They|One|This|That)\b", re.MULTILINE)
+_COMMENT = re.compile(r"(?:^|\s)#[^!].*")
+
+
+class Finding(NamedTuple):
+    """A phrase to reword: where it is, and what it is."""
+
+    path: str
+    line: int
+    phrase: str
+
+
+def findings_in(path: str, text: str) -> list[Finding]:
+    """Return the phrases of one file, in order, each once a line."""
+    pieces = _python(text) if path.endswith(".py") else [(1, text, False)]
+    found = set()
+    for first, piece, is_module in pieces:
+        for pattern in (_FOUND, _PRONOUN):
+            for match in pattern.finditer(_ALLOWED.sub(lambda hit: "_" * len(hit[0]), piece)):
+                line = first + piece.count("\n", 0, match.start() + len(match[0]) - len(match[0].lstrip()))
+                found.add(Finding(path, line, " ".join(match[0].split())))
+        if is_module and (opening := _HEADLESS.match(piece)):
+            found.add(Finding(path, first, f"{opening[0]} ... (a module is a noun phrase)"))
+    return sorted(found)
+
+
+def _python(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield the strings and comments of a module with their first lines, and whether one is the module's docstring."""
+    tree = ast.parse(text)
+    first = tree.body[0] if tree.body else None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value, isinstance(first, ast.Expr) and first.value is node
+    for number, line in enumerate(text.splitlines(), start=1):
+        if "#" in line and (comment := _COMMENT.search(line)):
+            yield number, comment[0], False
+
+
+def findings() -> list[Finding]:
+    """Return the phrases of the whole tree."""
+    files = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*"))]
+    found = []
+    for path in sorted(files):
+        if path.suffix in (".py", ".md") and path.stem not in (Path(__file__).stem, f"test_{Path(__file__).stem}"):
+            found += findings_in(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+    return found
+
+
+def new_lines() -> set[tuple[str, int]]:
+    """Return file and number of each line that was changed since the ceiling was set; none without git."""
+    here = Path(__file__).relative_to(ROOT).as_posix()
+    since = _git("log", "-1", "--format=%H", "-G^CEILING = ", "--", here).strip()
+    changed, path = set(), ""
+    for line in _git("diff", "-U0", since or "HEAD", "--", "*.py", "*.md").splitlines():
+        if line.startswith("+++ b/"):
+            path = line[6:]
+        elif hunk := re.match(r"@@ \S+ \+(\d+)(?:,(\d+))?", line):
+            start = int(hunk[1])
+            changed |= {(path, number) for number in range(start, start + int(hunk[2] or 1))}
+    return changed
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+def main() -> int:
+    """Compare the count with the ceiling; return the exit code."""
+    found = findings()
+    if len(found) <= CEILING:
+        lower = f"; set CEILING in {Path(__file__).name} to that" if len(found) < CEILING else ""
+        print(f"plain English: {len(found)} phrases left to reword{lower}")
+        return 0
+    changed = new_lines()
+    new = [finding for finding in found if (finding.path, finding.line) in changed]
+    for path, line, phrase in new:
+        print(f"{path}:{line}: {phrase!r}{_advice(phrase)}")
+    if not new:
+        print("\n".join(f"{path}: {n}" for path, n in Counter(finding.path for finding in found).items()))
+    print(f"plain English: {len(found)} phrases to reword, {len(found) - CEILING} more than the {CEILING} before")
+    return 1
+
+
+def _advice(phrase: str) -> str:
+    return next((f"; write {plain}" for odd, plain in PHRASES.items() if re.fullmatch(odd, phrase, re.I)), "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
