@@ -40,8 +40,10 @@ def find_runs(
         The runs; None where a vector is null, the part has no rows, or its values are stored in another way.
 
     Raises:
-        OSError: The part cannot be read back.
+        OSError: The part cannot be read back, or a write failed and its writer went on.
     """
+    if sink.error is not None:
+        raise sink.error
     has_nulls = table.valid is not None and not table.valid.all()
     if has_nulls or not table.n_rows or sys.byteorder != "little":
         return None
