@@ -109,7 +109,7 @@ def test_every_test_that_the_readme_names_is_there() -> None:
     named = 0
     for cell in re.findall(r"^\|[^|]*\| ([^|]*test_[^|]*) \|$", README, re.MULTILINE):
         file = ""
-        for name, test in re.findall(r"`(test_\w+\.py)?(?:::(test_\w+))?`", cell):
+        for name, test in re.findall(r"`((?:\w+/)?test_\w+\.py)?(?:::(test_\w+))?`", cell):
             file = name or file
             text = (TESTS / file).read_text(encoding="utf-8")
             assert not test or f"def {test}(" in text, f"{file}::{test}"
