@@ -48,6 +48,7 @@ def publish_file(
     with removed_on_error(new), write_errors(final):
         new.unlink(missing_ok=True)
         with contextlib.closing(Sink(new)) as sink, write_errors(final, sink):
+            step(f"{kind}.opened")
             yield sink
             step(f"{kind}.written")
             sink.sync()
@@ -87,6 +88,7 @@ def publish_folder(final: Path, check: Callable[[], object] | None = None) -> It
     try:
         with write_errors(final):
             new.mkdir()
+            step("folder.opened")
             yield new
         replace_folder(new, final, check)
     except BaseException:

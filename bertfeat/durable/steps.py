@@ -13,5 +13,5 @@ hook: Callable[[str], None] = _nothing
 
 
 def step(name: str) -> None:
-    """Mark that a stage has just been passed: `KIND.written`, `.synced`, `.renamed` or `.durable`."""
+    """Mark that a stage has just been passed: `KIND.opened`, `.written`, `.synced`, `.renamed`, `.durable`."""
     hook(name)

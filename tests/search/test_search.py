@@ -156,7 +156,7 @@ class TestQueries:
             tokenizer = json.loads((model / "tokenizer.json").read_text())
             tokenizer["model"]["vocab"] = dict(sorted(tokenizer["model"]["vocab"].items(), key=lambda item: item[1]))
             (model / "tokenizer.json").write_text(json.dumps(tokenizer, indent=3))
-            with pytest.raises(UserError, match=r"index .* and model .* hold different features \(tokenizer: "):
+            with pytest.raises(UserError, match=r"index .* and model .* hold different features \(tokenizer "):
                 index.search("one quick fox", 1)
 
 

@@ -31,7 +31,7 @@ from tests.support.places import ROOT
 STEPS = {
     f"{kind}.{stage}"
     for kind in ("plan", "part", "quarantine", "receipt", "manifest")
-    for stage in ("written", "synced", "renamed", "durable")
+    for stage in ("opened", "written", "synced", "renamed", "durable")
 } | {"part.linked"}
 _ALARM_S = 120
 _SERVE = "import sys; sys.path[:0] = sys.argv[2:]; from tests.support.drill import serve; serve(sys.argv[1])"

@@ -20,6 +20,7 @@ import numpy as np
 import pandas  # noqa: F401  # pyarrow loads it where it is installed
 import polars as pl
 import pyarrow.compute  # noqa: F401
+import pytest
 
 import bertfeat
 from bertfeat.ann import budget
@@ -78,11 +79,12 @@ def _build(text: str, **changes: Any) -> Callable[[Path, Path, bool], None]:
     """Return a writer of an index that is filled in pieces, or with checkpoints."""
 
     def write(root: Path, inputs: Path, new: bool) -> None:
-        # A graph of these few vectors has checkpoints only where chunks are small.
-        budget._MAX_CHUNK_ROWS = 256
         settings = {"index": text, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60, **changes}
         source = ArrayParts(mixture(1500, 16), n_parts=4, batch_size=170)
-        build(source, root / "work", BuildSettings(**settings))
+        with pytest.MonkeyPatch.context() as patch:
+            # A graph of these few vectors has checkpoints only where chunks are small.
+            patch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
+            build(source, root / "work", BuildSettings(**settings))
 
     return write
 
@@ -94,10 +96,12 @@ def _probe(root: Path, inputs: Path, new: bool) -> None:
 
 def _sweep(root: Path, inputs: Path, new: bool) -> None:
     score = 0.25 + new / 2
-    # A whole plot takes a second to draw.
-    sweepresult.plot_layer_scores = lambda scores, stem: save(new_figure(1 + new, 1), stem)
     row = SweepRow("layer_03", (3,), 8, "accuracy", score, None, None, None, 0.1, (score,))
-    Sweep((row,), {"head": "ridge", "label": "x", "level": "sentence"}).write(root / "sweep", overwrite=True)
+    sweep = Sweep((row,), {"head": "ridge", "label": "x", "level": "sentence"})
+    with pytest.MonkeyPatch.context() as patch:
+        # A whole plot takes a second to draw.
+        patch.setattr(sweepresult, "plot_layer_scores", lambda _, stem: save(new_figure(1 + new, 1), stem))
+        sweep.write(root / "sweep", overwrite=True)
 
 
 def _predictions(root: Path, inputs: Path, new: bool) -> None:
