@@ -24,12 +24,12 @@ import click
 import bertfeat
 from bertfeat.ann.evaluation import retrieval_metrics
 from bertfeat.ann.exact import exact_search
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.ann.vectorparts import all_batches
 from bertfeat.cli.failures import report_failures
 from bertfeat.config import Level
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 from bertfeat.search.qrels import read_qrels

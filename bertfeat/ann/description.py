@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.metrics import Metric, parse_metric
 from bertfeat.ann.transforms import TransformKind, TransformSpec
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric, parse_metric
 from bertfeat.store.decoding import decode
 
 FORMAT_VERSION = 1

@@ -85,9 +85,9 @@ def build(
 ) -> None:
     """Index the vectors of a store."""
     from bertfeat.ann.buildsettings import BuildSettings
-    from bertfeat.ann.metrics import Metric
     from bertfeat.ann.transforms import TransformSpec
     from bertfeat.cli.search_summary import index_summary, result_line
+    from bertfeat.nearest import Metric
     from bertfeat.search.storeindex import build_or_find
 
     settings = BuildSettings(

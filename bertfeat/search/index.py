@@ -15,11 +15,11 @@ import polars as pl
 from bertfeat.ann.description import ROWS, IndexDescription
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.ann.indexloading import load_index
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.config import Level
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.replacement import standing
 from bertfeat.search.filters import PositionFilters
