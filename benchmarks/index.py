@@ -64,7 +64,7 @@ _OURS = (
 import faiss
 from bertfeat.ann.indexbuild import BuildSettings, build
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.metrics import Metric
+from bertfeat.nearest import Metric
 from bertfeat.ann.vectorparts import ArrayParts
 before = peak()
 vectors = np.load(folder / "base" / "base.npy", mmap_mode="r")
@@ -154,8 +154,8 @@ def measure(folder: Path, vectors: np.ndarray, max_memory: int) -> dict[str, Any
     """Run bertfeat and its peers, and hold what they find against exact search."""
     from bertfeat.ann.evaluation import recall_at
     from bertfeat.ann.exact import exact_search
-    from bertfeat.ann.metrics import Metric
     from bertfeat.ann.vectorparts import ArrayParts
+    from bertfeat.nearest import Metric
 
     base, queries = vectors[N_QUERIES:], vectors[:N_QUERIES]
     (folder / "base").mkdir()

@@ -37,6 +37,18 @@ class Metric(StrEnum):
         return self is not Metric.L2
 
 
+def parse_metric(name: str) -> Metric:
+    """Return the metric of a name.
+
+    Raises:
+        UserError: There is none of that name; the message lists them.
+    """
+    try:
+        return Metric(name)
+    except ValueError:
+        raise UserError(f"metric {name!r}: unknown; choose one of {', '.join(Metric)}") from None
+
+
 def nearest(
     batches: Iterable[tuple[npt.NDArray[Any], IntArray]],
     queries: npt.NDArray[Any],

@@ -7,8 +7,8 @@ from typing import Any
 
 import faiss
 
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.structure import leaves
+from bertfeat.nearest import Metric
 
 
 @dataclass(frozen=True, slots=True)

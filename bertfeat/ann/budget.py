@@ -10,8 +10,8 @@ from functools import cached_property
 from bertfeat.ann.blueprint import FactoryInfo
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.factory import describe
-from bertfeat.ann.metrics import Metric
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 
 # What exact search and a product of matrices in faiss work in.
 _MAX_EXACT_BYTES = 256 << 20

@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import TransformSpec
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 
 AUTO = "auto"
 

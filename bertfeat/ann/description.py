@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.metrics import Metric, parse_metric
 from bertfeat.ann.transforms import TransformKind, TransformSpec
 from bertfeat.durable.decoding import check_version, decode
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric, parse_metric
 
 FORMAT_VERSION = 1
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.ann.metrics import Metric
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 from bertfeat.records import BoolArray, IntArray
 
 Id = TypeVar("Id", str, int)

@@ -12,8 +12,8 @@ import re
 from dataclasses import replace
 
 from bertfeat.ann.blueprint import FactoryInfo, code_bytes, link_bytes, make
-from bertfeat.ann.metrics import Metric
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 
 SUPPORTED = (
     "Flat, SQ8, SQ6, SQ4, SQfp16, SQbf16, PQ16, PQ32x4fs, RaBitQ4; IVF256 or IVF65536_HNSW32 before one of these; "

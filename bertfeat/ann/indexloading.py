@@ -9,9 +9,9 @@ import faiss
 
 from bertfeat.ann.description import DESCRIPTION, INDEX, IndexDescription
 from bertfeat.ann.indexfolder import check_files, read_description, read_transform
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 
 
 def load_index(folder: str | Path, description: IndexDescription | None = None, *, mmap: bool = True) -> VectorIndex:

@@ -10,10 +10,10 @@ import faiss
 import numpy as np
 
 from bertfeat.ann.budget import MemoryPlan
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.structure import leaves, transforms
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import VectorBatch, VectorParts, all_batches, checked, sample_positions
+from bertfeat.nearest import Metric
 from bertfeat.records import Float32Array, IntArray
 
 # So that the seed 0 is what faiss takes by itself.

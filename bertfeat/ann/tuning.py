@@ -19,12 +19,12 @@ import numpy.typing as npt
 from bertfeat.ann.evaluation import recall_of_each
 from bertfeat.ann.exact import exact_scores, exact_search
 from bertfeat.ann.indextraining import rows_at
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.searchparameters import settable
 from bertfeat.ann.structure import core
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorParts, sample_positions
+from bertfeat.nearest import Metric
 from bertfeat.records import Float32Array, Float64Array, IntArray
 
 K = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import faiss
@@ -12,8 +13,6 @@ import numpy.typing as npt
 from bertfeat.ann.blueprint import metric_type
 from bertfeat.ann.filtering import has_ordered_lists, lists_needed
 from bertfeat.ann.flat import search_flat
-from bertfeat.ann.hits import Hits
-from bertfeat.ann.metrics import Metric, true_scores
 from bertfeat.ann.searchparameters import (
     check_parameters,
     is_scan_cheaper,
@@ -26,10 +25,23 @@ from bertfeat.ann.structure import comparable, core
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import checked_queries
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 from bertfeat.records import BoolArray, Float32Array, IntArray
 
 _BLOCK_BYTES = 32 << 20
 _MAX_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hits:
+    """The closest vectors of each query, best first.
+
+    `scores` is float32 (n_queries, k), what the metric says: a cosine, an inner product, or a true distance;
+    `positions` is int64 (n_queries, k). Where there are fewer hits the score is NaN and the position -1.
+    """
+
+    scores: npt.NDArray[np.float32]
+    positions: IntArray
 
 
 class VectorIndex:
@@ -195,3 +207,21 @@ class VectorIndex:
                 "this index cannot be searched among some of its vectors only; build one of Flat, SQ, IVF or HNSW"
             ) from error
         return found
+
+
+def true_scores(raw: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float32]:
+    """Turn what faiss computes on prepared vectors into scores.
+
+    Args:
+        raw: float, any shape: inner products, which of unit vectors are cosines; squared distances for L2.
+        metric: What the index compares by.
+
+    Returns:
+        float32 of the same shape. Rounding carries a squared distance below zero and a cosine past one; these are
+        clipped. NaN stays NaN.
+    """
+    if metric is Metric.L2:
+        raw = np.sqrt(np.maximum(raw, 0))
+    elif metric is Metric.COSINE:
+        raw = np.clip(raw, -1, 1)
+    return np.asarray(raw, dtype=np.float32)

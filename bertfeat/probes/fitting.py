@@ -82,8 +82,7 @@ def fit_probe(
     started = time.perf_counter()
     opened, opened_dev = as_store(store), None if dev is None else as_store(dev)
     where = opened.schema(level).level
-    check_head(head, where, mix=mix, seeds=seeds, params=params)
-    check_dev_labels(opened_dev, dev_labels)
+    check_request(head, where, mix=mix, seeds=seeds, params=params, dev=opened_dev, dev_labels=dev_labels)
     if seeds > 1 and opened_dev is None and head_class(head).is_random:
         raise UserError(f"seeds {seeds} and there is no dev split to choose the best of them on; pass dev, or one seed")
     choice = choose_feature(opened, where, feature, mix)
@@ -101,8 +100,7 @@ def fit_probe(
             # What train has taken is gone; a streamed one works on less than half.
             rest = memory // 2 if train.is_streamed else memory - train.n_bytes
             held = read_dataset(opened_dev, where, choice.feature, label, labels=dev_labels, max_memory=rest)
-            check_not_empty(held.labelled, opened_dev, where)
-            check_kinds(held.labelled, opened_dev, classes)
+            check_held(held.labelled, opened_dev, where, classes)
         best, trials = fit_seeds(
             head, choice, where, train, held, seeds=seeds, seed=seed, params=params, say=reports.stage
         )
@@ -122,13 +120,20 @@ def fit_probe(
     return FittedProbe(best, spec, label, train.labelled.first_tokens, training, head)
 
 
-def check_head(
-    head: str, level: Level, *, mix: str | Sequence[int] | None, seeds: int, params: Mapping[str, Any]
+def check_request(
+    head: str,
+    level: Level,
+    *,
+    mix: str | Sequence[int] | None,
+    seeds: int,
+    params: Mapping[str, Any],
+    dev: Store | None,
+    dev_labels: LabelTable | None,
 ) -> None:
-    """Check that a head is there, works at a level, and has the parameters; before anything is read.
+    """Check, before anything is read, that a head works at a level and has the parameters, and that labels have a dev.
 
     Raises:
-        UserError: It does not.
+        UserError: One of these does not hold.
     """
     cls = head_class(head)
     if seeds < 1:
@@ -138,23 +143,15 @@ def check_head(
     if mix is not None and not cls.has_mix:
         raise UserError(f"head {head} has no scalar mix; --mix goes with {heads_with_mix()}")
     make_head(head, **params)
-
-
-def check_dev_labels(dev: Store | None, dev_labels: LabelTable | None) -> None:
-    """Refuse labels of a dev split that is not there.
-
-    Raises:
-        UserError: There are such labels.
-    """
     if dev is None and dev_labels is not None:
         raise UserError("dev labels without a dev store; pass --dev too")
 
 
-def check_not_empty(held: LabelledRows, store: Store, level: Level) -> None:
-    """Check that a dev split has rows to score.
+def check_held(held: LabelledRows, store: Store, level: Level, classes: Labels) -> None:
+    """Check that a dev split has rows to score, with labels that are text where the classes are, else numbers.
 
     Raises:
-        UserError: No row has both a label and a vector.
+        UserError: No row has both a label and a vector, or the labels are of the other kind.
     """
     if not held.has_vector.any():
         without = f"{held.n_without_label} without a label, {len(held.rows)} without a vector"
@@ -162,14 +159,6 @@ def check_not_empty(held: LabelledRows, store: Store, level: Level) -> None:
             f"{store.path}: the dev split is empty: it has {held.n_total} rows at level {level}, {without}; "
             "pass one with labelled rows, or none"
         )
-
-
-def check_kinds(held: LabelledRows, store: Store, classes: Labels) -> None:
-    """Check that labels on dev are text where the classes are, and numbers where they are.
-
-    Raises:
-        UserError: They are not.
-    """
     assert held.labels is not None
     if (held.labels.dtype.kind == "U") != (classes.dtype.kind == "U"):
         mine, theirs = classes.tolist()[0], held.labels.tolist()[0]

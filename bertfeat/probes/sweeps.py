@@ -18,7 +18,7 @@ from bertfeat.memory import free_memory
 from bertfeat.probes.extras import require
 from bertfeat.probes.features import Choice, features_to_sweep, named_choice
 from bertfeat.probes.fitted import as_store
-from bertfeat.probes.fitting import check_dev_labels, check_head, check_kinds, check_not_empty
+from bertfeat.probes.fitting import check_held, check_request
 from bertfeat.probes.labels import LabelTable, label_source
 from bertfeat.probes.learningrows import LabelledRows, read_vectors, select_rows
 from bertfeat.probes.sweepresult import Sweep, SweepRow
@@ -85,8 +85,7 @@ def sweep_probes(
     require("matplotlib")
     opened, opened_dev = as_store(store), None if dev is None else as_store(dev)
     where = opened.schema(level).level
-    check_head(head, where, mix=None, seeds=seeds, params=params)
-    check_dev_labels(opened_dev, dev_labels)
+    check_request(head, where, mix=None, seeds=seeds, params=params, dev=opened_dev, dev_labels=dev_labels)
     choices = _choices(opened, where, head, features)
     if opened_dev is not None:
         for choice in choices:
@@ -144,8 +143,7 @@ class _Data:
         """
         assert self.train.labels is not None
         classes, _ = encode_labels(self.train.labels[self.train.has_vector], what=source)
-        check_not_empty(self.dev, self.dev_store, self.level)
-        check_kinds(self.dev, self.dev_store, classes)
+        check_held(self.dev, self.dev_store, self.level, classes)
         return classes
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.ann.exact import exact_search
-from bertfeat.ann.metrics import parse_metric
 from bertfeat.ann.transforms import TransformSpec, fit_transform
+from bertfeat.nearest import parse_metric
 from bertfeat.records import IntArray
 from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
 from bertfeat.store.reader import Store, open_store

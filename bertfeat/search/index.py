@@ -15,13 +15,13 @@ import polars as pl
 from bertfeat.ann.description import ROWS, IndexDescription
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.ann.indexloading import load_index
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.config import Level
 from bertfeat.durable.publication import standing
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
+from bertfeat.nearest import Metric
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.search.filters import PositionFilters
 from bertfeat.search.hitrows import HitRows

@@ -12,13 +12,13 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, ROWS, IndexDescription
 from bertfeat.ann.indexbuild import BuildResult, build, plan_build
 from bertfeat.ann.indexfolder import building_folder, publish, read_description, write_transform
-from bertfeat.ann.metrics import parse_metric
 from bertfeat.ann.transforms import TransformSpec
 from bertfeat.ann.vectorparts import VectorBatch
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
+from bertfeat.nearest import parse_metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin

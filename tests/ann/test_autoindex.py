@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faiss
 import numpy as np
 import pytest
 
@@ -13,23 +12,17 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.factory import describe
 from bertfeat.ann.indexbuild import build
 from bertfeat.ann.indexfiles import read_index
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import TransformSpec, prepare
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 from tests.support.search_vectors import brute_force, mixture, recall
 
+pytestmark = pytest.mark.usefixtures("no_fsync")
+
 COSINE, IP, L2 = Metric
-
-
-@pytest.fixture(autouse=True)
-def quick(no_fsync):
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    yield
-    faiss.omp_set_num_threads(before)
 
 
 def chosen(n_vectors: int, dim: int, **changes) -> list[str]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, ndcg_score
 
 from bertfeat.ann.evaluation import query_metrics, recall_at, recall_of_each, retrieval_metrics
-from bertfeat.ann.metrics import Metric
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 
 
 def test_recall_is_the_part_of_the_truth_that_was_found():

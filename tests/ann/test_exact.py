@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from bertfeat import nearest
 from bertfeat.ann.exact import exact_scores, exact_search
-from bertfeat.ann.metrics import Metric, parse_metric, true_scores
 from bertfeat.ann.transforms import TransformSpec, fit_transform
+from bertfeat.ann.vectorindex import true_scores
 from bertfeat.ann.vectorparts import ArrayParts, all_batches, sample_positions
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric, parse_metric
 
 pytestmark = pytest.mark.numeric
 

@@ -12,8 +12,8 @@ import faiss
 import pytest
 
 from bertfeat.ann.factory import describe
-from bertfeat.ann.metrics import Metric
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 from tests.support.search_vectors import mixture
 
 DIM = 32
@@ -25,14 +25,6 @@ STORAGES = [
     *("HNSW16_PQ8", "PCA16,IVF16,SQ8", "PCAR16,Flat", "PCAW8,SQfp16", "L2norm,Flat", "RR32,SQ8", "Pad64,Flat"),
     *("IVF16,PQ8,RFlat", "IVF16,SQ4,Refine(SQfp16)", "PCA16,HNSW16,SQ8", "OPQ4_8,PQ4x4"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_faiss_thread():
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    yield
-    faiss.omp_set_num_threads(before)
 
 
 def built(text: str, metric: Metric, n: int):

@@ -20,14 +20,16 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.filling import CHECKPOINT
 from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.ann.indexfiles import read_index
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts, sample_positions
 from bertfeat.durable import steps
 from bertfeat.errors import RunError, UserError
+from bertfeat.nearest import Metric
 from tests.support.places import ROOT
 from tests.support.search_vectors import CountedParts, MadeParts, brute_force, mixture, recall
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 N, DIM = 2500, 16
 VECTORS = mixture(N, DIM)
@@ -44,13 +46,6 @@ def settings(index: str, **changes) -> BuildSettings:
 
 def source(**kwargs) -> ArrayParts:
     return ArrayParts(VECTORS, **{"n_parts": 4, "batch_size": 170, **kwargs})
-
-
-@pytest.fixture(autouse=True)
-def quick(no_fsync):
-    before = faiss.omp_get_max_threads()
-    yield
-    faiss.omp_set_num_threads(before)
 
 
 @pytest.mark.numeric
@@ -291,7 +286,7 @@ sys.path[:0] = sys.argv[3:]
 from tests.support.search_vectors import MadeParts
 from bertfeat.ann.budget import plan_memory, Shape
 from bertfeat.ann.indexbuild import build, plan_build
-from bertfeat.ann.metrics import Metric
+from bertfeat.nearest import Metric
 from bertfeat.ann.buildsettings import BuildSettings
 import bertfeat.ann.transforms, numpy as np
 

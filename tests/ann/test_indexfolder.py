@@ -15,10 +15,10 @@ from bertfeat.ann import indexfolder
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM, FileDigest, IndexDescription
 from bertfeat.ann.indexfolder import DESCRIPTION
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import RunError, UserError
+from bertfeat.nearest import Metric
 from bertfeat.store import codec
 from tests.support.index_files import DIM, vectors, write_index, write_parts
 

@@ -16,11 +16,11 @@ from bertfeat.ann import indexfolder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM
 from bertfeat.ann.indexfolder import DESCRIPTION
 from bertfeat.ann.indexloading import load_index
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 from tests.support.index_files import DIM, N_VECTORS, make_faiss, vectors, write_index, write_parts
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

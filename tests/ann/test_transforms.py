@@ -9,7 +9,6 @@ from sklearn.decomposition import PCA
 
 from bertfeat import nearest
 from bertfeat.ann import transforms
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import (
     EIGENVALUE_FLOOR,
     Transform,
@@ -20,6 +19,7 @@ from bertfeat.ann.transforms import (
 )
 from bertfeat.ann.vectorparts import ArrayParts, VectorParts
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 
 pytestmark = pytest.mark.numeric
 

@@ -9,26 +9,18 @@ import pytest
 from bertfeat.ann import flat
 from bertfeat.ann.factory import describe
 from bertfeat.ann.growth import extend
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.searchparameters import widened
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
+from bertfeat.nearest import Metric
 from tests.support.search_vectors import brute_force, mixture, recall
 
 pytestmark = pytest.mark.numeric
 
 COSINE, IP, L2 = Metric
 DIM = 24
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_faiss_thread():
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    yield
-    faiss.omp_set_num_threads(before)
 
 
 def made(text, vectors, metric=COSINE, transform=None, **parameters) -> VectorIndex:

@@ -15,8 +15,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 from bertfeat.errors import RunError, UserError
-from bertfeat.heads.mix import ScalarMix
 from bertfeat.heads.mlp import MLPProbe
+from bertfeat.heads.networks import ScalarMix
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]

@@ -11,9 +11,9 @@ import numpy as np
 from bertfeat.ann import indexfolder
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, ROWS, IndexDescription
-from bertfeat.ann.metrics import Metric
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorparts import ArrayParts
+from bertfeat.nearest import Metric
 
 # Tiny indexes are slower when they are shared out among threads.
 faiss.omp_set_num_threads(1)
