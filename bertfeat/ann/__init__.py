@@ -2,5 +2,5 @@
 
 __all__ = [
     "budget", "buildsettings", "description", "evaluation", "exact", "growth", "indexbuild", "indexfiles",
-    "indexfolder", "indexloading", "indextraining", "metrics", "transforms", "tuning", "vectorindex", "vectorparts",
+    "indexfolder", "indexloading", "indextraining", "transforms", "tuning", "vectorindex", "vectorparts",
 ]  # fmt: skip

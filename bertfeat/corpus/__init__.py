@@ -8,6 +8,6 @@ from bertfeat.corpus.reading import Corpus, ScannedRow
 from bertfeat.corpus.shards import cut_shards
 
 __all__ = [
-    "Corpus", "CorpusSchema", "ScannedRow", "content", "cut_shards", "inputs", "linestreams", "resolve_inputs",
-    "spool_stdin",
+    "Corpus", "CorpusSchema", "ScannedRow", "columns", "content", "cut_shards", "formats", "inputs", "linestreams",
+    "resolve_inputs", "spool_stdin",
 ]  # fmt: skip
