@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tests.support.places import ROOT
 
 # The count of today; it only goes down.
-CEILING = 698
+CEILING = 634
 
 FOLDERS = ("bertfeat", "tests", "pipelines", "examples", "benchmarks", "docs")
 _UNITS = "layer|token|document|row|vector|shard|word|device|machine|worker|query|line|sentence|part|second|text|epoch"
