@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
@@ -34,6 +34,9 @@ class _Decompressed(io.RawIOBase):
     A compressed stream seeks forward by reading on and backward by opening the file again, so that slices read in
     ascending order cost one decompression of the file.
     """
+
+    # Python closes what it collects, also a stream whose file could not be opened.
+    _source: Any = None
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
@@ -122,7 +125,8 @@ class _Decompressed(io.RawIOBase):
     def _close_source(self) -> None:
         # A file that was only read holds nothing back: what closing it reports changes no byte that was read.
         with suppress(OSError):
-            self._source.close()
+            if self._source is not None:
+                self._source.close()
 
     def close(self) -> None:
         if not self.closed:

@@ -187,7 +187,9 @@ class _Failing(io.RawIOBase):
         return offset
 
     def close(self) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+        if not self.closed:
+            super().close()
+            raise OSError(errno.EIO, "Input/output error")
 
 
 def test_an_error_in_the_middle_of_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,10 @@ for module, names in {LINUX_ONLY!r}.items():
     for name in names.split():
         module.__dict__.pop(name, None)
 
+# Python 3.13 defines it by a name that is gone now; elsewhere it is this.
+if hasattr(os, "process_cpu_count"):
+    os.process_cpu_count = os.cpu_count
+
 def hide(event, arguments):
     if event in ("open", "os.listdir", "os.scandir") and str(arguments[0]).startswith(("/proc/", "/sys/")):
         frame = sys._getframe(1)
