@@ -41,7 +41,7 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Return the fitted state: arrays by name, and JSON values by name.
 
-        `classes_` and the parameters are not in it; `saving` keeps them.
+        `classes_` and the parameters are not in it; `probefolder` keeps them.
         """
         raise NotImplementedError
 

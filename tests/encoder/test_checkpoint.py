@@ -21,16 +21,6 @@ from bertfeat.errors import CheckpointError
 from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_tokenizer, random_pack
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model("bert", tmp_path_factory.mktemp("good") / "bert")
-
-
-@pytest.fixture
-def folder(good: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(good, tmp_path / "model"))
-
-
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))

@@ -18,7 +18,7 @@ import torch
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError
-from tests.support.families import HIDDEN, N_LAYERS, VOCAB_SIZE, build_model
+from tests.support.families import HIDDEN, N_LAYERS, VOCAB_SIZE
 
 _WATCHED: list[Path] = []
 _SEEN: list[str] = []
@@ -62,16 +62,6 @@ class Payload:
 
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
         return os.system, (f"touch {self.canary}",)
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model("bert", tmp_path_factory.mktemp("good") / "bert")
-
-
-@pytest.fixture
-def folder(good: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(good, tmp_path / "model"))
 
 
 @pytest.fixture(autouse=True)

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.numeric
 
 # Files that compare within a tolerance but need no other processor, by the reason.
 ELSEWHERE = {
-    "times, sizes and pictures": "benchmarks estimation extending reports factory",
+    "times, sizes and pictures": "benchmarks estimation reports factory",
     "counts and measures of exact numbers": "entities scores evaluation reliability_rows",
-    "whole runs over what other files compute; slow": "cli_search text_context embedding families_extract "
+    "whole runs over what other files compute; slow": "cli_search text_context embedding extending families_extract "
     "search levels probe_memory pairs pipelines pipelines_search fitting sweeps autoindex words_parity",
 }
 

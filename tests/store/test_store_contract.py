@@ -1,6 +1,6 @@
 """A store that the first version of the format wrote reads to the same arrays in every later one.
 
-`tests/data/store_v1` was written by `tests/make_store_v1.py`; it is never to be written again.
+`tests/data/store_v1` was written by `tests/support/make_store_v1.py`; it is never to be written again.
 """
 
 from __future__ import annotations
