@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
 from bertfeat.encoder.families import Family, family_of, refused_families
 from bertfeat.encoder.filedigests import named_digest, weights_digest
@@ -164,6 +165,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     )
 
 
+@os_errors(CheckpointError)
 def _locate(name: str, revision: str | None) -> tuple[Path, str | None, str | None]:
     """Return the folder, the commit (hub) and the pinned digest (package)."""
     is_path = name.startswith((".", "/", "~"))

@@ -12,6 +12,7 @@ import polars as pl
 
 from bertfeat.config import Level
 from bertfeat.durable.decoding import decode
+from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe
 from bertfeat.heads.probefolder import check_target
@@ -240,6 +241,7 @@ class FittedProbe:
         self.spec.require_model(info, mine=self._mine)
 
 
+@os_errors(UserError)
 def load_probe(folder: str | Path) -> FittedProbe:
     """Load a probe that was saved.
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import polars as pl
 
 from bertfeat.config import Level
+from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema
@@ -138,6 +139,7 @@ def _missing(store: Store, level: Level, name: str) -> str:
     return f"{store.path}: no label column {name!r} at level {level}; {hint}"
 
 
+@os_errors(UserError)
 def _read_table(labels: LabelTable) -> pl.DataFrame:
     if isinstance(labels, pl.DataFrame):
         return labels

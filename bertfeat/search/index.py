@@ -18,6 +18,7 @@ from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.config import Level
+from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
@@ -282,6 +283,7 @@ class Index:
         return frame.select(*_RANKED, *names)
 
 
+@os_errors(UserError)
 def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> Index:
     """Open an index for searching.
 

@@ -14,7 +14,7 @@ from bertfeat.ann.indexfiles import write_json
 from bertfeat.ann.indexfolder import building_folder, check_place
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.filelock import lock
-from bertfeat.durable.files import make_folder, write_errors
+from bertfeat.durable.files import make_folder, os_errors, write_errors
 from bertfeat.durable.placecheck import check_folder_above
 from bertfeat.durable.publication import recover, replaced
 from bertfeat.errors import UserError
@@ -50,6 +50,7 @@ def workplace(index: Path) -> Iterator[Path]:
         os.close(fd)
 
 
+@os_errors(UserError)
 def tidy(index: Path) -> None:
     """Finish what a kill has left beside an index: the old one aside, or an empty folder where one was made."""
     if building_folder(index).exists() or replaced(index).exists():
@@ -96,6 +97,7 @@ def fresh_ready(folder: Path) -> Path:
     return ready
 
 
+@os_errors(UserError)
 def is_index(index: Path) -> bool:
     """Tell whether an index stands at a place, whole or damaged; what is something else is refused.
 
