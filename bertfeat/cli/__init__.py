@@ -55,9 +55,22 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked:
+        return
+    if ctx.params["verbose"]:
+        click.echo(importlib.import_module("bertfeat.cli.bugreport").bug_report())
+    else:
+        click.echo(f"bertfeat, version {__version__}")
+    ctx.exit()
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, "-V", "--version", prog_name="bertfeat")
-def group() -> None:
+@click.option("--verbose", is_flag=True, is_eager=True, help="With --version: what a bug report needs.")
+@click.option(
+    "-V", "--version", is_flag=True, expose_value=False, callback=_print_version, help="Show the version and exit."
+)
+def group(verbose: bool) -> None:  # noqa: ARG001
     """Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times."""
 
 

@@ -1,0 +1,49 @@
+"""The versions and the machine, as `bertfeat --version --verbose` prints them for a bug report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+
+import torch
+
+from bertfeat._version import __version__
+from bertfeat.devices import resolve_device
+from bertfeat.memory import free_memory
+
+
+def bug_report() -> str:
+    """Return the versions of bertfeat, Python and every dependency, by extra, and what computes; several lines."""
+    lines = [
+        f"bertfeat, version {__version__}",
+        f"Python {platform.python_version()} ({platform.python_implementation()}), {platform.platform()}",
+        f"{os.cpu_count()} cores ({torch.backends.cpu.get_cpu_capability()}), {torch.get_num_threads()} threads, "
+        f"{free_memory() / 2**30:.1f} GiB of memory free",
+        f"devices: {', '.join(map(_device_name, resolve_device('auto')))}",
+    ]
+    for extra, names in _requirements().items():
+        lines.append(f"{extra}: {', '.join(map(_installed, names))}")
+    return "\n".join(lines)
+
+
+def _requirements() -> dict[str, list[str]]:
+    """Return the names of the packages that bertfeat requires, then those of each extra; that of developers left out."""
+    found: dict[str, list[str]] = {}
+    for requirement in requires("bertfeat") or ():
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
+        name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+        found.setdefault(f"extra {extra[1]}" if extra else "requires", []).append(name)
+    return {extra: names for extra, names in found.items() if extra not in ("extra dev", "extra docs")}
+
+
+def _device_name(device: torch.device) -> str:
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def _installed(name: str) -> str:
+    try:
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:
+        return f"{name} (not installed)"

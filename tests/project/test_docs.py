@@ -1,0 +1,133 @@
+"""Every command and Python block of the README and of docs/ runs, each page from top to bottom in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertfeat.encoder.families import families
+from tests.support.command_line import bertfeat
+from tests.support.places import ROOT, TESTS
+
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
+ALL = "\n".join(PAGES.values())
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN = {name: [block for block in BLOCK.findall(text) if block[0] in ("bash", "python")] for name, text in PAGES.items()}
+# Of each text under examples/data: enough to show everything, and quick.
+N_LINES = {"peps.txt": 24, "wnut17_dev.conll": 300}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like the root of the repository, with the heads of its texts; the current one."""
+    shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
+    for name, n_lines in N_LINES.items():
+        text = tmp_path / "examples" / "data" / name
+        lines = text.read_text(encoding="utf-8").splitlines(keepends=True)
+        text.write_text("".join(lines[:n_lines]), encoding="utf-8")
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_command(command: str, folder: Path) -> None:
+    words = shlex.split(command)
+    if words[0] == "bertfeat":
+        result = bertfeat(*words[1:])
+        assert result.code == 0, f"{command}: {result.err}"
+        assert result.err == ""
+        return
+    # What make would install and run is run by the checks themselves; here its targets only have to exist.
+    line = f"{command} --dry-run" if words[0] == "make" else command
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # The suite may run under make, whose settings must not reach these commands.
+    environment = {**os.environ, "PATH": path, "MAKEFLAGS": "", "MAKELEVEL": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
+
+
+@pytest.mark.parametrize("page", [name for name, blocks in RUN.items() if blocks])
+def test_every_block_of_a_page_runs_from_top_to_bottom(page: str, place: Path) -> None:
+    for language, block in RUN[page]:
+        if language == "python":
+            # Each block runs alone: it imports and opens what it uses.
+            exec(compile(block, page, "exec"), {})
+        else:
+            for command in block.replace("\\\n", " ").splitlines():
+                if command.strip():
+                    run_command(command, place)
+
+
+def test_blocks_are_found_and_show_the_main_commands() -> None:
+    assert {language for _, blocks in RUN.items() for language, _ in blocks} == {"bash", "python"}
+    # A block without a language would be neither run nor plain text.
+    assert {language for language, _ in BLOCK.findall(ALL)} <= {"bash", "python", "text", "diff", "json", ""}
+    shown = "\n".join(block for blocks in RUN.values() for language, block in blocks if language == "bash")
+    for words in ("make demo", "make test", "bertfeat extract", "bertfeat inspect", "bertfeat verify", "bertfeat models"):
+        assert words in shown
+
+
+def test_every_family_is_named() -> None:
+    packed, rest = PAGES["docs/models.md"].split("*Packed*")[1].split("*In batches of equal lengths*")
+    for family in families():
+        named = packed if family.path == "packed" else rest.split("## Safety")[0]
+        assert re.search(rf"\b{re.escape(family.title)}\b", named.replace("\n", " ")), family.title
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"])
+def test_every_file_and_heading_that_a_page_links_exists(page: str) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+        name, _, anchor = link.partition("#")
+        if "://" in link or name.startswith("pictures/"):
+            continue
+        target = (ROOT / page).parent / name if name else ROOT / page
+        assert target.exists(), f"{page}: {link}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}, link
+
+
+def test_every_page_is_in_the_navigation_and_the_readme_is_short() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [name for name in PAGES if name.startswith("docs/") and name.removeprefix("docs/") not in navigation] == []
+    assert len(PAGES["README.md"].splitlines()) <= 200
+
+
+def test_every_flag_that_a_page_names_is_one() -> None:
+    commands = ("extract", "inspect", "verify", "probe fit", "probe score", "probe predict", "probe sweep", "models")
+    commands += ("index build", "index eval", "index update", "search")
+    known = "".join(bertfeat(*command.split(), "--help").out for command in commands) + bertfeat("--help").out
+    # Flags of bertfeat are in code spans; blocks run.
+    named = set(re.findall(r"`(--[a-z-]+)", ALL))
+    assert sorted(flag for flag in named if flag not in known) == []
+
+
+def test_every_test_that_the_guarantees_name_exists() -> None:
+    named = 0
+    for cell in re.findall(r"^\|[^|]*\| ([^|]*test_[^|]*) \|$", PAGES["docs/guarantees.md"], re.MULTILINE):
+        file = ""
+        for name, test in re.findall(r"`([a-z]+/test_\w+\.py)?(?:::(test_\w+))?`", cell):
+            file = name or file
+            text = (TESTS / file).read_text(encoding="utf-8")
+            assert not test or f"def {test}(" in text, f"{file}::{test}"
+            named += 1
+    assert named > 25

