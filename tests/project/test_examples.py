@@ -15,7 +15,7 @@ from tests.support.places import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # Examples with a corpus or settings of their own; all others share the first one's store.
-OWN_STORE = {"02_word_features_conll", "09_long_documents", "10_layers", "11_probe"}
+OWN_STORE = {"02_word_features_conll", "09_long_documents", "10_layers", "11_probe", "12_search"}
 SAID = {
     "01_extract": ["token: 10122 rows", "(10122, 1536)"],
     "02_word_features_conll": ["B-location", "closest to the mean entity:"],
@@ -28,6 +28,8 @@ SAID = {
     "09_long_documents": ["two of them special"],
     "10_layers": ["layer_00 -> layer_01", "(120, 1536)"],
     "11_probe": ["classes: ", "F1 of entities on train: 0.", "Merkel     "],
+    "12_search": ["206 vectors", "1. 0.", "nearest to document 0: [0, "],
+    "13_update_index": ["monday:  60 vectors", "tuesday: 90 vectors", "found as document 75 with a cosine of 1.00"],
 }
 
 
@@ -56,4 +58,5 @@ def test_they_are_short_and_in_order() -> None:
     for path in EXAMPLES:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         assert 8 <= len(lines) <= 40, path.name
-        assert lines[0].startswith('"""')
+        assert lines[0].startswith(f'"""Lesson {int(path.stem[:2])}: ')
+        assert f"    python examples/{path.name}" in lines
