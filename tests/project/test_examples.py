@@ -49,7 +49,7 @@ def test_example(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for words in SAID[path.stem]:
         assert words in out.getvalue()
     assert {entry.name for entry in ROOT.iterdir()} - before <= {"__pycache__"}, (
-        "an example writes only where it is told"
+        "an example writes only to its own folder"
     )
 
 

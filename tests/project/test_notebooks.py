@@ -59,7 +59,9 @@ def run(name: str) -> dict[str, Any]:
 def test_features_to_scikit_learn(place):
     accuracy = run("1_features_to_scikit_learn")["accuracy"]
     assert len(accuracy) == 8
-    CLAIM
+    middle = [accuracy[f"layer_{layer:02d}"] for layer in (3, 4, 5)]
+    assert np.mean(middle) > max(accuracy[name] for name in ("layer_00", "layer_01", "layer_06")) + 0.01
+    assert accuracy["concat_last4"] > max(middle) - 0.03
 
 
 def test_layers_of_a_word(place):

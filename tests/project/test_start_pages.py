@@ -66,7 +66,7 @@ def test_a_sentence_classifier(tmp_path, monkeypatch):
     assert scores["concat_last4"] > max(scores.values()) - 0.02
     assert names["interval"].low < names["score"].value < names["interval"].high
     assert names["score"].value > 0.75
-    assert (tmp_path / "predictions.parquet").exists()
+    assert (tmp_path / "review-predictions.parquet").exists()
 
 
 def test_the_layers_of_one_word(tmp_path, monkeypatch):
@@ -90,4 +90,4 @@ def test_the_glossary_is_in_alphabetical_order_and_has_the_levels_and_settings()
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     words = [line.split(" | ")[0].removeprefix("| ").lower() for line in page.splitlines() if line.startswith("| ")][1:]
     assert words == sorted(set(words))
-    assert {"document", "feature", "layer", "level", "part", "probe", "receipt", "shard", "store", "token"} <= set(words)
+    assert {"document", "feature", "head", "layer", "level", "pack", "part", "probe", "receipt", "shard"} <= set(words)
