@@ -22,7 +22,7 @@ BLOCKS = re.compile(r"^```(bash|python|text)\n(.*?)^```$", re.MULTILINE | re.DOT
 
 def run_shell(block: str) -> str:
     out = ""
-    for line in block.splitlines():
+    for line in block.replace("\\\n", " ").splitlines():
         if line.startswith("bertfeat "):
             out += good(*shlex.split(line)[1:]).out
         else:
