@@ -1,4 +1,10 @@
-"""Extract features once: every token of a text file, the last four layers and their concatenation, as Parquet."""
+"""Lesson 1: extract features once.
+
+You learn to turn a text file into a store: one row per token, with the vectors of the last four layers and their
+concatenation, as Parquet. Most of the later lessons read this store.
+
+    python examples/01_extract.py
+"""
 
 import sys
 

@@ -1,4 +1,9 @@
-"""Word features for a CoNLL file: a vector and a label for each word, as they are annotated."""
+"""Lesson 2: one vector per word of an annotated corpus.
+
+You learn to extract at the word level from a CoNLL file, and that rows of the table and rows of the array are the same.
+
+    python examples/02_word_features_conll.py
+"""
 
 import sys
 
@@ -13,7 +18,7 @@ words = store.polars("word", ["doc_id", "word_index", "word", "label"])
 vectors = store.numpy("word", "layer_06").astype(np.float32)
 print(words.filter(words["label"] != "O").head(8))
 
-# Rows of the table and of the array are the same rows, so a mask of one selects from the other.
+# The table and the array have the same rows, so a mask made from one selects rows of the other.
 entities = (words["label"] != "O").to_numpy() & store.valid("word", "layer_06")
 centre = vectors[entities].mean(axis=0)
 scores = vectors @ centre / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(centre))

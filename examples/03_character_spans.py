@@ -1,4 +1,10 @@
-"""Features of your own character spans: join them to the tokens that they overlap, and average."""
+"""Lesson 3: features of your own character spans.
+
+You learn to join any annotation that has a document and characters to the tokens that it overlaps, and to average
+their vectors.
+
+    python examples/03_character_spans.py
+"""
 
 import re
 import sys
@@ -12,7 +18,7 @@ corpus = "examples/data/peps.txt"
 folder = sys.argv[1] if len(sys.argv) > 1 else "demo-features"
 store = bertfeat.extract(corpus, folder)
 
-# Any annotation with a document and characters does; here, every mention of an underscore name.
+# Here the annotation is every name with an underscore.
 texts = Path(corpus).read_text(encoding="utf-8").splitlines()
 found = [(row, m.start(), m.end(), m.group()) for row, text in enumerate(texts) for m in re.finditer(r"\w+_\w+", text)]
 spans = pl.LazyFrame(found, schema=["doc_id", "start", "end", "mention"], orient="row").with_row_index("span")

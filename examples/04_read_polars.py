@@ -1,4 +1,9 @@
-"""Read a store with polars: a lazy frame that reads only the columns and rows in use."""
+"""Lesson 4: read a store with polars.
+
+You learn to use a lazy frame, which reads only the columns and rows that you need.
+
+    python examples/04_read_polars.py
+"""
 
 import sys
 
@@ -17,5 +22,5 @@ with pl.Config(tbl_hide_dataframe_shape=True, tbl_width_chars=100):
 frequent = frame.filter(~pl.col("is_special")).group_by("token").len().sort("len", "token", descending=True).head(5)
 print("frequent tokens:", ", ".join(frequent.collect()["token"]))
 
-# The parts are plain Parquet: polars finds them without bertfeat as well.
+# The parts are plain Parquet, so polars can also read them without bertfeat.
 print("rows:", pl.scan_parquet(f"{folder}/token/*.parquet").select(pl.len()).collect().item())

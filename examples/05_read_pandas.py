@@ -1,4 +1,9 @@
-"""Read a store with pandas: any level is a folder of Parquet files."""
+"""Lesson 5: read a store with pandas.
+
+You learn that each level is a folder of Parquet files, and how a column of vectors becomes a matrix.
+
+    python examples/05_read_pandas.py
+"""
 
 import sys
 
@@ -14,6 +19,6 @@ frame = pd.read_parquet(f"{folder}/token", columns=["doc_id", "token", "is_speci
 frame = frame[~frame["is_special"]]
 print(frame[["doc_id", "token"]].head())
 
-# A cell holds one vector; stacked, the column is a matrix.
+# Each cell holds one vector; stacked, the column is a matrix.
 matrix = np.stack(frame["layer_06"].to_list())
 print("matrix:", matrix.shape, matrix.dtype)

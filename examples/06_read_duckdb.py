@@ -1,4 +1,9 @@
-"""Read a store with DuckDB: SQL over the parts, vectors included."""
+"""Lesson 6: read a store with DuckDB.
+
+You learn to write SQL over the parts, and to compare vectors inside the query.
+
+    python examples/06_read_duckdb.py
+"""
 
 import sys
 
@@ -9,7 +14,7 @@ import bertfeat
 folder = sys.argv[1] if len(sys.argv) > 1 else "demo-features"
 bertfeat.extract("examples/data/peps.txt", folder)
 
-# Vectors are float16 lists; as FLOAT[384] they take DuckDB's distance functions.
+# Vectors are lists of float16; cast to FLOAT[384], they work with the distance functions of DuckDB.
 query = f"""
     WITH tokens AS (
         SELECT doc_id, token, layer_06::FLOAT[384] AS vector

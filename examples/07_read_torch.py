@@ -1,4 +1,9 @@
-"""Read a store into torch: a tensor of a whole feature, or batches in flat memory for a training loop."""
+"""Lesson 7: read a store into torch.
+
+You learn to read a whole feature as a tensor, and to train on batches in flat memory.
+
+    python examples/07_read_torch.py
+"""
 
 import sys
 
@@ -12,7 +17,7 @@ store = bertfeat.extract("examples/data/peps.txt", folder)
 whole = store.torch("token", "layer_06")
 print("tensor:", tuple(whole.shape), whole.dtype)
 
-# Is a token a special one? One pass over the batches trains a linear probe that knows.
+# One pass over the batches trains a linear classifier: is a token special?
 probe = torch.nn.Linear(384, 1)
 optimizer = torch.optim.Adam(probe.parameters(), lr=1e-2)
 loss = torch.zeros(())

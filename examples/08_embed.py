@@ -1,4 +1,9 @@
-"""Embed a few texts in memory: the same flow as `extract`, without a store."""
+"""Lesson 8: embed a few texts in memory.
+
+You learn the call for small inputs: the same vectors as `extract`, without a store.
+
+    python examples/08_embed.py
+"""
 
 import bertfeat
 

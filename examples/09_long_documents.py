@@ -1,4 +1,9 @@
-"""Documents longer than the model takes: windows that overlap, and each token kept once."""
+"""Lesson 9: documents longer than the model takes.
+
+You learn that long documents are cut into windows that overlap, and that each token is kept once.
+
+    python examples/09_long_documents.py
+"""
 
 import sys
 import tempfile
@@ -12,7 +17,7 @@ lines = Path("examples/data/peps.txt").read_text(encoding="utf-8").splitlines()
 with tempfile.TemporaryDirectory() as temporary:
     corpus = Path(temporary, "long.txt")
     corpus.write_text(lines[0] + "\n" + " ".join(lines[:40]) + "\n", encoding="utf-8")
-    # The input's bytes count, not its path: a rerun finds the store complete although the file lies elsewhere.
+    # A store knows its input by its bytes, not by its path: a second run finds the store complete.
     store = bertfeat.extract(
         corpus, folder, levels="token,sentence", layers="-1", combine="none", max_length=128, stride=32
     )

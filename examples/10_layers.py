@@ -1,4 +1,10 @@
-"""Choose layers: all of them as columns, or combined; 0 is the output of the embedding layer."""
+"""Lesson 10: choose layers.
+
+You learn to store every layer as a column of its own, to compare layers, and to combine them when you read. Layer 0 is
+the output of the embedding layer.
+
+    python examples/10_layers.py
+"""
 
 import itertools
 import sys
@@ -19,5 +25,5 @@ for lower, upper in itertools.pairwise(layers):
     cosine = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     print(f"{lower} -> {upper}: mean cosine {cosine.mean():.3f}")
 
-# A concatenation is made from the stored layers when it is asked for; lowest layer first.
+# A concatenation is made from the stored layers when you ask for it, the lowest layer first.
 print("concat_last4:", store.numpy("sentence", "concat_last4").shape)

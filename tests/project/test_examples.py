@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import runpy
 import sys
@@ -15,7 +16,7 @@ from tests.support.places import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # Examples with a corpus or settings of their own; all others share the first one's store.
-OWN_STORE = {"02_word_features_conll", "09_long_documents", "10_layers", "11_probe"}
+OWN_STORE = {"02_word_features_conll", "09_long_documents", "10_layers", "11_probe", "12_search"}
 SAID = {
     "01_extract": ["token: 10122 rows", "(10122, 1536)"],
     "02_word_features_conll": ["B-location", "closest to the mean entity:"],
@@ -28,6 +29,8 @@ SAID = {
     "09_long_documents": ["two of them special"],
     "10_layers": ["layer_00 -> layer_01", "(120, 1536)"],
     "11_probe": ["classes: ", "F1 of entities on train: 0.", "Merkel     "],
+    "12_search": ["206 vectors", "1. 0.", "nearest to document 0: [0, "],
+    "13_update_index": ["monday:  60 vectors", "tuesday: 90 vectors", "found as document 75 with a cosine of 1.00"],
 }
 
 
@@ -47,7 +50,7 @@ def test_example(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for words in SAID[path.stem]:
         assert words in out.getvalue()
     assert {entry.name for entry in ROOT.iterdir()} - before <= {"__pycache__"}, (
-        "an example writes only where it is told"
+        "an example writes only to its own folder"
     )
 
 
@@ -56,4 +59,17 @@ def test_they_are_short_and_in_order() -> None:
     for path in EXAMPLES:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         assert 8 <= len(lines) <= 40, path.name
-        assert lines[0].startswith('"""')
+        assert lines[0].startswith(f'"""Lesson {int(path.stem[:2])}: ')
+        assert f"    python examples/{path.name}" in lines
+
+
+def test_the_reviews_are_balanced_and_no_text_is_in_both_files() -> None:
+    texts: list[str] = []
+    for name, n_rows in (("reviews.csv", 2000), ("reviews_test.csv", 500)):
+        with (ROOT / "examples" / "data" / name).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == len({row["id"] for row in rows}) == n_rows
+        assert [row["label"] for row in rows].count("positive") == n_rows // 2
+        assert {row["label"] for row in rows} == {"positive", "negative"}
+        texts += [row["text"].casefold() for row in rows]
+    assert len(set(texts)) == len(texts)

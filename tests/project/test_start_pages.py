@@ -1,0 +1,93 @@
+"""The walk-throughs, whose blocks run and print what the pages show, and the glossary."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import good
+from tests.support.places import ROOT
+from tests.support.shown_output import check_shown
+
+PAGES = ROOT / "docs" / "start"
+BLOCKS = re.compile(r"^```(bash|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def run_shell(block: str) -> str:
+    out = ""
+    for line in block.replace("\\\n", " ").splitlines():
+        if line.startswith("bertfeat "):
+            out += good(*shlex.split(line)[1:]).out
+        else:
+            out += subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
+    return out
+
+
+def run_python(block: str) -> tuple[str, dict[str, Any]]:
+    out: io.StringIO = io.StringIO()
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(out):
+        exec(compile(block, "page", "exec"), names)
+    return out.getvalue(), names
+
+
+def run_page(name: str, folder: Path) -> dict[str, Any]:
+    """Run the blocks of a page from top to bottom, compare the output shown, and return the names that they leave."""
+    page = (PAGES / name).read_text(encoding="utf-8")
+    folder.joinpath("examples").symlink_to(ROOT / "examples")
+    printed, names, shown = "", {}, ""
+    for language, block in BLOCKS.findall(page):
+        if language == "bash":
+            printed = run_shell(block)
+        elif language == "python":
+            printed, left = run_python(block)
+            names |= left
+        else:
+            check_shown(block, printed)
+            shown += block
+    prose = BLOCKS.sub("", page)
+    assert [n for n in re.findall(r"(?:[Aa]bout|the) (0\.\d\d)(?! to either)", prose) if n not in shown] == []
+    return names
+
+
+def test_a_sentence_classifier(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run_page("classifier.md", tmp_path)
+    scores = {row.feature: row.score for row in names["sweep"].rows}
+    middle = [scores[f"layer_{layer:02d}"] for layer in (3, 4, 5)]
+    assert min(middle) > scores["layer_06"] > 0.7
+    assert scores["concat_last4"] > max(scores.values()) - 0.02
+    assert names["interval"].low < names["score"].value < names["interval"].high
+    assert names["score"].value > 0.75
+    assert (tmp_path / "review-predictions.parquet").exists()
+
+
+def test_the_layers_of_one_word(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run_page("bank.md", tmp_path)
+    assert names["rows"].tolist() == sorted(names["rows"])
+    assert len(names["rows"]) == 8
+    # The sentences on the same topic are closer than those that share the word.
+    vectors = names["vectors"]
+    assert vectors[0] @ vectors[2] > vectors[0] @ vectors[1]
+
+
+@pytest.mark.parametrize("name", ["classifier.md", "bank.md"])
+def test_every_python_block_is_followed_by_its_output_if_it_prints(name):
+    blocks = BLOCKS.findall((PAGES / name).read_text(encoding="utf-8"))
+    for (language, block), (following, _) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
+        assert (language == "python" and "print(" in block) == (following == "text")
+
+
+def test_the_glossary_is_in_alphabetical_order_and_has_the_levels_and_settings():
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = [line.split(" | ")[0].removeprefix("| ").lower() for line in page.splitlines() if line.startswith("| ")][1:]
+    assert words == sorted(set(words))
+    assert {"document", "feature", "head", "layer", "level", "pack", "part", "probe", "receipt", "shard"} <= set(words)

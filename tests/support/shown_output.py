@@ -1,0 +1,18 @@
+"""Output shown in pages and notebooks, compared with what the code beside it prints now."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = re.compile(r"-?\d+\.\d+")
+
+
+def check_shown(shown: str, printed: str, tolerance: float = 0.03) -> None:
+    """Check that two outputs have the same words, and decimal numbers that differ by no more than rounding elsewhere.
+
+    Raises:
+        AssertionError: The outputs differ.
+    """
+    assert _NUMBER.sub("#", shown).split() == _NUMBER.sub("#", printed).split(), printed
+    pairs = zip(_NUMBER.findall(shown), _NUMBER.findall(printed), strict=True)
+    assert all(abs(float(old) - float(new)) <= tolerance for old, new in pairs), printed
