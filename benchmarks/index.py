@@ -152,7 +152,7 @@ def run(python: str, script: str, folder: Path, asked: dict[str, Any]) -> dict[s
 
 def measure(folder: Path, vectors: np.ndarray, max_memory: int) -> dict[str, Any]:
     """Run bertfeat and its peers, and hold what they find against exact search."""
-    from bertfeat.ann.evaluation import recall_at
+    from bertfeat.ann.evaluation import recall_of_each
     from bertfeat.ann.exact import exact_search
     from bertfeat.ann.vectorparts import ArrayParts
     from bertfeat.nearest import Metric
@@ -169,7 +169,7 @@ def measure(folder: Path, vectors: np.ndarray, max_memory: int) -> dict[str, Any
     if python := os.environ.get("AUTOFAISS_PYTHON"):
         results["autofaiss"] = run(python, _AUTOFAISS, folder, {**asked, "name": "autofaiss"})
     for name, found in results.items():
-        found["recall_at_10"] = recall_at(np.load(folder / f"found-{name}.npy"), truth, K)
+        found["recall_at_10"] = float(recall_of_each(np.load(folder / f"found-{name}.npy"), truth, K).mean())
         found["bytes_per_vector"] = found.pop("n_bytes") / len(base)
     return {"n_vectors": len(base), "dim": base.shape[1], "max_memory": max_memory, "results": results}
 

@@ -103,7 +103,7 @@ def _scores(notes: dict[str, Any]) -> list[str]:
 
 
 def _kept(report: dict[str, Any], penalty: str | None) -> list[str]:
-    """Return what was chosen on dev and what was learned of layers."""
+    """Return the penalty chosen on dev and the learned weights of layers."""
     lines = []
     if penalty and len(report.get("tried", [])) > 1:
         lines.append(f"chosen    {penalty} {report[penalty]:g} of {len(report['tried'])} values, on dev")

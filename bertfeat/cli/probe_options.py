@@ -1,4 +1,4 @@
-"""Options that `bertfeat probe fit` and `sweep` share, and head parameters from the command line."""
+"""Options of `bertfeat probe fit` and `sweep`, and head parameters from the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADS = f"{', '.join(ROW_HEADS)}; at word and token level also {' and '.join(TA
 _MEMORY = "Memory that may be used; what does not fit is streamed."
 _FIRST = "The first seed."
 
-# Arguments of a fit beside the parameters of its head.
+# Arguments of a fit that are not parameters of its head.
 _NAMED = ("level", "label", "labels", "feature", "features", "mix", "dev", "dev_labels", "limit", "max_memory")
 _OWN = {name: f"pass --{name.replace('_', '-')} instead" for name in (*_NAMED, "head", "seed", "seeds")}
 _OWN |= dict.fromkeys(("store", "progress"), "heads have no such parameter")
@@ -45,7 +45,7 @@ _head_options = together(
 
 
 def fit_options(command: Command) -> Command:
-    """Add the options that a fit and a sweep have in common."""
+    """Add the options that fit and sweep share."""
     return _data_options(_head_options(command))
 
 
@@ -53,7 +53,7 @@ def head_params(given: tuple[str, ...], **named: Any) -> dict[str, Any]:
     """Return a head's parameters: values are JSON, lists of them between commas, or words.
 
     Raises:
-        click.UsageError: One has no value, or is given twice.
+        click.UsageError: A parameter has no value, or is given twice.
 
     Example:
         >>> head_params(("C=0.1,1,10", "standardize=false"), metric="macro_f1", class_weight=None)

@@ -1,4 +1,4 @@
-"""Transforms fitted in one pass are those that scikit-learn and NumPy find with everything in memory."""
+"""Transforms fitted in one pass against those of scikit-learn and NumPy with everything in memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ BAD_NUMBERS = ["pca:", "pca:0", "whiten:-3", "whiten:+3", "whiten:x", "whiten:1e
 
 
 @pytest.mark.parametrize("text", [*BAD_NAMES, *BAD_NUMBERS, "pca:3:4", "whiten:٣"])
-def test_specs_that_are_none_are_refused(text):
+def test_wrong_specs_are_refused(text):
     with pytest.raises(UserError, match=r"^transform '.*': (choose one of none, center|DIM is '.*'; give a whole)"):
         TransformSpec.parse(text)
 
@@ -141,7 +141,7 @@ def test_whitened_vectors_have_unit_covariance_whatever_their_mean(mean, deviati
     np.testing.assert_allclose(transform.mean, vectors.mean(axis=0, dtype=np.float64), rtol=1e-13)
 
 
-def test_vectors_in_half_precision_count_as_what_they_are():
+def test_vectors_in_half_precision_keep_their_values():
     half = features(mean=3.0).astype(np.float16)
     for spec in ("center", "whiten", "pca:5"):
         from_half, from_float = fit(half, spec), fit(half.astype(np.float32), spec)
@@ -164,7 +164,7 @@ def test_the_cut_into_batches_does_not_matter(n_parts, batch_size):
 
 
 def test_empty_directions_stay_small_and_are_kept():
-    # As LayerNorm leaves them: one direction empty but for the rounding of float16, one dimension constant.
+    # As after LayerNorm: one direction holds only the rounding of float16, one dimension is constant.
     vectors = features(2000, 16)
     vectors[:, 1:] -= vectors[:, 1:].mean(axis=1, keepdims=True)
     vectors[:, 0] = 0.5
@@ -194,9 +194,9 @@ def test_a_vector_that_is_not_finite_is_named(bad):
         fit(vectors, "center")
 
 
-# A number is a sum in float64, rounded to float32: how it is summed depends on the BLAS, on its kernel and on the rows
-# beside it, so it may land one unit in the last place (2^-23) away. For cosine the length moves by as much, and the
-# quotient is rounded again. A sum that cancels is off by float64's rounding of its terms, below 1e-12 of the longest.
+# A number is a sum in float64, rounded to float32. The order of the sum depends on the BLAS, its kernel and the other
+# rows, so the number may differ by one unit in the last place (2^-23). For cosine the length may differ by as much, and
+# the quotient is rounded again. A sum that cancels has the float64 errors of its terms, below 1e-12 of the longest.
 ROUNDED = {"rtol": 3 * 2**-23, "atol": 1e-12}
 
 
@@ -219,7 +219,7 @@ def test_a_product_is_that_of_float64_rounded_once(spec):
     transform = fit(vectors, spec)
     # In extended precision, where the machine has it.
     want = (vectors.astype(np.longdouble) - transform.mean) @ transform.matrix.astype(np.longdouble)
-    # Half a unit for the rounding to float32, and what the subtraction of a mean near 1000 leaves in float64.
+    # Half a unit for the rounding to float32, and the error of subtracting a mean near 1000 in float64.
     np.testing.assert_allclose(transform.apply(vectors), want.astype(np.float64), rtol=2**-24 + 1e-12, atol=1e-9)
 
 
@@ -279,6 +279,6 @@ MEAN, MATRIX = np.zeros(3), np.eye(3, dtype=np.float32)
         ({"mean": MEAN, "matrix": MATRIX + np.float32(np.inf)}, "its matrix holds NaN or infinity"),
     ],
 )
-def test_arrays_that_are_no_transform_are_refused(arrays, message):
+def test_wrong_arrays_are_refused(arrays, message):
     with pytest.raises(UserError, match=f"^transform: {message}.*; build the index again$"):
         Transform.from_arrays(arrays)

@@ -108,7 +108,7 @@ class TestBuild:
         assert "lies in the store" in refused(*build, tiny.path / "index")
         good(*build, tmp_path / "i")
         before = contents(tmp_path / "i")
-        assert "built otherwise (metric 'cosine' != 'l2')" in refused(*build, tmp_path / "i", "--metric", "l2")
+        assert "other settings (metric 'cosine' != 'l2')" in refused(*build, tmp_path / "i", "--metric", "l2")
         assert contents(tmp_path / "i") == before
         good(*build, tmp_path / "i", "--metric", "l2", "--overwrite")
         assert contents(tmp_path / "i") != before

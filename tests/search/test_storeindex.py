@@ -1,4 +1,4 @@
-"""Building indexes of stores: what is in them, whether they are found again, and that a kill costs nothing."""
+"""Build of an index of a store: its contents, a second call, and kills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import bertfeat
 from bertfeat.ann.vectorparts import all_batches
 from bertfeat.config import Level
 from bertfeat.errors import UserError
-from bertfeat.search.rowsdigest import digest_rows, digest_rows_at
+from bertfeat.search.rowsdigest import digest_rows
 from bertfeat.search.storevectors import StoreParts
 from bertfeat.search.workplace import workplace
 from bertfeat.store.reader import Store
@@ -27,7 +27,6 @@ from tests.support.index_stores import (
     known_store,
     put_nan,
     run_killed,
-    shared_store,
     tiny_store,
 )
 from tests.support.runner_fakes import Heard
@@ -38,18 +37,13 @@ FEATURE = "layer_06"
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return shared_store(tmp_path_factory, "base")
-
-
-@pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
     return tiny_store(tmp_path_factory.mktemp("tiny") / "s", tiny_folder, shard_bytes=40_000)
 
 
 @pytest.fixture(scope="module")
 def whole(tiny: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index that no kill has met, with the settings of `TestKilled`."""
+    """An index of an uninterrupted build, with the settings of `TestKilled`."""
     out = tmp_path_factory.mktemp("whole") / "index"
     bertfeat.build_index(tiny, out, level="token", index="IVF8,SQ8", transform="center", threads=1).close()
     return out
@@ -94,14 +88,12 @@ class TestSource:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         source = StoreParts(store, Level.WORD, FEATURE)
-        whole = digest_rows(source)
-        first = digest_rows_at(source, 1000)[0]
+        first, whole = digest_rows(source, 1000)
         monkeypatch.setattr("bertfeat.search.storevectors._BATCH_BYTES", 4 * 384 * 256)
-        assert digest_rows(StoreParts(store, Level.WORD, FEATURE)) == whole
         for n, digest in [(1000, first), (store.n_rows("word"), whole)]:
-            assert digest_rows_at(StoreParts(store, Level.WORD, FEATURE), n) == (digest, whole)
+            assert digest_rows(StoreParts(store, Level.WORD, FEATURE), n) == (digest, whole)
         assert first != whole
-        assert digest_rows(StoreParts(store, Level.WORD, "layer_05")) != whole
+        assert digest_rows(StoreParts(store, Level.WORD, "layer_05"))[1] != whole
 
 
 class TestFlatIsBruteForce:
@@ -153,7 +145,7 @@ class TestFlatIsBruteForce:
 
 
 class TestChoices:
-    def test_the_only_level_and_feature_are_meant(self, tmp_path: Path, tiny_folder: Path) -> None:
+    def test_the_only_level_and_feature_are_the_default(self, tmp_path: Path, tiny_folder: Path) -> None:
         store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence")
         with bertfeat.build_index(store.path, tmp_path / "index") as index:
             assert (index.level, index.spec.feature, index.metric) == ("sentence", "layer_03", "cosine")
@@ -188,7 +180,7 @@ class TestChoices:
             ({"level": "word", "feature": FEATURE, "index": "Flut"}, "'Flut' is not known here"),
             ({"level": "sentence", "feature": FEATURE, "index": "IVF64,Flat"}, "64 vectors or more, and there are 56"),
             ({"level": "word", "feature": FEATURE, "recall": 1.5}, "recall is 1.5"),
-            ({"level": "word", "feature": FEATURE, "max_memory": "lots"}, "max_memory 'lots' is no size"),
+            ({"level": "word", "feature": FEATURE, "max_memory": "lots"}, "max_memory 'lots' is "),
             ({"level": "word", "feature": FEATURE, "max_memory": 1000}, "too little for any index"),
             ({"level": "word", "feature": FEATURE, "threads": 0}, "n_threads is 0"),
         ],
@@ -219,7 +211,7 @@ class TestAgain:
         out = tmp_path / "index"
         bertfeat.build_index(tiny, out, level="word").close()
         before = contents(out)
-        with pytest.raises(UserError, match=r"built otherwise \(level 'word' != 'token'; metric 'cosine' != 'l2'\)"):
+        with pytest.raises(UserError, match=r"other settings \(level 'word' != 'token'; metric 'cosine' != 'l2'\)"):
             bertfeat.build_index(tiny, out, level="token", metric="l2")
         assert contents(out) == before
         with bertfeat.build_index(tiny, out, level="token", metric="l2", overwrite=True) as index:
@@ -227,7 +219,7 @@ class TestAgain:
         assert contents(out) != before
 
     @pytest.mark.parametrize("name", ["index.faiss", "rows.parquet", "index.json"])
-    def test_a_damaged_index_is_replaced_if_that_is_asked_for(self, tiny: Store, tmp_path: Path, name: str) -> None:
+    def test_a_damaged_index_is_replaced_with_overwrite(self, tiny: Store, tmp_path: Path, name: str) -> None:
         out = tmp_path / "index"
         bertfeat.build_index(tiny, out, level="word").close()
         before = contents(out)
@@ -247,7 +239,7 @@ class TestAgain:
         assert set(contents(tmp_path / "one")) == {"index.faiss", "rows.parquet", "transform.safetensors"}
 
     @pytest.mark.parametrize("kind", ["file", "folder", "link"])
-    def test_what_is_no_index_is_never_replaced(self, tiny: Store, tmp_path: Path, kind: str) -> None:
+    def test_other_files_are_never_replaced(self, tiny: Store, tmp_path: Path, kind: str) -> None:
         out = tmp_path / "index"
         if kind == "file":
             out.write_text("mine")
@@ -261,12 +253,12 @@ class TestAgain:
             bertfeat.build_index(tiny, out, level="word", overwrite=True)
         assert out.read_text() == "mine" if kind == "file" else list(out.iterdir()) == [*out.glob("thesis.tex")]
 
-    def test_two_builds_of_one_index_do_not_meet(self, tiny: Store, tmp_path: Path) -> None:
+    def test_a_second_build_of_an_index_is_refused(self, tiny: Store, tmp_path: Path) -> None:
         with workplace(tmp_path / "index"), pytest.raises(UserError, match="another process is making this index"):
             bertfeat.build_index(tiny, tmp_path / "index", level="word")
         bertfeat.build_index(tiny, tmp_path / "index", level="word").close()
 
-    def test_vectors_that_are_no_numbers_are_named(self, tiny: Store, tmp_path: Path) -> None:
+    def test_nan_in_a_vector_is_reported(self, tiny: Store, tmp_path: Path) -> None:
         copy = tmp_path / "features"
         shutil.copytree(tiny.path, copy)
         put_nan(bertfeat.open_store(copy), "sentence", "layer_03", row=3, value=7)
@@ -282,7 +274,7 @@ class TestKilled:
     @pytest.mark.numeric
     def test_a_rerun_after_kills_gives_the_same_index(self, tiny: Store, tmp_path: Path, whole: Path) -> None:
         out = tmp_path / "index"
-        # Each run goes on from what the one before has left.
+        # Each run resumes the one before.
         for n_steps in random.Random(1).choices(range(2, 9), k=3):
             assert self.run(tiny, out, str(n_steps)).returncode == -signal.SIGKILL
             assert not out.exists()
@@ -290,7 +282,7 @@ class TestKilled:
         assert contents(out) == contents(whole)
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
-    def test_what_a_kill_left_is_taken_up_by_the_same_settings_only(self, tiny: Store, tmp_path: Path) -> None:
+    def test_a_killed_build_resumes_with_the_same_settings_only(self, tiny: Store, tmp_path: Path) -> None:
         out = tmp_path / "index"
         assert self.run(tiny, out, "12").returncode == -signal.SIGKILL
         with pytest.raises(UserError, match=r"begun with other settings \(index 'IVF8,SQ8' != 'Flat'"):

@@ -1,4 +1,4 @@
-"""Marked queries, and hits in their context: pure text, no model."""
+"""Marked queries, and hits in their context, without a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TestMarks:
             ("[größe] 大", "größe 大", "größe"),
         ],
     )
-    def test_brackets_come_off(self, query: str, text: str, marked: str) -> None:
+    def test_brackets_are_removed(self, query: str, text: str, marked: str) -> None:
         found = parse_marked(query)
         assert (found.text, found.marked) == (text, marked)
 
@@ -55,7 +55,7 @@ class TestMarks:
             parse_marked(query, "query 7")
         assert str(error.value).startswith(f"query 7 {query!r}: ")
 
-    def test_the_first_word_that_is_covered_in_part_or_whole(self) -> None:
+    def test_the_first_word_in_the_brackets(self) -> None:
         #        0   4   8
         words = ("one two six", [0, 4, 8], [3, 7, 11])
         for query, row in [("one [two] six", 1), ("[on]e two six", 0), ("one tw[o] six", 1), ("one [ two] six", 1)]:
@@ -75,7 +75,7 @@ class TestMarks:
         assert found.bracketed == f"{parts[0]}[{parts[1]}]{parts[2]}"
 
     @given(st.lists(st.text("ab \t", max_size=5), min_size=3, max_size=3))
-    def test_collapsing_blanks_keeps_what_is_marked(self, parts: list[str]) -> None:
+    def test_collapsing_spaces_keeps_the_marked_word(self, parts: list[str]) -> None:
         marked = MarkedText("".join(parts), len(parts[0]), len(parts[0]) + len(parts[1]))
         found = marked.collapsed()
         assert found.text == " ".join(marked.text.split())
@@ -93,7 +93,7 @@ class TestContext:
         assert context_of(text, 16, 19, width=0).marked() == "[fox]"
         assert context_of(text, 16, 19, width=1).marked() == "…[fox]…"
 
-    def test_wide_and_combining_characters_are_counted_as_they_are_shown(self) -> None:
+    def test_wide_and_combining_characters_are_counted_in_columns(self) -> None:
         context = context_of("大人 e\u0301e\u0301e\u0301 X 大人小", 10, 11, width=5)
         assert context.left == "…e\u0301e\u0301e\u0301 "
         assert context.right == " 大…"

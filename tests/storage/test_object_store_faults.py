@@ -1,4 +1,4 @@
-"""A network and a server that fail at random: right bytes, or one line after which the same command gives them."""
+"""Random failures of network and server: the right bytes, or one line, and then the same command gives them."""
 
 from __future__ import annotations
 
