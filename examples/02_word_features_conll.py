@@ -1,4 +1,4 @@
-"""Word features for a CoNLL file: a vector and a label for each word, as they are annotated."""
+"""Word features for a CoNLL file: a vector and a label for each annotated word."""
 
 import sys
 
@@ -13,7 +13,7 @@ words = store.polars("word", ["doc_id", "word_index", "word", "label"])
 vectors = store.numpy("word", "layer_06").astype(np.float32)
 print(words.filter(words["label"] != "O").head(8))
 
-# Rows of the table and of the array are the same rows, so a mask of one selects from the other.
+# The table and the array have the same rows, so a mask of one selects from the other.
 entities = (words["label"] != "O").to_numpy() & store.valid("word", "layer_06")
 centre = vectors[entities].mean(axis=0)
 scores = vectors @ centre / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(centre))

@@ -12,7 +12,7 @@ store = bertfeat.extract("examples/data/peps.txt", folder)
 whole = store.torch("token", "layer_06")
 print("tensor:", tuple(whole.shape), whole.dtype)
 
-# Is a token a special one? One pass over the batches trains a linear probe that knows.
+# One pass over the batches trains a linear probe that detects special tokens.
 probe = torch.nn.Linear(384, 1)
 optimizer = torch.optim.Adam(probe.parameters(), lr=1e-2)
 loss = torch.zeros(())

@@ -1,4 +1,4 @@
-"""Documents longer than the model takes: windows that overlap, and each token kept once."""
+"""Documents longer than the model takes: overlapping windows, and one row per token."""
 
 import sys
 import tempfile
@@ -12,7 +12,7 @@ lines = Path("examples/data/peps.txt").read_text(encoding="utf-8").splitlines()
 with tempfile.TemporaryDirectory() as temporary:
     corpus = Path(temporary, "long.txt")
     corpus.write_text(lines[0] + "\n" + " ".join(lines[:40]) + "\n", encoding="utf-8")
-    # The input's bytes count, not its path: a rerun finds the store complete although the file lies elsewhere.
+    # The bytes of the input count, not its path: a second run finds the store complete.
     store = bertfeat.extract(
         corpus, folder, levels="token,sentence", layers="-1", combine="none", max_length=128, stride=32
     )

@@ -19,5 +19,5 @@ for lower, upper in itertools.pairwise(layers):
     cosine = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     print(f"{lower} -> {upper}: mean cosine {cosine.mean():.3f}")
 
-# A concatenation is made from the stored layers when it is asked for; lowest layer first.
+# A concatenation is made from the stored layers when it is read; lowest layer first.
 print("concat_last4:", store.numpy("sentence", "concat_last4").shape)

@@ -1,4 +1,4 @@
-"""Fit a probe: which words of a tweet are entities? A linear tagger on the concatenated last four layers says so."""
+"""Fit a probe: a linear tagger on the concatenated last four layers finds the entities in tweets."""
 
 import sys
 
@@ -16,7 +16,7 @@ probe = bertfeat.fit_probe(
     max_epochs=5,
 )
 print("classes:", len(probe.probe.classes_))
-# On what it has learned from; a score that counts needs a store of its own.
+# On the training data; a real score needs another store.
 print(f"F1 of entities on train: {probe.score(store).scores.value('entity_f1'):.2f}")
 
 tagged = probe.predict_texts(["Angela Merkel met the mayor of New York"])

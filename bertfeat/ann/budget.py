@@ -154,11 +154,7 @@ class MemoryPlan:
 
 
 def plan_memory(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:
-    """Return how an index is built; it may not fit.
-
-    Raises:
-        UserError: The factory string is wrong, or there are too few vectors to train it.
-    """
+    """Return how an index is built; it may not fit. Raise a UserError if its string is wrong or needs more vectors."""
     info = describe(text, settings.transform.out_dim(shape.dim), settings.metric)
     if shape.n_vectors < info.n_training_min:
         best = next(ladder(shape.n_vectors, info.dim, settings.metric))
@@ -172,11 +168,7 @@ def plan_memory(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:
 
 
 def check_memory(plan: MemoryPlan) -> None:
-    """Refuse an index that does not fit into `max_memory`.
-
-    Raises:
-        UserError: The index does not fit; the message names the best one that does.
-    """
+    """Raise a UserError, with the best index that fits, if an index does not fit into `max_memory`."""
     if plan.fits:
         return
     stage = max(plan.stages, key=lambda name: plan.stages[name])
@@ -190,11 +182,7 @@ def check_memory(plan: MemoryPlan) -> None:
 
 
 def check_growth(plan: MemoryPlan) -> None:
-    """Refuse to grow an index to the shape of a plan where that does not fit into `max_memory`.
-
-    Raises:
-        UserError: Growing takes more memory; the message says how much.
-    """
+    """Raise a UserError if growing an index to the shape of a plan does not fit into `max_memory`."""
     check_memory(plan)
     limit = plan.settings.max_memory_bytes
     if plan.growing_bytes > limit:
@@ -206,11 +194,7 @@ def check_growth(plan: MemoryPlan) -> None:
 
 
 def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
-    """Return the indexes to build, in turn, until one reaches the recall; all of them fit into the memory.
-
-    Raises:
-        UserError: The index that is asked for does not fit or does not suit the vectors, or no index fits.
-    """
+    """Return the indexes to build, in turn, until one reaches the recall; raise a UserError if none fits."""
     if settings.index != AUTO:
         plan = plan_memory(settings.index, shape, settings)
         check_memory(plan)

@@ -55,8 +55,8 @@ class FactoryInfo:
         storage: How vectors are stored: `Flat`, `SQ8`, ...
         prefix: The transforms in front, as written.
         refine: How vectors are stored a second time, to reorder the hits; None if only once.
-        n_lists: The number of inverted lists; None if there are none.
-        n_links: The links of a vector in the graph; None if there is no graph.
+        n_lists: The number of inverted lists, or None.
+        n_links: The links of a vector in the graph, or None.
         code_bytes: The bytes of a vector, without its id and links.
         fixed_bytes: The bytes of an empty index: matrices, code books, centroids.
         table_bytes: The bytes of tables that faiss computes when it loads the index; no file holds them.

@@ -8,6 +8,7 @@ together are at most five times as long as the last one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,48 +29,41 @@ TRAINED = "trained.faiss"
 CHECKPOINT = "checkpoint.faiss"
 
 
+@dataclass(frozen=True, slots=True)
 class Filling:
-    """A trained index being filled in a folder.
+    """A trained index in a folder, and the transformed vectors of a source with which it is filled by a plan."""
 
-    Args:
-        plan: The index and its vectors.
-        source: The vectors.
-        transform: What is done to vectors first.
-        folder: The folder of the trained index and of the files of the build.
-    """
-
-    def __init__(self, plan: MemoryPlan, source: VectorParts, transform: Transform | None, folder: Path) -> None:
-        self._plan = plan
-        self._source = source
-        self._transform = transform
-        self._folder = folder
+    plan: MemoryPlan
+    source: VectorParts
+    transform: Transform | None
+    folder: Path
 
     def filled(self) -> Any:
         """Return the index with all vectors; what an earlier run has done is not done again."""
-        if not self._plan.info.is_mergeable:
+        if not self.plan.info.is_mergeable:
             return self._grown()
         self._write_pieces()
         return self._merged()
 
     def _chunks(self, start: int, borders: list[int]) -> Iterator[Any]:
-        return prepared_chunks(self._source, start, borders, self._transform, self._plan.info.metric)
+        return prepared_chunks(self.source, start, borders, self.transform, self.plan.info.metric)
 
     def _pieces(self) -> list[range]:
-        n_vectors, n_rows = self._source.n_vectors, self._plan.n_piece_rows
+        n_vectors, n_rows = self.source.n_vectors, self.plan.n_piece_rows
         return [range(start, min(start + n_rows, n_vectors)) for start in range(0, n_vectors, n_rows)]
 
     def _piece_path(self, piece: int, part: int) -> Path:
-        return self._folder / f"piece-{piece:06d}-{part}"
+        return self.folder / f"piece-{piece:06d}-{part}"
 
     def _write_pieces(self) -> None:
-        index = read_index(self._folder / TRAINED)
+        index = read_index(self.folder / TRAINED)
         parts, pieces = list(leaves(index)), self._pieces()
         done = [all(self._piece_path(i, part).exists() for part in range(len(parts))) for i in range(len(pieces))]
-        n_done = done.index(False) if False in done else len(pieces)
-        left = pieces[n_done:]
-        if not left:
+        if all(done):
             return
-        step = self._plan.n_chunk_rows
+        n_done = done.index(False)
+        left = pieces[n_done:]
+        step = self.plan.n_chunk_rows
         borders = [border for piece in left for border in [*range(piece.start + step, piece.stop, step), piece.stop]]
         number, at = n_done, left[0].start
         for chunk in self._chunks(at, borders):
@@ -83,35 +77,35 @@ class Filling:
                 number += 1
 
     def _merged(self) -> Any:
-        index, pieces = read_index(self._folder / TRAINED), self._pieces()
+        index, pieces = read_index(self.folder / TRAINED), self._pieces()
         for i, part in enumerate(leaves(index)):
             paths = [self._piece_path(piece, i) for piece in range(len(pieces))]
             if isinstance(part, faiss.IndexIVF):
                 _merge_lists(part, paths, pieces)
             else:
                 _merge_codes(part, paths, pieces)
-        set_count(index, self._source.n_vectors)
+        set_count(index, self.source.n_vectors)
         return index
 
     def _grown(self) -> Any:
-        checkpoint, n_vectors = self._folder / CHECKPOINT, self._source.n_vectors
-        index = read_index(checkpoint if checkpoint.exists() else self._folder / TRAINED)
+        checkpoint, n_vectors = self.folder / CHECKPOINT, self.source.n_vectors
+        index = read_index(checkpoint if checkpoint.exists() else self.folder / TRAINED)
         n_done = n_kept = int(index.ntotal)
         if n_done == n_vectors:
             return index
         levels = None
-        if self._plan.info.is_graph:
-            levels = _levels(core(index).hnsw, n_vectors, self._plan.settings.seed)
+        if self.plan.info.is_graph:
+            levels = _levels(core(index).hnsw, n_vectors, self.plan.settings.seed)
             _reserve(core(index), levels)
         # The borders of an uninterrupted run: a graph depends on which vectors are added together.
-        step = self._plan.n_chunk_rows
+        step = self.plan.n_chunk_rows
         borders = [*range(n_done + step, n_vectors, step), n_vectors]
         for chunk in self._chunks(n_done, borders):
             n_done += len(chunk)
             if levels is not None:
                 faiss.copy_array_to_vector(levels[:n_done], core(index).hnsw.levels)
             index.add(chunk)
-            if n_done < n_vectors and n_done - n_kept >= max(self._plan.n_piece_rows, n_kept // 4):
+            if n_done < n_vectors and n_done - n_kept >= max(self.plan.n_piece_rows, n_kept // 4):
                 write_index(checkpoint, index)
                 n_kept = n_done
         return index

@@ -113,11 +113,11 @@ def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, sourc
         raise UserError(f"{text}; use the same settings, or remove the folder")
 
 
+@dataclass(frozen=True, slots=True)
 class _Builder:
-    def __init__(self, source: VectorParts, workdir: Path, settings: BuildSettings) -> None:
-        self._source = source
-        self._workdir = workdir
-        self._settings = settings
+    source: VectorParts
+    workdir: Path
+    settings: BuildSettings
 
     def build(self, plans: list[MemoryPlan]) -> BuildResult:
         """Build one index after the other until one reaches the recall."""
@@ -134,33 +134,33 @@ class _Builder:
 
     def result(self) -> BuildResult | None:
         """Return what this run or an earlier one has finished; None if nothing is finished."""
-        values, path = indexfiles.read_json(self._workdir / RESULT), self._workdir / INDEX
+        values, path = indexfiles.read_json(self.workdir / RESULT), self.workdir / INDEX
         if values is None or not path.exists():
             return None
-        for folder in self._workdir.glob("candidate-*"):
+        for folder in self.workdir.glob("candidate-*"):
             shutil.rmtree(folder)
         return BuildResult(path=path, transform=self._saved_transform(), **values)
 
     def _saved_transform(self) -> Transform | None:
-        arrays = indexfiles.read_arrays(self._workdir / TRANSFORM)
+        arrays = indexfiles.read_arrays(self.workdir / TRANSFORM)
         return None if arrays is None else Transform.from_arrays(arrays)
 
     def _transform(self) -> Transform | None:
         if (saved := self._saved_transform()) is not None:
             return saved
-        transform = fit_transform(self._source, self._settings.transform)
+        transform = fit_transform(self.source, self.settings.transform)
         if transform is not None:
-            indexfiles.write_arrays(self._workdir / TRANSFORM, transform.to_arrays())
+            indexfiles.write_arrays(self.workdir / TRANSFORM, transform.to_arrays())
         return transform
 
     def _held(self, plan: MemoryPlan, transform: Transform | None) -> HeldOut | None:
         """Return queries with their nearest vectors; None for a single vector, which has no others."""
-        if self._source.n_vectors < 2:
+        if self.source.n_vectors < 2:
             return None
-        path = self._workdir / QUERIES
+        path = self.workdir / QUERIES
         if (arrays := indexfiles.read_arrays(path)) is not None:
             return HeldOut(**arrays)
-        held = HeldOut.of(self._source, transform, self._settings, plan.exact_bytes)
+        held = HeldOut.of(self.source, transform, self.settings, plan.exact_bytes)
         indexfiles.write_arrays(path, held._asdict())
         return held
 
@@ -168,15 +168,15 @@ class _Builder:
         self, number: int, plan: MemoryPlan, transform: Transform | None, held: HeldOut | None
     ) -> dict[str, Any]:
         """Build an index, unless that is done, and return its measurements."""
-        folder, name = self._workdir / f"candidate-{number}", plan.info.text
+        folder, name = self.workdir / f"candidate-{number}", plan.info.text
         folder.mkdir(exist_ok=True)
 
         def train() -> None:
             if not (folder / TRAINED).exists():
-                indexfiles.write_index(folder / TRAINED, trained(plan, self._source, transform))
+                indexfiles.write_index(folder / TRAINED, trained(plan, self.source, transform))
 
         def fill() -> None:
-            indexfiles.write_index(folder / INDEX, Filling(plan, self._source, transform, folder).filled())
+            indexfiles.write_index(folder / INDEX, Filling(plan, self.source, transform, folder).filled())
 
         if not (folder / INDEX).exists():
             self._timed(f"training {name}", train)
@@ -198,10 +198,10 @@ class _Builder:
         if held is None:
             return {**values, "recall_at_10": None, "target_met": None, "parameters": {}}
         index = VectorIndex(indexfiles.read_index(path), plan.info.metric, transform)
-        return {**values, **tune(index, held, self._source, self._settings.recall)}
+        return {**values, **tune(index, held, self.source, self.settings.recall)}
 
     def _finish(self, best: int, plan: MemoryPlan, measured: list[dict[str, Any]]) -> BuildResult:
-        seconds = indexfiles.read_json(self._workdir / SECONDS) or {}
+        seconds = indexfiles.read_json(self.workdir / SECONDS) or {}
         summary = {name: value for name, value in measured[best].items() if name not in ("tried", "parameters")}
         values = {
             "factory": plan.info.text,
@@ -211,13 +211,13 @@ class _Builder:
             "measured": {**summary, "candidates": measured},
             "seconds": seconds,
         }
-        target = self._workdir / INDEX
+        target = self.workdir / INDEX
         with files.write_errors(target):
             target.unlink(missing_ok=True)
-            files.link_exclusive(self._workdir / f"candidate-{best}" / INDEX, target)
-            files.sync_folder(self._workdir)
+            files.link_exclusive(self.workdir / f"candidate-{best}" / INDEX, target)
+            files.sync_folder(self.workdir)
         step(f"{INDEX}.linked")
-        indexfiles.write_json(self._workdir / RESULT, values)
+        indexfiles.write_json(self.workdir / RESULT, values)
         result = self.result()
         if result is None:
             raise RunError(f"{target}: the finished index is gone; build it again")
@@ -227,9 +227,9 @@ class _Builder:
         """Do a stage and keep its seconds."""
         started = time.perf_counter()
         value = stage()
-        seconds = indexfiles.read_json(self._workdir / SECONDS) or {}
+        seconds = indexfiles.read_json(self.workdir / SECONDS) or {}
         # In a resumed build a finished stage is only read: its seconds are those of the earlier run.
         if name not in seconds:
             seconds[name] = round(time.perf_counter() - started, 3)
-            indexfiles.write_json(self._workdir / SECONDS, seconds)
+            indexfiles.write_json(self.workdir / SECONDS, seconds)
         return value

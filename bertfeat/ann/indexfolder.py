@@ -105,11 +105,7 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 
 
 def digest_file(path: Path) -> FileDigest:
-    """Return the size and digest of a file, or of what a symbolic link leads to, as in a download cache.
-
-    Raises:
-        OSError: The file is not a regular file, or cannot be read.
-    """
+    """Return the size and digest of a file, or of what a symbolic link leads to, as in a download cache."""
     real = path.resolve()
     return FileDigest(real.stat().st_size, files.digest_of(real))
 
@@ -163,10 +159,6 @@ def publish(building: Path, final: Path, description: IndexDescription, *, overw
 
 
 def check_files(folder: Path, description: IndexDescription) -> None:
-    """Refuse an index whose files are not those that were written.
-
-    Raises:
-        UserError: A file is missing or has changed; the message names it.
-    """
+    """Raise a UserError with its name if a file is missing or has changed."""
     for name, reason in find_mismatches(folder, description).items():
         raise UserError(f"{folder / name}: {reason}; build the index again")

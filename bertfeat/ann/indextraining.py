@@ -43,11 +43,6 @@ def trained(plan: MemoryPlan, source: VectorParts, transform: Transform | None) 
     return index
 
 
-def rows_at(source: VectorParts, positions: IntArray) -> Float32Array:
-    """Return the raw vectors at some positions, ascending, float32 (n, dim); the source is read once."""
-    return prepared_rows(source, positions, None, Metric.IP)
-
-
 def prepared_rows(
     source: VectorParts, positions: IntArray, transform: Transform | None, metric: Metric
 ) -> Float32Array:

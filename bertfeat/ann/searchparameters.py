@@ -38,11 +38,7 @@ def settable(index: Any) -> dict[str, int]:
 
 
 def check_parameters(index: Any, values: Mapping[str, float]) -> None:
-    """Refuse search parameters that the index does not have.
-
-    Raises:
-        UserError: A parameter is unknown or out of range; the message names those that there are.
-    """
+    """Raise a UserError if the index does not have a search parameter, or its value is out of range."""
     known = settable(index)
     for name, value in values.items():
         if name not in known:

@@ -158,7 +158,7 @@ class Transform:
             UserError: The arrays are not those of a transform; the message names the wrong one.
         """
         if not {"mean"} <= set(arrays) <= {"mean", "matrix"}:
-            names = ", ".join(sorted(arrays)) or "none"
+            names = ", ".join(sorted(arrays)) or "missing"
             raise UserError(f"transform: its arrays are {names}, not mean and matrix; build the index again")
         mean = _valid_array("mean", arrays["mean"], np.float64, 1)
         if "matrix" not in arrays:

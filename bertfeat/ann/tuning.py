@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.evaluation import recall_of_each
 from bertfeat.ann.exact import exact_scores, exact_search
-from bertfeat.ann.indextraining import rows_at
+from bertfeat.ann.indextraining import prepared_rows
 from bertfeat.ann.searchparameters import settable
 from bertfeat.ann.structure import core
 from bertfeat.ann.transforms import Transform
@@ -58,7 +58,7 @@ class HeldOut(NamedTuple):
         """Choose random queries and search for their nearest vectors in `max_bytes`; the source is read twice."""
         # Not the vectors that training draws with the same seed.
         own = sample_positions(source.n_vectors, settings.n_queries, settings.seed + 1)
-        vectors = rows_at(source, own)
+        vectors = prepared_rows(source, own, None, Metric.IP)
         scores, truth = exact_search(source, vectors, K, settings.metric, transform, exclude=own, max_bytes=max_bytes)
         return cls(own, vectors, truth, scores)
 
@@ -114,59 +114,59 @@ class _Try:
         return bool(self.recalls.mean() - _N_ERRORS * error >= target)
 
 
+@dataclass(slots=True, eq=False)
 class _Search:
-    """Tries search parameters, from the fastest on."""
+    """A search for parameters, from the fastest on."""
 
-    def __init__(self, index: VectorIndex, held: HeldOut, source: VectorParts, target: float) -> None:
-        self._index = index
-        self._held = held
-        self._source = source
-        self._target = target
-        self._tries: list[_Try] = []
+    index: VectorIndex
+    held: HeldOut
+    source: VectorParts
+    target: float
+    tries: list[_Try] = field(default_factory=list)
 
     def best(self) -> dict[str, float]:
         """Return the parameters that are just enough, or, if none are enough, those that find most."""
-        if not settable(self._index.index):
+        if not settable(self.index.index):
             return {}
-        for ladder in _ladders(self._index.index):
-            n_before = len(self._tries)
+        for ladder in _ladders(self.index.index):
+            n_before = len(self.tries)
             for parameters in ladder:
                 self._try(parameters)
-                if self._tries[-1].is_enough(self._target):
+                if self.tries[-1].is_enough(self.target):
                     self._score_exactly()
                     if enough := self._enough():
                         return enough
-                if _is_flat([attempt.recalls.mean() for attempt in self._tries[n_before:]]):
+                if _is_flat([attempt.recalls.mean() for attempt in self.tries[n_before:]]):
                     break
             self._score_exactly()
             if enough := self._enough():
                 return enough
         # The first of equal ones is the fastest.
-        return max(self._tries, key=lambda attempt: attempt.recalls.mean()).parameters
+        return max(self.tries, key=lambda attempt: attempt.recalls.mean()).parameters
 
     def tried(self) -> list[dict[str, Any]]:
         """Return what was tried, as JSON values."""
-        return [{**attempt.parameters, "recall_at_10": float(attempt.recalls.mean())} for attempt in self._tries]
+        return [{**attempt.parameters, "recall_at_10": float(attempt.recalls.mean())} for attempt in self.tries]
 
     def _try(self, parameters: dict[str, float]) -> None:
-        self._index.parameters = parameters
-        found = _search_others(self._index, self._held)
+        self.index.parameters = parameters
+        found = _search_others(self.index, self.held)
         # Without scores, vectors as close as those of the truth do not count: the true recall may be higher.
-        self._tries.append(_Try(parameters, found, _recalls(found, None, self._held, self._index.metric)))
+        self.tries.append(_Try(parameters, found, _recalls(found, None, self.held, self.index.metric)))
 
     def _enough(self) -> dict[str, float] | None:
-        passed = (attempt.parameters for attempt in self._tries if attempt.is_exact and attempt.is_enough(self._target))
+        passed = (attempt.parameters for attempt in self.tries if attempt.is_exact and attempt.is_enough(self.target))
         return next(passed, None)
 
     def _score_exactly(self) -> None:
         """Also count vectors as close as those of the truth, by exact scores; the source is read once."""
-        new = [attempt for attempt in self._tries if not attempt.is_exact]
+        new = [attempt for attempt in self.tries if not attempt.is_exact]
         if not new:
             return
         all_found = np.concatenate([attempt.found for attempt in new], axis=1)
-        scores = exact_scores(self._source, self._held.vectors, all_found, self._index.metric, self._index.transform)
+        scores = exact_scores(self.source, self.held.vectors, all_found, self.index.metric, self.index.transform)
         for attempt, its_scores in zip(new, np.split(scores, len(new), axis=1), strict=True):
-            attempt.recalls = _recalls(attempt.found, its_scores, self._held, self._index.metric)
+            attempt.recalls = _recalls(attempt.found, its_scores, self.held, self.index.metric)
             attempt.is_exact = True
 
 

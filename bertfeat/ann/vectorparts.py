@@ -63,20 +63,12 @@ def all_batches(source: VectorParts) -> Iterator[VectorBatch]:
 
 
 def checked(batch: VectorBatch) -> Float32Array:
-    """Return a batch's vectors as contiguous float32 (n, dim).
-
-    Raises:
-        UserError: A vector holds NaN or infinity; the message names its position.
-    """
+    """Return a batch's vectors as contiguous float32 (n, dim); raise a UserError at NaN or infinity."""
     return _finite(batch.vectors, "vector", batch.positions.start, "which no index can order; extract the store again")
 
 
 def checked_queries(queries: npt.NDArray[Any], dim: int) -> Float32Array:
-    """Return queries as contiguous float32 (n_queries, dim).
-
-    Raises:
-        UserError: The queries have another width, or one holds NaN or infinity; the message names it.
-    """
+    """Return queries as contiguous float32 (n_queries, dim); raise a UserError at another width, NaN or infinity."""
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise UserError(f"queries of shape {queries.shape}: the index takes (n_queries, {dim})")
     return _finite(queries, "query", 0, "which nothing compares with; encode it again")
@@ -91,11 +83,7 @@ def _finite(vectors: npt.NDArray[Any], what: str, first: int, remedy: str) -> Fl
 
 
 def check_allowed(allowed: BoolArray | None, n_vectors: int) -> None:
-    """Refuse a filter that is not bool (n_vectors,), or None for all.
-
-    Raises:
-        UserError: The filter has another type or shape.
-    """
+    """Raise a UserError if a filter is neither bool (n_vectors,) nor None, which allows all."""
     if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (n_vectors,)):
         raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}: give bool of shape ({n_vectors},)")
 

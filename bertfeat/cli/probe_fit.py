@@ -42,9 +42,6 @@ def fit(
     overwrite: bool,
     as_json: bool,
     quiet: bool,
-    param: tuple[str, ...],
-    class_weight: str | None,
-    metric: str | None,
     **settings: Any,
 ) -> None:
     """Fit a probe to the features of STORE and save it."""
@@ -52,10 +49,9 @@ def fit(
     from bertfeat.probes.fitted import check_probe_folder
     from bertfeat.probes.fitting import fit_probe
 
-    chosen = head_params(param, class_weight=class_weight, metric=metric)
+    chosen = head_params(settings)
     check_probe_folder(output, overwrite=overwrite)
-    label = settings.pop("label")
-    fitted = fit_probe(store, label, **settings, progress=is_watched(quiet=quiet or as_json), **chosen)
+    fitted = fit_probe(store, **settings, progress=is_watched(quiet=quiet or as_json), **chosen)
     fitted.save(output, overwrite=overwrite)
     for text in fitted.training["fit_report"].get("warnings", []):
         warn(text)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_json: bool) -> None:
     """Check every digest, row count and schema of a store, and that manifest, receipts and parts agree.
 
-    If something is wrong, the exit code is 1 and each bad file is named. The bad shards are marked in the store, so that
-    the same extract command does them again, and only them. Nothing else is written; the store may be read-only.
+    If something is wrong, the exit code is 1 and each bad file is named. The bad shards are marked in the store, and
+    the same extract command does only these again. Nothing else is written; the store may be read-only.
     """
-    from bertfeat.cli.progress import human_bytes
+    from bertfeat.cli.progress import counted, human_bytes
     from bertfeat.errors import CheckFailed
     from bertfeat.store.verification import verify
 
@@ -42,8 +42,7 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
         for problem in report.problems:
             click.echo(str(problem))
     if not report.is_good:
-        n_problems = len(report.problems)
-        raise CheckFailed(f"{store}: {n_problems} problem{'s' if n_problems > 1 else ''}; {remedy}")
+        raise CheckFailed(f"{store}: {counted(len(report.problems), 'problem')}; {remedy}")
     if not as_json:
         size = f"{report.n_parts:,} parts, {report.n_rows:,} rows, {human_bytes(report.n_bytes)} checked"
         click.echo(f"{store}: good; {'some documents encoded again: ' if deep else ''}{size}")
@@ -51,6 +50,7 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
 
 def _remedy(store: str, report: VerifyReport) -> str:
     """Mark what is bad, and return what the user must do."""
+    from bertfeat.cli.progress import counted
     from bertfeat.errors import BertfeatError
     from bertfeat.store.verification import mark_for_redoing
 
@@ -58,5 +58,5 @@ def _remedy(store: str, report: VerifyReport) -> str:
         shards = mark_for_redoing(store, report)
     except BertfeatError as error:
         return f"not marked for redoing: {error}"
-    n_shards = f"{len(shards)} shard{'s' if len(shards) > 1 else ''}" if shards else "what is missing or wrong"
-    return f"run the same extract command again to redo {n_shards}"
+    what = counted(len(shards), "shard") if shards else "what is missing or wrong"
+    return f"run the same extract command again to redo {what}"

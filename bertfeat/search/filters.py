@@ -20,9 +20,7 @@ class PositionFilters:
     """
 
     def __init__(self, store: Store, level: Level, rows: IntArray) -> None:
-        self._store = store
-        self._level = level
-        self._rows = rows
+        self._store, self._level, self._rows = store, level, rows
         self._where: tuple[str, BoolArray] | None = None
 
     def condition(self, where: str) -> BoolArray:

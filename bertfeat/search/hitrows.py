@@ -28,23 +28,14 @@ class HitRows:
         self._own, self._others = filter_columns(store, level)
 
     def check_columns(self, names: Sequence[str]) -> None:
-        """Refuse unknown columns, and those of vectors.
-
-        Raises:
-            UserError: There is no such column, or it holds vectors.
-        """
+        """Raise a UserError if a column is unknown or holds vectors."""
         for name in names:
             if name not in self._own and name not in self._others:
                 there = ", ".join([*self._own, *self._others])
                 raise UserError(f"{self.store.path}: no column {name!r} at level {self.level}; columns are {there}")
 
     def columns(self, rows: IntArray, names: Sequence[str]) -> pl.DataFrame:
-        """Return columns of rows of the level, in the given order.
-
-        Raises:
-            UserError: There is no such column.
-            StoreError: A part is missing or damaged.
-        """
+        """Return columns of rows of the level, in the given order; see `check_columns`."""
         self.check_columns(names)
         own = [name for name in names if name in self._own]
         others = [name for name in names if name not in self._own]
@@ -57,9 +48,6 @@ class HitRows:
         """Return each row, a word or a token, with `width` columns of its text on either side.
 
         The text is that of the document if the sentence level is stored too, else the words around, joined by spaces.
-
-        Raises:
-            StoreError: A part is missing or damaged.
         """
         if Level.SENTENCE in self.store.levels:
             return self._from_texts(rows, width)

@@ -42,11 +42,7 @@ class Origin:
 
     @classmethod
     def of(cls, store: Store, spec: FeatureSpec, index: Path, rows_digest: str) -> Self:
-        """Return the origin of an index in the folder `index`.
-
-        Raises:
-            StoreError: The store was copied without its plan.
-        """
+        """Return the origin of an index in the folder `index`; raise a StoreError if a copied store has no plan."""
         path = store.path.resolve() if isinstance(store.path, Path) else store.path
         return cls(
             spec=spec,
@@ -60,11 +56,7 @@ class Origin:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], index: Path) -> Self:
-        """Read what `to_json` wrote; `index` is the folder, for messages.
-
-        Raises:
-            UserError: A field is missing, unknown, or of another type.
-        """
+        """Read what `to_json` wrote, or raise a UserError; `index` is the folder, for messages."""
         try:
             return decode(cls, dict(values))
         except ValueError as error:
@@ -106,11 +98,7 @@ class Origin:
         )
 
     def check_store(self, store: Store, index: Path) -> Store:
-        """Refuse a store that is not the one that an index was built from.
-
-        Raises:
-            UserError: The store holds another feature, or other rows.
-        """
+        """Return a store; raise a UserError if it has another feature or other rows than the index."""
         here = self.plan_hash_of(store)
         spec = self.spec.find_in(store, mine=f"index {index}").under_name_of(self.spec)
         if (here, spec, store.n_rows(spec.level)) != (self.plan_hash, self.spec, self.n_rows):

@@ -96,11 +96,7 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
 
 
 def _check_documents(index: Index, judged: Qrels, qrels: str | Path) -> None:
-    """Refuse judgements of other documents: every hit would count as wrong.
-
-    Raises:
-        UserError: The store has none of the judged documents.
-    """
+    """Refuse judgements of other documents: every hit would count as wrong."""
     wanted = {document for grades in judged.values() for document in grades}
     doc_ids = index.store.polars(index.level, ["doc_id"])["doc_id"].unique()
     if wanted.isdisjoint(map(str, doc_ids.to_list())):

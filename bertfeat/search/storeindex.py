@@ -103,15 +103,8 @@ def build_index(
         >>> index.search("Which naming styles are there?", k=1)["doc_id"].to_list()
         [62]
     """
-    settings = parse_settings(
-        index=index,
-        metric=metric,
-        transform=transform,
-        max_memory=max_memory,
-        recall=recall,
-        seed=seed,
-        threads=threads,
-    )
+    asked: dict[str, Any] = {"index": index, "recall": recall, "seed": seed}
+    settings = parse_settings(metric=metric, transform=transform, max_memory=max_memory, threads=threads, **asked)
     with reporting(progress) as reports:
         return build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=reports)[0]
 
@@ -119,11 +112,7 @@ def build_index(
 def parse_settings(
     *, metric: str, transform: str, max_memory: int | str, threads: int | None, **settings: Any
 ) -> BuildSettings:
-    """Return the settings of `build_index`, checked.
-
-    Raises:
-        UserError: A setting cannot be used.
-    """
+    """Return the settings of `build_index`, or raise a UserError for the one that cannot be used."""
     return BuildSettings(
         metric=parse_metric(metric),
         transform=TransformSpec.parse(transform),
@@ -148,8 +137,7 @@ def build_or_find(
     where = choose_level(opened, level)
     spec = FeatureSpec.of(opened, where, choose_feature(opened, where, feature))
     request = _Request(opened, spec, settings, local_path(output, "an index"))
-    where_store = opened.path
-    if isinstance(where_store, Path) and request.output.resolve().is_relative_to(where_store.resolve()):
+    if isinstance(opened.path, Path) and request.output.resolve().is_relative_to(opened.path.resolve()):
         raise UserError(f"{request.output}: lies in the store {opened.path}; choose another place for the index")
     source = StoreParts(opened, where, spec.feature, progress)
     if not source.n_vectors:
@@ -168,11 +156,7 @@ def build_or_find(
 
 
 def _standing(request: _Request) -> Index:
-    """Open the index at the output, and remove what a kill left next to it.
-
-    Raises:
-        UserError: The index was built with other settings, or is damaged.
-    """
+    """Open the index at the output, unless it has other settings or is damaged; remove what a kill left next to it."""
     with _replaceable(request.output):
         there = read_description(request.output)
     _check_same(request, there)
@@ -196,11 +180,7 @@ def _replaceable(output: Path) -> Iterator[None]:
 
 
 def _check_same(request: _Request, there: IndexDescription) -> None:
-    """Refuse an index that was built with other settings or from another store.
-
-    Raises:
-        UserError: The index differs; the message names the fields.
-    """
+    """Raise a UserError, with the fields, if an index was built with other settings or from another store."""
     origin = Origin.from_json(there.source, request.output)
     about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
     settings = {name: value for name, value in there.settings.items() if name not in _RUN_ONLY}

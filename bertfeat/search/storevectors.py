@@ -117,11 +117,7 @@ def _parts(store: Store, level: Level, included: BoolArray) -> Iterator[_Part]:
 
 
 def choose_level(store: Store, level: str | None) -> Level:
-    """Return the level to index: the given one, or the only one that is stored.
-
-    Raises:
-        UserError: The level is not stored; or none is given and several are stored.
-    """
+    """Return the level to index: the given one, or the only one that is stored; else raise a UserError."""
     if level is not None:
         return store.schema(level).level
     if len(store.levels) == 1:
@@ -130,11 +126,7 @@ def choose_level(store: Store, level: str | None) -> Level:
 
 
 def choose_feature(store: Store, level: Level, feature: str | None) -> str:
-    """Return the feature to index: the given one, or the only one that is stored, or `concat_last4`.
-
-    Raises:
-        UserError: There is no such feature; or none is given, several are stored, and none is `concat_last4`.
-    """
+    """Return the feature to index: the given one, the only one, or `concat_last4`; else raise a UserError."""
     if feature is not None:
         return store.feature(level, feature).name
     names = [found.name for found in store.features(level)]

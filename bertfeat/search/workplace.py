@@ -58,16 +58,10 @@ def tidy(index: Path) -> None:
 
 
 def take_up(folder: Path, index: Path, asked: Mapping[str, Any], *, overwrite: bool) -> None:
-    """Resume what is in the folder if it was begun with the same settings, else start again.
-
-    Args:
-        folder: The folder, locked.
-        index: The index, for messages.
-        asked: The settings: JSON values.
-        overwrite: Remove an unfinished index with other settings.
+    """Resume what is in the locked folder of an index if `asked`, its settings, are the same, else start again.
 
     Raises:
-        UserError: The folder holds an unfinished index with other settings; the message names the fields.
+        UserError: The folder holds an unfinished index with other settings, and `overwrite` is not given.
     """
     before = _asked(folder)
     if before == dict(asked):
@@ -97,11 +91,7 @@ def fresh_ready(folder: Path) -> Path:
 
 
 def is_index(index: Path) -> bool:
-    """Tell whether there is an index at a place, whole or damaged.
-
-    Raises:
-        UserError: Something else is there.
-    """
+    """Tell whether there is an index at a place, whole or damaged; raise a UserError if there is anything else."""
     check_place(index, overwrite=True)
     return index.is_dir() and any(index.iterdir())
 

@@ -16,7 +16,7 @@ from bertfeat.ann import indexfolder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM
 from bertfeat.ann.indexfolder import DESCRIPTION
 from bertfeat.ann.indexloading import load_index
-from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
+from bertfeat.ann.transforms import fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
@@ -214,18 +214,3 @@ def test_a_file_that_faiss_cannot_read_is_refused_even_with_the_right_digest(tmp
     for mmap in (True, False):
         with pytest.raises(UserError, match=r"index.faiss: cannot be loaded: .*build the index again"):
             load_index(tmp_path / "x", mmap=mmap)
-
-
-@pytest.mark.numeric
-def test_an_index_with_its_transform_takes_raw_vectors(tmp_path):
-    write_index(tmp_path / "x", metric="cosine", transform="whiten:6")
-    data = vectors().astype(np.float64)
-    fitted = fit_transform(ArrayParts(vectors()), TransformSpec.parse("whiten:6"))
-    turned = (data - data.mean(axis=0)) @ fitted.matrix.astype(np.float64)
-    asked = (QUERIES - data.mean(axis=0)) @ fitted.matrix.astype(np.float64)
-    cosines = (asked / np.linalg.norm(asked, axis=1)[:, None]) @ (turned / np.linalg.norm(turned, axis=1)[:, None]).T
-    found = load_index(tmp_path / "x")
-    hits = found.search(QUERIES, 3)
-    np.testing.assert_array_equal(hits.positions, np.argsort(-cosines, axis=1)[:, :3])
-    np.testing.assert_allclose(hits.scores, -np.sort(-cosines, axis=1)[:, :3], atol=1e-5)
-    found.close()

@@ -265,7 +265,7 @@ MEAN, MATRIX = np.zeros(3), np.eye(3, dtype=np.float32)
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({}, "its arrays are none, not mean and matrix"),
+        ({}, "its arrays are missing, not mean and matrix"),
         ({"matrix": MATRIX}, "its arrays are matrix, not mean and matrix"),
         ({"mean": MEAN, "matrix": MATRIX, "odd": MEAN}, "its arrays are matrix, mean, odd, not mean and matrix"),
         ({"mean": MATRIX}, r"its mean is float32 of shape \(3, 3\), not float64 of 1 axes"),

@@ -65,14 +65,6 @@ class TestUpdate:
             found = updated.search(grown.take("word", FEATURE, [last]), 1, columns=["row"])
             assert found["row"].to_list() == [last]
 
-    def test_nothing_new(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
-        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
-        before = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()}
-        index, n_added = update_or_find(tmp_path / "index", tiny[0].path, progress=Silent())
-        index.close()
-        assert n_added == 0
-        assert {path: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()} == before
-
     def test_an_updated_index_has_the_settings_of_its_build(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
         index, n_added = update_or_find(tmp_path / "index", tiny[1], progress=Silent())
@@ -99,16 +91,6 @@ class TestRefused:
             with pytest.raises(UserError, match=r"its first 447 rows are not those of .*index"):
                 bertfeat.update_index(tmp_path / "index", store)
         assert contents(tmp_path / "index") == before
-
-    def test_a_store_of_another_model_or_pooling(
-        self, tiny: tuple[Store, Store], grown: Store, tmp_path: Path, tiny_folder: Path
-    ) -> None:
-        bertfeat.build_index(tiny[0], tmp_path / "index", level="sentence").close()
-        with pytest.raises(UserError, match=r"hold different features \(model '.*' != 'minilm'"):
-            bertfeat.update_index(tmp_path / "index", grown)
-        pooled = tiny_store(tmp_path / "s", tiny_folder, documents(12), levels="sentence", pooling="cls")
-        with pytest.raises(UserError, match=r"hold different features \(pooling 'mean' != 'cls'\)"):
-            bertfeat.update_index(tmp_path / "index", pooled)
 
     def test_a_damaged_index(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()

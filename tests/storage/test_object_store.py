@@ -14,8 +14,6 @@ from tests.support.command_line import good
 from tests.support.drill import result_files, write_corpus
 from tests.support.object_stores import BUCKET, objects, result_objects, upload
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("one_thread", "s3")
 
 

@@ -16,9 +16,6 @@ from bertfeat.store import open_for_writing
 from tests.support.object_stores import BUCKET, FAULTS, forget_clients, point_at, proxy, result_objects
 from tests.support.store_fakes import make_plan, make_result
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-
 PLAN = make_plan((3, 4), combine="none")
 OTHER = make_plan((7,), levels=(Level.SENTENCE,), combine="none", kind="other")
 SEED = 15

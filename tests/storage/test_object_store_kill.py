@@ -20,9 +20,6 @@ from tests.support.places import ROOT
 from tests.support.runner_fakes import is_alive
 from tests.support.store_fakes import make_plan, write_store
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-
 # Loaded before the fork, so that a child does not pay for them; none of them starts a thread by being imported.
 MODULES = ["s3fs", "aiobotocore.session", "botocore.client", "fsspec.asyn", "bertfeat.store.objectfolder"]
 SEED = 9

@@ -18,8 +18,6 @@ from tests.support.object_stores import BUCKET, bucket, objects, result_objects
 from tests.support.places import ROOT
 from tests.support.store_fakes import make_plan, make_result, write_store
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("s3")
 
 BOTH = (Level.TOKEN, Level.SENTENCE)

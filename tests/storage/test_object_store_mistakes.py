@@ -12,8 +12,6 @@ from bertfeat.errors import StorageError
 from tests.support.command_line import bertfeat
 from tests.support.object_stores import BUCKET, forget_clients, point_at, s3_server, upload
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("s3")
 
 

@@ -20,8 +20,6 @@ from tests.support.command_line import bertfeat
 from tests.support.drill import result_files, write_corpus
 from tests.support.object_stores import objects, result_objects
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("one_thread", "s3")
 
 
