@@ -20,7 +20,6 @@ import bertfeat.extraction.run
 import bertfeat.extraction.shardtask
 from bertfeat import BertfeatError, open_store
 from bertfeat.cli import group
-from bertfeat.cli.options import ByteSize
 from bertfeat.config import ExtractConfig, flag
 from bertfeat.errors import CheckFailed, RunError
 from tests.support.command_line import bertfeat as bertfeat_cli
@@ -291,13 +290,6 @@ class TestFlags:
         assert headings[-1] == "Other options:"
         assert "\n    bertfeat extract reviews.csv -o features --text-column body" in text
         assert "\\b" not in text
-
-    @pytest.mark.parametrize(
-        ("text", "n_bytes"),
-        [("7", 7), ("256MB", 256_000_000), ("1.5 kb", 1500), ("2G", 2 * 10**9), ("3TB", 3 * 10**12)],
-    )
-    def test_sizes(self, text: str, n_bytes: int) -> None:
-        assert ByteSize().convert(text, None, None) == n_bytes
 
 
 class TestExitCodes:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
 from bertfeat import load_probe
-from bertfeat.config import Level
 from tests.probes.test_fitting import classes_store
 from tests.support.command_line import good, refused
-from tests.support.probe_stores import Stores, make_stores, numbered, word_frame, write_fake
+from tests.support.probe_stores import Stores, make_stores
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,18 +34,6 @@ def word_probe(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Path
     options = "--level word --feature layer_06 --head linear --param max_epochs=2 --param lr=0.01 --quiet"
     good("probe", "fit", stores.words_train.path, "-o", out, *options.split())
     return out
-
-
-def nan_store(folder: Path) -> Path:
-    """A store with NaN inside the vector of a row that is not null, as only damage can make it."""
-
-    def with_nan(level: Level, start: int, stop: int) -> np.ndarray:
-        rows = np.sin(numbered(level, start, stop))
-        rows[start == 0 and 4, 3] = np.nan
-        return rows
-
-    frame = {Level.WORD: word_frame(0, [3, 3], lambda doc, n: f"c{n % 2}")}
-    return write_fake(folder, [frame], with_nan, checked=False).path
 
 
 class TestFit:
@@ -142,27 +128,6 @@ class TestFit:
         line = refused("probe", "fit", stores.train.path, "-o", tmp_path / "p", *label, *options.split())
         assert message in line
         assert list(tmp_path.iterdir()) == []
-
-    def test_an_empty_dev_split(self, stores: Stores, tmp_path: Path) -> None:
-        empty = tmp_path / "empty.jsonl"
-        empty.write_text('{"text": " ", "domain": "social"}\n')
-        good(
-            "extract", empty, "-o", tmp_path / "dev", "--level", "sentence", "--layers", "last4", "--combine", "concat",
-            "--keep-columns", "domain",
-        )  # fmt: skip
-        line = refused(
-            "probe", "fit", stores.train.path, "-o", tmp_path / "p", "--label", "domain", "--dev", tmp_path / "dev"
-        )
-        assert "dev: the dev split is empty: it has 1 rows at level sentence, 0 without a label, 1 without a" in line
-
-    def test_nan_in_a_feature(self, tmp_path: Path) -> None:
-        store = nan_store(tmp_path / "s")
-        for memory in ("1GB", "1kB"):
-            line = refused("probe", "fit", store, "-o", tmp_path / "p", "--level", "word", "--max-memory", memory)
-            assert "concat_last4 of word row 4 (document 1) holds NaN or infinity; run bertfeat verify" in line
-        line = refused("probe", "sweep", store, "-o", tmp_path / "p", "--level", "word", "--features", "layer_03")
-        assert "layer_03 of word row 4 (document 1) holds NaN" in line
-        assert not (tmp_path / "p").exists()
 
     def test_a_wrong_output_is_refused_before_the_fit(
         self, stores: Stores, probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
