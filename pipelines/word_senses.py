@@ -43,7 +43,7 @@ MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 
 
 @click.command(context_settings={"max_content_width": 100})
-@click.option("--word", required=True, help="The word, in whatever case.")
+@click.option("--word", required=True, help="The word, in upper or lower case.")
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), help="Texts: .txt, .jsonl, .csv, .conllu, ...")
 @click.option("--store", "store_path", type=click.Path(exists=True, file_okay=False), help="Or: words already encoded.")
 @click.option("--text-column", default="text", show_default=True, help="Of a corpus in columns.")
@@ -284,7 +284,7 @@ def _text(result: dict[str, Any]) -> str:
 
 def _verdict(result: dict[str, Any]) -> str:
     if result["chosen_by"] != "silhouette":
-        return f"{result['n_clusters']} clusters as asked for"
+        return f"{result['n_clusters']} clusters, by --senses"
     found = f"silhouette {result['silhouette']:.3f}, where {result['bar']:.3f} and less does not show senses"
     if result["one_sense_plausible"]:
         return f"one sense only is plausible: the best split, shown here, has no clear clusters ({found})"

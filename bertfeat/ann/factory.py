@@ -20,7 +20,7 @@ from bertfeat.nearest import Metric
 SUPPORTED = (
     "Flat, SQ8, SQ6, SQ4, SQfp16, SQbf16, PQ16, PQ32x4fs, RaBitQ4; IVF256 or IVF65536_HNSW32 before one of these; "
     "HNSW32 alone or before Flat, SQ or PQ; L2norm, PCA64, PCAR64, PCAW64, OPQ16, OPQ16_64, RR64, Pad64 in front; "
-    "RFlat or Refine(SQ8) behind"
+    "RFlat or Refine(SQ8) at the end"
 )
 
 _MAX_LENGTH = 200
@@ -160,7 +160,7 @@ def _reason(error: Exception) -> str:
 
 
 def _read_prefixes(info: FactoryInfo, parts: list[str]) -> FactoryInfo:
-    """Read the transforms in front and the refinement behind; the storage is what is between."""
+    """Read the transforms in front and the refinement at the end; the rest is the storage."""
     refine = _REFINE.fullmatch(parts[-1]) if len(parts) > 1 else None
     if refine:
         parts = parts[:-1]
@@ -195,7 +195,7 @@ def _read_transform(info: FactoryInfo, found: re.Match[str]) -> FactoryInfo:
 
 
 def _read_storage(info: FactoryInfo) -> FactoryInfo:
-    """Read what is between transforms and refinement."""
+    """Read the storage, without transforms and refinement."""
     head, _, tail = info.storage.partition(",")
     if lists := _LISTS.fullmatch(head):
         return _read_lists(info, lists, tail)

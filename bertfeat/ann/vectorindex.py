@@ -226,9 +226,7 @@ class VectorIndex:
         except RuntimeError as error:
             if selector is None:
                 raise
-            raise UserError(
-                "this index cannot be searched among some of its vectors only; build one of Flat, SQ, IVF or HNSW"
-            ) from error
+            raise UserError("this index cannot filter its vectors; build one of Flat, SQ, IVF or HNSW") from error
         return found
 
 

@@ -121,7 +121,7 @@ corpus_options = together(
     _switch("is_split_into_words", "The text column holds a list of words."),
     text("label_column", "NAME", "Column with a label for each word, by name or number. CoNLL: the last by default."),
     text("document_column", "NAME", "Column that names the document a sentence belongs to."),
-    _choice("bad_rows", settings.BadRows, "End at a row that cannot be read, or set it aside with the reason."),
+    _choice("bad_rows", settings.BadRows, "Stop at a row that cannot be read, or set it aside with the reason."),
 )
 model_options = together(
     "Model",

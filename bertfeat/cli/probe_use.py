@@ -66,7 +66,7 @@ def predict(
 
     is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()
     if is_store:
-        refuse_given(settings, "says how text is read; INPUT is a store")
+        refuse_given(settings, "is for reading text; INPUT is a store")
     fitted = load_probe(probe)
     if is_store:
         written = fitted.predict_to(inputs[0], output, overwrite=overwrite)

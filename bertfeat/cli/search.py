@@ -44,7 +44,7 @@ Examples:
 @option(_OUTPUT, "--overwrite", is_flag=True, help="Replace the file of --out.")
 @option(_OUTPUT, "--columns", metavar="A,B", help="Further columns of the store to show.")
 @option(
-    _OUTPUT, "--context", type=click.IntRange(0), default=40, show_default=True, help="Text beside a word, in columns."
+    _OUTPUT, "--context", type=click.IntRange(0), default=40, show_default=True, help="Columns of text around a word."
 )
 @option(_OUTPUT, "--json", "as_json", is_flag=True, help="Print one JSON object per hit, each on its own line.")
 @option(_OUTPUT, "--quiet", is_flag=True, help="With --queries, no summary.")

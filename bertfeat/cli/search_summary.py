@@ -84,7 +84,7 @@ def info_lines(summary: dict[str, Any]) -> list[str]:
         f"compared   by {summary['metric']}, transform {summary['transform']}{shrunk}",
         f"index      {summary['factory']}" + (f", searched with {parameters}" if parameters else ""),
         f"size       {human_bytes(summary['n_bytes'])}, {summary['bytes_per_vector']:g} bytes per vector",
-        f"asked for  {_asked(settings)}",
+        f"settings   {_asked(settings)}",
         f"measured   {_recall(summary).removeprefix(', ') or 'nothing: too few vectors'}{_speed(summary)}",
         f"built in   {human_time(summary['build_s'])}",
     ]

@@ -138,7 +138,7 @@ def build_or_find(
     spec = FeatureSpec.of(opened, where, choose_feature(opened, where, feature))
     request = _Request(opened, spec, settings, local_path(output, "an index"))
     if isinstance(opened.path, Path) and request.output.resolve().is_relative_to(opened.path.resolve()):
-        raise UserError(f"{request.output}: lies in the store {opened.path}; choose another place for the index")
+        raise UserError(f"{request.output}: is inside the store {opened.path}; choose another place for the index")
     source = StoreParts(opened, where, spec.feature, progress)
     if not source.n_vectors:
         raise UserError(

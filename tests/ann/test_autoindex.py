@@ -50,7 +50,7 @@ def test_a_high_recall_starts_with_a_better_storage():
     assert chosen(1_000_000, 384, recall=1.0) == ["IVF4096,Flat"]
 
 
-def test_little_memory_takes_what_fits():
+def test_little_memory_takes_a_smaller_index():
     by_memory = {int(n): chosen(1_000_000, 384, max_memory_bytes=int(n)) for n in (1.5e9, 1e9, 6e8, 5e8, 3.5e8)}
     assert [texts[0] for texts in by_memory.values()] == [
         *("IVF4096,SQ8", "IVF4096,SQ8", "IVF4096,SQ6", "IVF4096,RaBitQ4", "IVF4096,RaBitQ2")

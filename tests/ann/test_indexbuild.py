@@ -115,7 +115,7 @@ def stopped_at(name: str) -> Iterator[None]:
         yield
 
 
-def test_what_is_done_is_not_done_again(tmp_path):
+def test_finished_stages_are_not_repeated(tmp_path):
     with stopped_at("piece-000002-0.durable"):
         build(source(), tmp_path, settings("IVF16,SQ8"))
     pieces = sorted(path.name for path in (tmp_path / "candidate-0").glob("piece-*"))
@@ -172,7 +172,7 @@ def test_a_build_of_something_else_is_refused(tmp_path):
     assert build(source(), tmp_path, settings("SQ8", n_threads=2), source_id="store a").n_vectors == N
 
 
-def test_vectors_that_no_index_can_order_are_refused(tmp_path):
+def test_nan_in_a_vector_is_refused(tmp_path):
     spoilt = VECTORS.copy()
     spoilt[1234, 5] = np.nan
     for text in ("Flat", "IVF16,SQ8"):

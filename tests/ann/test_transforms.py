@@ -125,7 +125,7 @@ def test_principal_axes_and_whitening_are_those_of_scikit_learn(kind, atol, dim)
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (100.0, 0.01), (1e4, 0.05)])
-def test_whitened_vectors_have_unit_covariance_whatever_their_mean(mean, deviation):
+def test_whitened_vectors_have_unit_covariance_with_any_mean(mean, deviation):
     vectors = features(5000, mean=mean, deviation=deviation)
     transform = fit(ArrayParts(vectors, n_parts=2, batch_size=700), "whiten")
     white = transform.apply(vectors).astype(np.float64)
@@ -228,7 +228,7 @@ def test_long_inputs_go_through_in_steps(monkeypatch):
     np.testing.assert_allclose(whole, want, **ROUNDED)
 
 
-def test_prepared_vectors_have_unit_length_for_cosine_alone():
+def test_prepared_vectors_have_unit_length_only_for_cosine():
     vectors = np.array([[3, 4], [0, 0], [1e-30, 0], [-6e4, 0]], dtype=np.float32)
     want = np.array([[0.6, 0.8], [0, 0], [1, 0], [-1, 0]], dtype=np.float32)
     np.testing.assert_array_equal(prepare(vectors, None, Metric.COSINE), want)

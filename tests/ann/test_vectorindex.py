@@ -165,7 +165,7 @@ def test_a_filter_that_excludes_the_nearest_lists(text, metric):
 
 
 @pytest.mark.parametrize("text", ["Flat", "SQ8", "IVF32,Flat", "HNSW16", "PCA8,IVF16,SQ8"])
-def test_as_many_are_found_as_there_are(text, many):
+def test_k_vectors_are_found_where_k_are_allowed(text, many):
     vectors, queries = many
     # One list of 32 does not hold these.
     index = made(text, vectors, COSINE)
@@ -229,7 +229,7 @@ def test_wrong_requests_are_refused(many):
         index.search(queries, 3, allowed=np.arange(4000))
     some = np.arange(4000) % 2 == 0
     for text in ("PQ8x4", "PQ8x4fs", "PQ8np", "OPQ4_8,PQ4x4"):
-        with pytest.raises(UserError, match="cannot be searched among some of its vectors only"):
+        with pytest.raises(UserError, match="this index cannot filter its vectors"):
             made(text, vectors).search(queries, 3, allowed=some)
         # A filter that allows everything does not filter.
         assert made(text, vectors).search(queries, 3, allowed=some | True).positions.shape == (50, 3)

@@ -58,7 +58,7 @@ class TestExtract:
         assert " token rows, " in result.out
         assert open_store(tmp_path / "out").columns("token")[-3:] == ("layer_02", "layer_03", "concat_02_03")
 
-    def test_a_rerun_says_so_and_loads_no_model(
+    def test_a_second_run_does_nothing_and_loads_no_model(
         self, base: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         good(*base)
@@ -125,13 +125,6 @@ class TestExtract:
             "second",
             "third",
         ]
-
-    @pytest.mark.parametrize(
-        ("spec", "layers"), [("-1,-2", [2, 3]), ("0..2", [0, 1, 2]), ("-2..-1", [2, 3]), ("all", [0, 1, 2, 3])]
-    )
-    def test_layers(self, spec: str, layers: list[int], base: list[str], tmp_path: Path) -> None:
-        good(*base[:-1], spec, "--combine", "none")
-        assert open_store(tmp_path / "out").metadata["layers"] == layers
 
     def test_every_setting_reaches_the_run(self, tiny_folder: Path, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("key,body,kind\nx,one quick fox,p\ny,two foxes,q\n")

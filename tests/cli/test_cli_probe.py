@@ -230,7 +230,7 @@ class TestPredict:
         assert out.read_text() == "mine"
         assert "name a file that ends in .parquet" in refused(*base, stores.dev.path, "-o", tmp_path / "o.csv")
         line = refused(*base, stores.dev.path, "-o", tmp_path / "p.parquet", "--text-column", "x")
-        assert "--text-column says how text is read; INPUT is a store" in line
+        assert "--text-column is for reading text; INPUT is a store" in line
         assert "no such file" in refused(*base, tmp_path / "no.txt", "-o", tmp_path / "p.parquet")
         line = refused(*base, stores.files["dev"], "-o", tmp_path / "p.parquet", "--text-column", "body")
         assert "no column 'body'" in line

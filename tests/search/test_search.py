@@ -395,7 +395,7 @@ class TestEvaluation:
         assert measured["n_queries"] == 50
         assert measured["queries_per_s"] > 0
 
-    def test_recall_of_lists_is_what_brute_force_says(self, store: Store, tmp_path: Path) -> None:
+    def test_recall_of_lists_is_that_of_brute_force(self, store: Store, tmp_path: Path) -> None:
         with bertfeat.build_index(
             store, tmp_path / "index", level="word", feature=FEATURE, index="IVF32,Flat", recall=0.6, threads=1
         ) as index:

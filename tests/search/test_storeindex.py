@@ -165,7 +165,7 @@ class TestChoices:
 
 
 class TestAgain:
-    def test_a_finished_index_is_left_alone(self, tiny: Store, tmp_path: Path) -> None:
+    def test_a_finished_index_is_not_changed(self, tiny: Store, tmp_path: Path) -> None:
         out = tmp_path / "index"
         bertfeat.build_index(tiny, out, level="word").close()
         before = {path: path.stat().st_mtime_ns for path in out.iterdir()}

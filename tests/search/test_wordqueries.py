@@ -103,7 +103,7 @@ class TestContext:
     def test_a_word_cut_inside_a_letter_shows_the_mark_on_a_circle(self) -> None:
         assert context_of("re\u0301sume\u0301 x", 0, 2, width=3).right == "\u25cc\u0301s…"
 
-    def test_what_a_terminal_would_obey_is_made_harmless(self) -> None:
+    def test_control_characters_are_replaced(self) -> None:
         text = "a\tb\r\nc\x1b[31mred\x07 \u202eevil\u2066\u200b \u2028d \x00\x9b end"
         shown = printable(text)
         assert shown == "a b  c\ufffd[31mred\ufffd evil  d \ufffd\ufffd end"
@@ -115,7 +115,7 @@ class TestContext:
         assert (context.left, context.right) == ("x ", " y")
 
     @given(st.text(max_size=60), st.integers(0, 60), st.integers(0, 12), st.integers(0, 20))
-    def test_any_text_gives_one_line_no_wider_than_asked(self, text: str, start: int, n: int, width: int) -> None:
+    def test_any_text_gives_one_line_of_the_given_width(self, text: str, start: int, n: int, width: int) -> None:
         start = min(start, len(text))
         context = context_of(text, start, min(start + n, len(text)), width)
         for side in (context.left, context.right):

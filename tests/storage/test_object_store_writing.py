@@ -76,7 +76,7 @@ class TestResuming:
             assert result_objects(url) == made, passed[point - 1]
             assert verify(url).is_good
 
-    def test_damage_is_named_and_its_shard_alone_done_again(self, root):
+    def test_damage_is_reported_and_only_its_shard_done_again(self, root):
         write_store(root, PLAN, n_bad=1)
         made = result_objects(root)
         rng = random.Random(3)
@@ -120,7 +120,7 @@ class TestResuming:
         write_store(f"{root}-fresh", PLAN, n_bad=1)
         assert result_objects(root) == result_objects(f"{root}-fresh")
 
-    def test_other_objects_are_left_alone(self, root):
+    def test_other_objects_are_not_changed(self, root):
         bucket().pipe_file(f"{root}/notes.txt", b"mine")
         for overwrite in (False, True):
             with pytest.raises(StoreError, match=r"not part of a store \(notes.txt\); choose another --output"):
