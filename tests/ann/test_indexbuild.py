@@ -227,12 +227,6 @@ def test_too_little_memory_is_refused_and_what_fits_is_named():
     assert "no index of these vectors fits" in refusal(1_000_000, 384, index="Flat", max_memory_bytes=10**8)
 
 
-def test_nothing_is_written_before_a_refusal(tmp_path):
-    with pytest.raises(UserError, match="more than max_memory"):
-        build(source(), tmp_path / "new", settings("Flat", max_memory_bytes=1_000_000))
-    assert not (tmp_path / "new").exists()
-
-
 def test_too_few_vectors_and_wrong_widths_are_refused():
     assert refusal(0, 16, index="Flat").startswith("there are no vectors to index")
     line = refusal(100, 16, index="IVF256,Flat")

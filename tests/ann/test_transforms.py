@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from sklearn.decomposition import PCA
 
 from bertfeat import nearest
@@ -240,16 +239,6 @@ def test_prepared_vectors_have_unit_length_only_for_cosine():
         assert half.dtype == np.float32
     assert prepare(vectors[:0], None, Metric.COSINE).shape == (0, 2)
     assert vectors[0, 0] == 3
-
-
-@pytest.mark.parametrize("spec", ["center", "whiten:6", "pca:24"])
-def test_a_saved_transform_is_the_same(spec):
-    vectors = features()
-    transform = fit(vectors, spec)
-    saved = safetensors.numpy.load(safetensors.numpy.save(transform.to_arrays()))
-    again = Transform.from_arrays(saved)
-    np.testing.assert_array_equal(again.apply(vectors), transform.apply(vectors))
-    assert (again.dim, again.out_dim) == (transform.dim, transform.out_dim)
 
 
 MEAN, MATRIX = np.zeros(3), np.eye(3, dtype=np.float32)

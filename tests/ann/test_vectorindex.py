@@ -52,19 +52,6 @@ def test_flat_is_brute_force(metric, transform):
     check_exact(index, vectors, queries, 10, allowed=np.random.default_rng(0).random(2000) < 0.1)
 
 
-def test_known_scores():
-    vectors = np.array([[3, 4], [0, 2], [-6, -8], [0, 0]], np.float32)
-    query = np.array([[6.0, 8.0]])
-    cosines = made("Flat", vectors, COSINE).search(query, 4)
-    np.testing.assert_allclose(cosines.scores, [[1, 0.8, 0, -1]], rtol=1e-6)
-    assert cosines.positions.tolist() == [[0, 1, 3, 2]]
-    assert made("Flat", vectors, IP).search(query, 4).scores.tolist() == [[50, 16, 0, -100]]
-    distances = made("Flat", vectors, L2).search(query, 4)
-    np.testing.assert_allclose(distances.scores, [[5, 72**0.5, 10, 20]], rtol=1e-6)
-    assert distances.positions.tolist() == [[0, 1, 3, 2]]
-    assert made("HNSW4", vectors, L2).search(query, 1).scores.tolist() == [[5.0]]
-
-
 def test_of_equal_vectors_the_lower_position_comes_first():
     vectors = np.repeat(mixture(40, DIM), 50, axis=0)[np.random.default_rng(0).permutation(2000)]
     for metric in Metric:

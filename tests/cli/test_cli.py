@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import subprocess
@@ -113,18 +112,6 @@ class TestExtract:
         good(*piped, "--format", "jsonl", "--overwrite", stdin=b'{"text": "from a pipe"}\n')
         assert open_store(tmp_path / "out").metadata["layers"] == [2, 3]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
-
-    def test_several_inputs_and_globs(self, tiny_folder: Path, tmp_path: Path) -> None:
-        (tmp_path / "b.txt").write_text("second\n")
-        (tmp_path / "a.txt").write_text("first\n")
-        (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(b'{"text": "third"}\n'))
-        inputs = [tmp_path / "*.txt", tmp_path / "c.jsonl.gz"]
-        good("extract", *inputs, "-o", tmp_path / "out", "--model", tiny_folder, "--layers", 0, "--level", "sentence")
-        assert open_store(tmp_path / "out").polars("sentence", ["text"])["text"].to_list() == [
-            "first",
-            "second",
-            "third",
-        ]
 
     def test_every_setting_reaches_the_run(self, tiny_folder: Path, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("key,body,kind\nx,one quick fox,p\ny,two foxes,q\n")
