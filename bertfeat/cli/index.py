@@ -139,13 +139,7 @@ def info(index: str, as_json: bool) -> None:
 @click.option("--store", metavar="STORE", help="Where the store is now.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
-    index: str,
-    n_queries: int,
-    seed: int,
-    queries: str | None,
-    qrels: str | None,
-    store: str | None,
-    as_json: bool,
+    index: str, n_queries: int, seed: int, queries: str | None, qrels: str | None, store: str | None, as_json: bool
 ) -> None:
     """Measure recall@1, @10 and @100 against exact search, and speed; with --qrels also nDCG@10, MRR@10 and recall@100.
 

@@ -36,14 +36,7 @@ _NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1"
 @option("Data", "--feature", metavar="NAME", help="Feature.  [default: the only one, or concat_last4]")
 @option("Data", "--mix", metavar="LAYERS", help="Layers that a neural head weighs in a scalar mix: 9..12.")
 @fit_options
-def fit(
-    store: str,
-    output: str,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
-    **settings: Any,
-) -> None:
+def fit(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit a probe to the features of STORE and save it."""
     from bertfeat.cli.progress import is_watched
     from bertfeat.probes.fitted import check_probe_folder

@@ -29,14 +29,7 @@ Examples:
 @output_options
 @option("Data", "--features", metavar="A,B", help="Features; mix_last4 is a scalar mix.  [default: all there are]")
 @fit_options
-def sweep(
-    store: str,
-    output: str,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
-    **settings: Any,
-) -> None:
+def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit and score a head on each layer of STORE and each combination of layers."""
     from bertfeat.cli.progress import is_watched
     from bertfeat.probes.sweepresult import check_sweep_folder

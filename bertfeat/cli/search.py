@@ -50,13 +50,7 @@ Examples:
 @option(_OUTPUT, "--quiet", is_flag=True, help="With --queries, no summary.")
 @click.option("--store", metavar="STORE", help="Where the store is now.")
 def command(
-    index: str,
-    text: str | None,
-    queries: str | None,
-    level: str | None,
-    span: bool,
-    store: str | None,
-    **settings: Any,
+    index: str, text: str | None, queries: str | None, level: str | None, span: bool, store: str | None, **settings: Any
 ) -> None:
     """Find the most similar texts, or words in context."""
     _check_flags(text, queries, settings)

@@ -42,10 +42,7 @@ def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
     check_file(out, overwrite=settings["overwrite"], endings=_ENDINGS, instead="another --out")
     check_folder_above(out)
     file = QueryFile(
-        queries,
-        text_column=settings["text_column"],
-        id_column=settings["id_column"],
-        batch_size=_QUERIES_AT_ONCE,
+        queries, text_column=settings["text_column"], id_column=settings["id_column"], batch_size=_QUERIES_AT_ONCE
     )
     n_hits = 0
     with publish_file(out) as sink, hit_writer(out, sink) as write:

@@ -8,14 +8,7 @@ from sklearn.decomposition import PCA
 
 from bertfeat import nearest
 from bertfeat.ann import transforms
-from bertfeat.ann.transforms import (
-    EIGENVALUE_FLOOR,
-    Transform,
-    TransformKind,
-    TransformSpec,
-    fit_transform,
-    prepare,
-)
+from bertfeat.ann.transforms import EIGENVALUE_FLOOR, Transform, TransformKind, TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorparts import ArrayParts, VectorParts
 from bertfeat.errors import UserError
 from bertfeat.nearest import Metric

@@ -320,10 +320,7 @@ class TestOpening:
             (pooled, "hold different features .*pooling 'mean' != 'max'"),
             (store, "hold different features .*model '.*' != 'minilm'"),
         ]:
-            with (
-                bertfeat.open_index(tmp_path / "index", store=other) as index,
-                pytest.raises(UserError, match=said),
-            ):
+            with bertfeat.open_index(tmp_path / "index", store=other) as index, pytest.raises(UserError, match=said):
                 index.search(np.zeros(32, np.float32), 1)
 
     def test_an_index_that_is_replaced_while_it_is_opened(

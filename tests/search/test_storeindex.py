@@ -20,14 +20,7 @@ from bertfeat.search.rowsdigest import digest_rows
 from bertfeat.search.storevectors import StoreParts
 from bertfeat.search.workplace import workplace
 from bertfeat.store.reader import Store
-from tests.support.index_stores import (
-    brute_force,
-    contents,
-    documents,
-    known_store,
-    run_killed,
-    tiny_store,
-)
+from tests.support.index_stores import brute_force, contents, documents, known_store, run_killed, tiny_store
 from tests.support.runner_fakes import Heard
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
