@@ -190,7 +190,7 @@ def print_table(result: dict[str, Any]) -> None:
             rate = result["gigabytes"][dtype] / found["read_s"]
             cells = (dtype, name, f"{found['million_values_per_cpu_s']:.0f}", f"{found['ratio']:.3f}", f"{rate:.2f}")
             print("|", " | ".join(cells), "|")
-    print("\n| columns before the vectors | bytes a row | CPU ms |\n|---|---|---|")
+    print("\n| columns before the vectors | bytes per row | CPU ms |\n|---|---|---|")
     for name, found in result["columns"].items():
         print(f"| {name} | {found['bytes_per_row']:.1f} | {found['cpu_s'] * 1e3:.1f} |")
 
