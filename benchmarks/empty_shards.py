@@ -1,4 +1,4 @@
-"""A task without work, for what a runner costs by itself."""
+"""A task without work, to measure the cost of a runner alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bertfeat.records import Receipt, ShardResult, ShardSpec
 
 
 class EmptyTask:
-    """Does nothing with a shard but to say that it is done."""
+    """A task that does nothing with a shard and reports it as done."""
 
     def __init__(self, worker: int, n_workers: int) -> None:
         """Load nothing."""

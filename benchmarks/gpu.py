@@ -41,9 +41,9 @@ from benchmarks.speed.report import table, write_report
 from benchmarks.speed.workloads import CORPUS_ORDER, ENCODE, Entry, Workload
 from bertfeat.devices import default_max_batch_tokens
 
-# Rows of the corpus, each some 65 tokens: enough for a run of ten seconds or more on a large device.
+# Rows of the corpus, each of about 65 tokens: enough for a run of ten seconds or more on a large device.
 _ROWS = {"bert-base": 400_000, "bert-large": 120_000, "minilm": 800_000, "bert-tiny": 60}
-# Tokens write 6 KB and more each.
+# Each token writes 6 KB or more.
 _TOKEN_ROWS_PART = 0.2
 _RIVALS = {"sentence": (ENCODE, CORPUS_ORDER), "token-last4": (CORPUS_ORDER,)}
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def measure(model: str, output: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run one model and output, and hold it against what the machine could do."""
+    """Run one model and output, and compare it with the limits of the machine."""
     is_cuda = arguments.device.startswith("cuda")
     n_rows = arguments.rows or round(_ROWS[model] * (_TOKEN_ROWS_PART if output.startswith("token") else 1))
     title = f"{model}, {output}, {'bfloat16' if is_cuda else 'float32'} on {arguments.device}"
@@ -99,7 +99,7 @@ def measure(model: str, output: str, folder: Path, arguments: argparse.Namespace
 
 
 def limits(result: dict[str, Any], model: str, folder: Path, setup: Setup) -> dict[str, float]:
-    """Return the rates of the machine, and which part of each the run reached."""
+    """Return the rates of the machine, and the part of each that the run reached."""
     ours = result["rivals"]["bertfeat"]
     seconds = result["n_tokens"] / ours["tokens_per_s"]
     output = OUTPUTS[result["output"]]
@@ -128,7 +128,7 @@ def limits(result: dict[str, Any], model: str, folder: Path, setup: Setup) -> di
     }
     if setup.device.startswith("cuda"):
         found["copy_gb_per_s"] = copy_rate(setup.device) / 1e9
-        # In the last round; loading the model is in it, which is not work of the device.
+        # Of the last round, without the time of loading the model, when the device is idle.
         wall_s, start_up_s = ours["wall_s"][-1], ours["start_up_s"][-1]
         found["gpu_busy"] = min(1.0, ours.get("gpu_busy", math.nan) * wall_s / (wall_s - start_up_s))
     return found

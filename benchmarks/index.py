@@ -3,11 +3,11 @@
     python benchmarks/index.py --store features --level word --feature layer_06 [--json FILE]
     python benchmarks/index.py --quick                  20,000 clustered random vectors
 
-bertfeat chooses an index with `auto`; plain faiss is given the same factory string and the same search parameters, and
-trains on as many vectors as it takes by itself; autofaiss chooses within the same memory, in an environment of its own:
-AUTOFAISS_PYTHON=<python with autofaiss>. Each builds in a process of its own, and its peak is less that of the process
-before it reads a vector. All search for the same 1,000 vectors, which are in no index, on the same threads, and are
-held against exact search.
+bertfeat chooses an index with `auto`; plain faiss gets the same factory string and the same search parameters, and
+trains on its default number of vectors; autofaiss chooses within the same memory, in its own environment:
+AUTOFAISS_PYTHON=<python with autofaiss>. Each builds in its own process; the memory before the first vector is
+subtracted from its peak. All search for the same 1,000 vectors, which are in no index, on the same threads, and are
+compared with exact search.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def run(python: str, script: str, folder: Path, asked: dict[str, Any]) -> dict[s
 
 
 def measure(folder: Path, vectors: np.ndarray, max_memory: int) -> dict[str, Any]:
-    """Run bertfeat and its peers, and hold what they find against exact search."""
-    from bertfeat.ann.evaluation import recall_at
+    """Run bertfeat and its peers, and compare what they find with exact search."""
+    from bertfeat.ann.evaluation import recall_of_each
     from bertfeat.ann.exact import exact_search
     from bertfeat.ann.vectorparts import ArrayParts
     from bertfeat.nearest import Metric
@@ -169,7 +169,7 @@ def measure(folder: Path, vectors: np.ndarray, max_memory: int) -> dict[str, Any
     if python := os.environ.get("AUTOFAISS_PYTHON"):
         results["autofaiss"] = run(python, _AUTOFAISS, folder, {**asked, "name": "autofaiss"})
     for name, found in results.items():
-        found["recall_at_10"] = recall_at(np.load(folder / f"found-{name}.npy"), truth, K)
+        found["recall_at_10"] = float(recall_of_each(np.load(folder / f"found-{name}.npy"), truth, K).mean())
         found["bytes_per_vector"] = found.pop("n_bytes") / len(base)
     return {"n_vectors": len(base), "dim": base.shape[1], "max_memory": max_memory, "results": results}
 

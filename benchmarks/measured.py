@@ -18,7 +18,7 @@ def peak_bytes() -> int:
     """Return this process's peak resident memory in bytes."""
     status = Path("/proc/self/status")
     if not status.exists():
-        # macOS, which counts in bytes, and hands nothing on.
+        # macOS counts in bytes, and children do not inherit the peak.
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     lines = status.read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

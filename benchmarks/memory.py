@@ -28,7 +28,7 @@ _WORDS = "the quick brown fox jumps over a lazy dog near river bank and sells se
 
 
 class PeakByRows(Silent):
-    """Notes the peak at tenths of the rows."""
+    """Progress that records the peak after each tenth of the rows."""
 
     def __init__(self) -> None:
         self.n_rows: dict[int, int] = {}
@@ -36,13 +36,13 @@ class PeakByRows(Silent):
         self.peaks: dict[str, float] = {}
 
     def start(self, plan: Plan, receipts: Any) -> None:  # noqa: ARG002
-        """Learn how many rows there are; the plan is made, and took memory too."""
+        """Record the number of rows and the peak of planning."""
         self.n_rows = {shard.index: shard.n_rows for shard in plan.shards}
         self.n_total = plan.n_rows
         self.peaks["planned"] = peak_mib()
 
     def committed(self, receipt: Receipt) -> None:
-        """Note the peak when a tenth has gone by."""
+        """Record the peak after each tenth."""
         before = self.n_done * 10 // self.n_total
         self.n_done += self.n_rows[receipt.shard]
         tenth = self.n_done * 10 // self.n_total
@@ -115,7 +115,7 @@ def child(settings: dict[str, Any]) -> None:
 
 
 def measure(folder: Path, name: str, n_lines: int, **settings: Any) -> dict[str, Any]:
-    """Run an extraction of so many lines in a process of its own."""
+    """Run an extraction of so many lines in a new process."""
     corpus, output = folder / f"{name}.txt", folder / name
     write_lines(corpus, n_lines)
     given = {"inputs": str(corpus), "output": str(output), "model": str(folder / "model"), **settings}

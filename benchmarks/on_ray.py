@@ -1,4 +1,4 @@
-"""The cost of Ray: seconds per shard beside the local loop, the start-up, and weak scaling from one actor to two.
+"""The cost of Ray: seconds per shard against the local loop, the start-up, and weak scaling from one actor to two.
 
 The cost a shard is the slope over runs of more and fewer empty shards, and the start-up what is left of them. For weak
 scaling MiniLM encodes one corpus with one actor and twice that with two, one thread each; parts are written for real.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Before torch is imported anywhere: what an actor computes must not depend on how many there are.
+# Before torch is imported anywhere: the results of an actor must not depend on the number of actors.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import bertfeat
@@ -32,18 +32,18 @@ TEXT = Path(__file__).parent.parent / "examples" / "data" / "peps.txt"
 
 
 class Clock(Silent):
-    """Notes when shards were done, and how many tokens they had."""
+    """Progress that records when shards were done, and their tokens."""
 
     def __init__(self) -> None:
         self.done: list[tuple[float, int]] = []
 
     def committed(self, receipt: Receipt) -> None:
-        """Note a shard."""
+        """Record a shard."""
         self.done.append((time.perf_counter(), receipt.counts.get("n_encoded_tokens", 0)))
 
     @property
     def tokens_per_s(self) -> float:
-        """The rate after the first shards, by which every actor has loaded its model."""
+        """The rate after the first shards, when every actor has loaded its model."""
         n_first = max(1, len(self.done) // 4)
         seconds = self.done[-1][0] - self.done[n_first - 1][0]
         return sum(tokens for _, tokens in self.done[n_first:]) / seconds

@@ -1,4 +1,4 @@
-"""Memory and score of probes on a store of five times the memory that they are given, and in memory.
+"""Memory and score of probes on a store five times as large as their memory, and in memory.
 
     python -m benchmarks.probe_memory [--quick] [--heads logreg,svm,mlp]
 
@@ -120,7 +120,7 @@ def write_store(path: Path, n_shards: int, seed: int) -> int:
 
 
 def fit(store: Path, dev: Path, head: str, max_memory: int, limit: int = 0) -> dict[str, Any]:
-    """Fit and score in a fresh process, and return what it measured."""
+    """Fit and score in a new process, and return its measurements."""
     command = [sys.executable, "-c", _FIT, str(store), str(dev), head, str(max_memory), str(limit)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     measured: dict[str, Any] = json.loads(done.stdout)

@@ -3,9 +3,9 @@
     python -m benchmarks.reading [--quick] [--rounds 5] [--json FILE]
 
 A store of two parts for each type and encoding, 250 MB of vectors of 384 values. All rivals read the same files from
-the page cache, in turns (A B A B ...) in one process, with the threads that they take by themselves; what they give is
-asserted to be equal before. `plain file` reads the bytes of the parts into a new array, `plain file, preallocated` into
-one that is there and was touched; `copy` is `array.copy()` of the vectors. Then 1,000 random rows, and a pass over
+the page cache, in turns (A B A B ...) in one process, with their default number of threads; their results are compared
+before. `plain file` reads the bytes of the parts into a new array, `plain file, preallocated` into
+one that was written to before; `copy` is `array.copy()` of the vectors. Then 1,000 random rows, and a pass over
 batches. Prints a table and JSON.
 """
 
@@ -102,7 +102,7 @@ def read_plainly(paths: list[Path], out: np.ndarray | None = None) -> np.ndarray
 
 
 def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reader]]:
-    """Return who reads, by what is read."""
+    """Return the readers, by what they read."""
     paths = [store.path / part.path for part in store.parts("sentence")]
     vectors, touched = store.numpy("sentence", FEATURE), read_plainly(paths)
     rows = np.random.default_rng(1).choice(len(vectors), N_TAKEN, replace=False)
@@ -149,7 +149,7 @@ def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reade
 
 
 def assert_equal(readers: dict[str, dict[str, Reader]]) -> None:
-    """Refuse to time readers that do not give the same."""
+    """Check that all readers give the same before they are timed."""
     for what, wanted in (("column", ("pyarrow", "polars", "copy")), ("1000 rows", tuple(readers["1000 rows"]))):
         ours = readers[what]["bertfeat"]()
         for name in wanted:
@@ -173,7 +173,7 @@ def in_turns(readers: dict[str, Reader], rounds: int) -> dict[str, float]:
 
 def measure(folder: Path, n_bytes: int, rounds: int) -> list[dict[str, Any]]:
     """Write the stores and read them."""
-    # Memory that a machine hands out for the first time can be many times slower than memory that was used before.
+    # Memory that a process gets for the first time can be many times slower than memory that was used before.
     np.ones(12 * n_bytes, np.uint8)
     results = []
     for encoding in ("array", "binary"):

@@ -73,7 +73,7 @@ def arrow_table(vectors: np.ndarray, encoding: str) -> pa.Table:
 
 
 def writers(vectors: np.ndarray) -> dict[str, Writer]:
-    """Return who writes."""
+    """Return the writers."""
     n_rows = ROW_GROUP_BYTES // (vectors.shape[1] * vectors.itemsize)
     found: dict[str, Writer] = {}
     for encoding in ("array", "binary"):
@@ -90,7 +90,7 @@ def writers(vectors: np.ndarray) -> dict[str, Writer]:
             options: dict[str, Any] = {"use_dictionary": False, "column_encoding": {leaf: "BYTE_STREAM_SPLIT"}}
             pq.write_table(table, path, compression="zstd", row_group_size=n_rows, **options)
 
-        # DuckDB and some versions of polars cannot read float16 so.
+        # DuckDB and some versions of polars cannot read float16 in this encoding.
         if encoding == "array" and vectors.dtype == np.float32:
             found["pyarrow array, zstd, byte stream split"] = split
     frame = pl.DataFrame(pl.from_arrow(arrow_table(vectors, "array")))
@@ -190,7 +190,7 @@ def print_table(result: dict[str, Any]) -> None:
             rate = result["gigabytes"][dtype] / found["read_s"]
             cells = (dtype, name, f"{found['million_values_per_cpu_s']:.0f}", f"{found['ratio']:.3f}", f"{rate:.2f}")
             print("|", " | ".join(cells), "|")
-    print("\n| columns before the vectors | bytes a row | CPU ms |\n|---|---|---|")
+    print("\n| columns before the vectors | bytes per row | CPU ms |\n|---|---|---|")
     for name, found in result["columns"].items():
         print(f"| {name} | {found['bytes_per_row']:.1f} | {found['cpu_s'] * 1e3:.1f} |")
 
@@ -209,7 +209,7 @@ def main() -> None:
         result["n_tokens"], result["gigabytes"] = len(features), {k: v.nbytes / 1e9 for k, v in arrays.items()}
         result["writers"] = {k: measure_writers(folder, v, arguments.rounds) for k, v in arrays.items()}
         result["columns"] = measure_columns(folder, columns)
-    # The run wrote float32 arrays itself: what it took without writing is the rest.
+    # The run wrote float32 arrays itself; without the writing, this is the rest.
     committed = {k: v["bertfeat array, a shard's commit"]["cpu_s"] for k, v in result["writers"].items()}
     encoded = run_s - committed["float32"]
     result["run_cpu_s"] = run_s

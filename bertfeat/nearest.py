@@ -1,7 +1,7 @@
-"""Exact nearest neighbours: every vector compared with every query, at the speed of float32 and exact in float64.
+"""Exact nearest neighbours: all vectors are compared with all queries, at the speed of float32 and exact in float64.
 
-A matrix product gives each pair a key that is wrong by no more than a known bound. Only the pairs whose key, raised by
-the bound, reaches the k-th best score so far are scored in float64.
+A float32 matrix product gives each pair a key with a known error bound. Only the pairs whose key plus bound reaches the
+k-th best score so far are scored in float64.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bertfeat.errors import UserError
 from bertfeat.records import Float32Array, Float64Array, IntArray
 
 _UNIT = 2.0**-24  # the rounding of one float32 operation
-_TINY = 1e-36  # more than what float32 loses below its smallest normal number
-_MAX_LENGTH = 1e18  # the product of two longer vectors may not fit float32
+_TINY = 1e-36  # above the error of float32 below its smallest normal number
+_MAX_LENGTH = 1e18  # the product of two longer vectors may not fit into float32
 _STEP_ROWS = 2048
 _MAX_ROWS = 4096
 
@@ -41,7 +41,7 @@ def parse_metric(name: str) -> Metric:
     """Return the metric of a name.
 
     Raises:
-        UserError: There is none of that name; the message lists them.
+        UserError: The name is unknown; the message lists the metrics.
     """
     try:
         return Metric(name)
@@ -60,26 +60,26 @@ def nearest(
     max_bytes: int,
     dtype: type[np.floating[Any]] = np.float32,
 ) -> tuple[npt.NDArray[Any], IntArray]:
-    """Find the k closest vectors of each query, by comparing all; the vectors are read once.
+    """Find the k nearest vectors of each query by comparing all; the vectors are read once.
 
-    Of equal scores the lower position comes first, and gets the last place.
+    Among equal scores the lower position wins.
 
     Args:
-        batches: Vectors (n, any), and their positions, int64 (n,), which rise from batch to batch.
+        batches: Vectors (n, any), and their positions, int64 (n,), which ascend from batch to batch.
         queries: float32 or float64 (n_queries, dim).
-        k: How many to find.
+        k: The number of hits.
         metric: How vectors are compared.
-        prepare: Makes float32 or float64 (n, dim) of some vectors, to be compared with the queries.
-        exclude: int64 (n_queries,), a position to leave out of each query's hits; -1 for none.
-        max_bytes: Working memory, next to queries, hits, and the batches.
-        dtype: The type of scores: they are computed in float64, and rounded to this before they are compared.
+        prepare: Turns vectors of a batch into float32 or float64 (n, dim), to be compared with the queries.
+        exclude: int64 (n_queries,), a position that each query must not find; -1 for none.
+        max_bytes: Working memory, besides queries, hits, and the batches.
+        dtype: The type that scores, computed in float64, are rounded to before they are compared.
 
     Returns:
         The scores (n_queries, k), best first, NaN where there are fewer hits; and their positions, int64 (n_queries,
         k), -1 where there are fewer.
 
     Raises:
-        UserError: A vector has numbers too large to compare in float32.
+        UserError: A vector is too long to compare in float32.
     """
     asked = Comparison(queries, metric)
     best = _Best(len(queries), k, dtype)
@@ -120,8 +120,8 @@ def lengths_of(vectors: npt.NDArray[Any]) -> Float64Array:
 class _Rows:
     """Vectors as the matrix product takes them: `side`, float32 (n, dim).
 
-    `raised`, float32 (n,), is added to products to give keys that the true ones do not exceed; keys less `spread`,
-    float32 (n,), do not exceed the true ones. Both hold but for the query's own bound.
+    A product plus `raised`, float32 (n,), is a key that is not below the true one; a key minus `spread`, float32 (n,),
+    is not above the true one. Both hold up to the query's own bound.
     """
 
     side: Float32Array
@@ -130,14 +130,12 @@ class _Rows:
 
 
 class Comparison:
-    """Queries, and how they are compared. Scores are signed so that larger is closer: L2 distances are negative.
+    """Queries, float32 or float64 (n_queries, dim), and their comparison with vectors by a metric.
 
-    Args:
-        queries: float32 or float64 (n_queries, dim).
-        metric: How they are compared.
+    Scores are signed so that larger is closer: L2 distances are negative.
 
     Raises:
-        UserError: A query has numbers too large to compare in float32.
+        UserError: A query is too long to compare in float32.
     """
 
     def __init__(self, queries: npt.NDArray[Any], metric: Metric) -> None:
@@ -145,10 +143,10 @@ class Comparison:
         self._metric = metric
         self._lengths = lengths_of(queries)
         _check_lengths(self._lengths, "query", np.arange(len(queries)))
-        # The products are dim operations long; the rest is for what comes before and after them, scores included.
+        # A product takes dim operations; the rest is for those before and after it, scores included.
         self._bound = (queries.shape[1] + 16) * _UNIT
         if metric is Metric.L2:
-            # Distances do not change when both sides move, and products near zero are the more precise ones.
+            # Distances do not change when both sides are shifted, and products near zero are more precise.
             self._shift = queries.mean(axis=0, dtype=np.float64).astype(np.float32) if len(queries) else np.float32(0)
             moved = (queries - self._shift).astype(np.float32)
             self._offsets = np.square(lengths_of(moved))
@@ -159,7 +157,7 @@ class Comparison:
             self._slack = np.full(len(queries), _TINY)
 
     def rows(self, vectors: npt.NDArray[Any], positions: IntArray) -> _Rows:
-        """Make (n, dim) vectors ready to be compared."""
+        """Prepare (n, dim) vectors for the comparison."""
         lengths = lengths_of(vectors)
         _check_lengths(lengths, "vector", positions)
         side, bias = vectors.astype(np.float32, copy=False), np.zeros(len(vectors))
@@ -182,9 +180,9 @@ class Comparison:
         Args:
             rows: The vectors.
             chunk: The queries.
-            k: How many are wanted.
+            k: The number of hits.
             last: float (n,), the k-th best score of each query so far; minus infinity where there are fewer.
-            excluded: Pairs to leave out: queries, counted from the start of the chunk, and rows.
+            excluded: Pairs to leave out, as queries, counted from the start of the chunk, and rows.
         """
         keys = self._side[chunk] @ rows.side.T
         keys += rows.raised
@@ -192,7 +190,7 @@ class Comparison:
         floors = (self._keys_of(chunk, last) - self._slack[chunk]).astype(np.float32)
         chosen = keys >= floors[:, None]
         if np.count_nonzero(chosen) > 4 * k * len(keys) and k < keys.shape[1]:
-            # The block alone has k pairs whose key is at least this.
+            # This block alone has k pairs with at least this key.
             lowest = np.partition(keys - rows.spread, -k, axis=1)[:, -k] - 2 * self._slack[chunk]
             chosen = keys >= np.maximum(floors, lowest.astype(np.float32))[:, None]
         chosen[excluded] = False
@@ -210,12 +208,12 @@ class Comparison:
         return exact
 
     def scores(self, vectors: npt.NDArray[Any], query: IntArray, row: IntArray, max_bytes: int) -> Float64Array:
-        """Return the signed scores of pairs, float64 (n_pairs,), computed in this.
+        """Return the signed scores of pairs, float64 (n_pairs,), computed in float64.
 
         Args:
             vectors: float (n, dim).
             query: int64 (n_pairs,), the query of each pair.
-            row: int64 (n_pairs,), its vector.
+            row: int64 (n_pairs,), the vector of each pair.
             max_bytes: Working memory.
         """
         out = np.empty(len(query))
@@ -235,7 +233,7 @@ class Comparison:
 
 
 class _Best:
-    """The best k signed scores of each query so far, falling, and their positions; vectors come by rising position."""
+    """The best k signed scores of each query so far, descending, and their positions; positions must ascend."""
 
     def __init__(self, n_queries: int, k: int, dtype: type[np.floating[Any]]) -> None:
         self._k = k
@@ -258,7 +256,7 @@ class _Best:
         new_scores[at], new_positions[at] = scores, positions
         all_scores = np.concatenate([self._scores[touched], new_scores], axis=1)
         all_positions = np.concatenate([self._positions[touched], new_positions], axis=1)
-        # Stable: of equal scores, what came first has the lower position.
+        # Stable: among equal scores the first has the lower position.
         order = np.argsort(-all_scores, axis=1, kind="stable")[:, : self._k]
         self._scores[touched] = np.take_along_axis(all_scores, order, axis=1)
         self._positions[touched] = np.take_along_axis(all_positions, order, axis=1)

@@ -1,4 +1,4 @@
-"""Scores against layers, from one extraction of all layers: in which layers of a network is a property found?
+"""Scores by layer, from one extraction of all layers: the layers of a network in which a property is found.
 
     python pipelines/layer_sweep.py --corpus train.conllu --dev dev.conllu --label upos --out pos-sweep
     python pipelines/layer_sweep.py --corpus reviews.csv --level sentence --label stars --out stars-sweep --limit 2000
@@ -23,7 +23,7 @@ import bertfeat
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Labelled texts or words.")
 @click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="The texts to score on.")
 @click.option("--level", type=click.Choice(["word", "sentence"]), default="word", show_default=True)
-@click.option("--format", "format_", help="Format of the files, where their ending does not say it.")
+@click.option("--format", "format_", help="Format of the files, if their ending does not show it.")
 @click.option("--text-column", default="text", show_default=True, help="Sentence level: the column with the text.")
 @click.option("--label", default="label", show_default=True, help="Column with the class or tag.")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
@@ -31,7 +31,7 @@ import bertfeat
     "--head", default="logreg", show_default=True, help="logreg, svm, ridge, centroid, knn, mlp, linear, bilstm."
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of everything that is made.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=2), help="Train on the first N documents only.")
 def main(
     corpus: str,

@@ -3,10 +3,11 @@
     python pipelines/near_duplicates.py --corpus reviews.jsonl --out duplicates --threshold 0.95
     python pipelines/near_duplicates.py --corpus docs.csv --model bert-base-uncased --transform center --out near
 
-Texts that are the same are one document from the start, encoded once. The neighbours of each text come from an index,
-more of them until the furthest is below the threshold; pairs above it are scored exactly and joined. A cluster is all
-that hangs together, so its ends may be further apart; scores are to its representative, the text with most neighbours
-in it. Raw BERT vectors are alike in all texts: centre them. Writes clusters.jsonl, clusters.parquet and result.json.
+Equal texts are encoded once, as one document. An index gives the neighbours of each text, more of them until the
+furthest is below the threshold; pairs above it are scored exactly and joined. A cluster is all that is joined directly
+or through others, so two of its texts may be less similar. Scores are cosines with its representative, the text with
+most neighbours in it. Raw BERT vectors of any two texts are similar: centre them. Writes clusters.jsonl,
+clusters.parquet and result.json.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ import bertfeat
 from bertfeat.reports.tables import text_table
 
 Pairs = npt.NDArray[np.int64]
-# Up to so many texts, comparing all is as quick as anything.
+# Up to so many texts, comparing all is the fastest way.
 MAX_FLAT = 20_000
-# Neighbours asked for at first; how many times more if all of them are above the threshold.
+# Neighbours at first, and their growth if all of them are above the threshold.
 FIRST_K, GROWTH = 16, 4
-# How far the scores of an index that stores vectors in fewer bits may be off.
+# The error of scores from an index that compresses vectors.
 SLACK = 0.02
 BATCH_SIZE = 1024
 N_SHOWN = 20
@@ -46,7 +47,7 @@ N_SHOWN = 20
 @click.option("--transform", default="none", show_default=True, help="none, center, whiten[:DIM] or pca:DIM.")
 @click.option("--threshold", type=click.FloatRange(-1, 1), default=0.95, show_default=True, help="The least cosine.")
 @click.option("--index", help="A faiss factory string, or auto; by default Flat for up to 20,000 texts, else auto.")
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of everything that is made.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
 def main(
     corpus: str,
@@ -61,7 +62,7 @@ def main(
     out: str,
     limit: int | None,
 ) -> None:
-    """Find clusters of documents that say nearly the same."""
+    """Find clusters of near-identical documents."""
     started = time.perf_counter()
     folder = Path(out)
     spec = bertfeat.TransformSpec.parse(transform)
@@ -123,9 +124,9 @@ def _extract(texts: pl.Series, folder: Path, **settings: Any) -> bertfeat.Store:
 
 
 def _neighbours(index: bertfeat.Index, threshold: float) -> Pairs:
-    """Return pairs (n, 2) of rows, lower first, that may reach the threshold; all that do if the index is exact."""
+    """Return pairs (n, 2) of rows, lower first, that may reach the threshold; an exact index gives all that do."""
     store, feature = index.store, index.spec.feature
-    # Flat scores are rounded once too often for a comparison, no more.
+    # Flat scores differ from exact ones by rounding only.
     least = threshold - (1e-5 if index.description.factory == "Flat" else SLACK)
     known = store.valid("sentence", feature)
     found = [np.empty((0, 2), np.int64)]
@@ -181,7 +182,7 @@ def _table(documents: pl.DataFrame, texts: pl.Series, pairs: Pairs, scored: _Sco
     )
     ends = frame.select("number", "best").to_numpy()
     differs = ends[:, 0] != ends[:, 1]
-    # The same text is the same text, whatever rounding did to its vector.
+    # Equal texts have score 1, without rounding errors.
     scores = np.ones(len(frame))
     scores[differs] = scored.of(ends[differs])
     return (

@@ -57,7 +57,7 @@ class Task:
 @click.option("--include-special-tokens", is_flag=True, help="[CLS] and [SEP] count in mean and max.")
 @click.option("--max-length", type=click.IntRange(min=3), help="Tokens of a window; by default what the model takes.")
 @click.option("--on-overlong", type=click.Choice(["window", "truncate", "error"]), default="window", show_default=True)
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of everything that is made.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents, and queries about them.")
 def main(
     corpus: str,
@@ -75,7 +75,7 @@ def main(
     out: str,
     limit: int | None,
 ) -> None:
-    """Search a corpus with each layer, pooling and transform, and rank these by how well they find what is relevant."""
+    """Search a corpus with each layer, pooling and transform, and rank these by what they find."""
     started = time.perf_counter()
     folder = Path(out)
     chosen = _poolings(poolings)
@@ -118,7 +118,7 @@ def _poolings(text: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in POOLINGS:
-            raise click.UsageError(f"--poolings {name!r} is none of {', '.join(POOLINGS)}")
+            raise click.UsageError(f"--poolings {name!r} is not one of {', '.join(POOLINGS)}")
     return names
 
 
@@ -153,7 +153,7 @@ def _read_squad(path: Path) -> Task:
     try:
         for n_article, article in enumerate(json.loads(path.read_bytes())["data"]):
             for n_paragraph, paragraph in enumerate(article["paragraphs"]):
-                # A repeated paragraph is one document: a search cannot tell which one is asked for.
+                # A repeated paragraph is one document, because a search cannot tell the copies apart.
                 document = ids.setdefault(paragraph["context"], f"{n_article}-{n_paragraph}")
                 task.documents[document] = paragraph["context"]
                 for question in paragraph["qas"]:
@@ -177,7 +177,7 @@ def _first(task: Task, n_documents: int) -> Task:
 
 
 def _judged(task: Task) -> Task:
-    """Keep the queries that something is relevant to: nothing can be measured on others."""
+    """Keep the queries that have a relevant document: nothing can be measured on others."""
     qrels = {query: grades for query, grades in task.qrels.items() if any(grade > 0 for grade in grades.values())}
     if not qrels:
         raise UserError(
@@ -222,11 +222,11 @@ def _measure(
     qrels: dict[str, dict[str, int]],
     skipped: set[str],
 ) -> list[tuple[bertfeat.TransformSpec, dict[str, float]]]:
-    """Search with one feature under each transform; one that cannot be fitted is left out, with the reason."""
+    """Search with one feature and each transform; leave out those that cannot be fitted, with the reason."""
     documents, queries = stores["documents"], stores["queries"]
     known = documents.valid("sentence", feature)
     if _all_same(documents, feature, known):
-        # As [CLS] before the first block: any order would be as good.
+        # For example [CLS] before the first block: no order of the documents means anything.
         skipped.add(f"{feature}, {documents.metadata['pooling']}: all documents have the same vector")
         return []
     ids = {name: store.polars("sentence", ["doc_id"])["doc_id"].to_list() for name, store in stores.items()}

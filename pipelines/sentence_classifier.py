@@ -1,4 +1,4 @@
-"""From labelled texts to a saved, scored classifier: one extraction, a linear probe, its errors by class.
+"""A classifier of texts, fitted, scored and saved: one extraction, a linear probe, its errors by class.
 
     python pipelines/sentence_classifier.py --corpus train.csv --test test.csv --label category --out banking
     python pipelines/sentence_classifier.py --corpus reviews.jsonl --label stars --out reviews --head svm --limit 2000
@@ -20,7 +20,7 @@ import bertfeat
 from bertfeat.reports.plots import plot_confusion
 
 L2 = [0.01, 0.1, 1.0, 10.0]
-# head -> the parameter that its L2 strength is chosen by
+# head -> the parameter of its L2 strength
 CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 
 
@@ -33,7 +33,7 @@ CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 @click.option("--layers", default="-1", show_default=True, help="One layer, or several, which are concatenated.")
 @click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True)
 @click.option("--head", type=click.Choice([*CHOSEN_BY, "centroid", "knn", "mlp"]), default="logreg", show_default=True)
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of everything that is made.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=10), help="N rows of each file, drawn at random.")
 @click.option("--seed", type=int, default=0, show_default=True)
 def main(

@@ -1,8 +1,8 @@
-"""Table 7 of the BERT paper on any labelled CoNLL corpus: which layers serve a tagger best?
+"""Table 7 of the BERT paper on any labelled CoNLL corpus: the best layers for a tagger.
 
 Devlin et al. 2019 (arXiv 1810.04805v2, section 5.4): frozen features of one extraction, the first sub-token of each
 word, maximal document context, a two-layer BiLSTM of 768 units, no CRF, the mean of 5 seeds. Their corpus, CoNLL-2003,
-may not be redistributed; the figures beside ours are theirs, from BERT-base, cased, on its development set.
+may not be redistributed; the table also shows their figures, of BERT-base, cased, on its development set.
 
     python pipelines/table7.py --corpus FOLDER --out table7            # files named *train*, *dev*, *test* in FOLDER
     python pipelines/table7.py --train a.conll --dev b.conll --test c.conll --out table7 --limit 1000 --seeds 2
@@ -30,7 +30,7 @@ PAPER = {
     "Concatenated last four": 96.1,
     "Weighted sum of all layers": 95.5,
 }
-# The first words that a file's name has decide: testa is the dev set of CoNLL-2003 (eng.train, eng.testa, eng.testb).
+# The words of file names, in order of precedence: testa is the dev set of CoNLL-2003 (eng.train, eng.testa, eng.testb).
 SPLITS = {"dev": ("dev", "valid", "testa"), "train": ("train",), "test": ("test",)}
 ENDINGS = (".conll", ".conllu", ".tsv", ".iob2", ".bio", ".txt", ".annotated", ".train", ".testa", ".testb")
 
@@ -159,7 +159,7 @@ def _extract(
 
 
 def _head(path: Path, n_sentences: int, target: Path) -> Path:
-    """Copy the first sentences of a CoNLL file; one that only marks a document is not counted."""
+    """Copy the first sentences of a CoNLL file; lines that only mark a document do not count."""
     n = 0
     inside = False
     kept = []
@@ -177,12 +177,12 @@ def _head(path: Path, n_sentences: int, target: Path) -> Path:
 
 
 def _label(store: bertfeat.Store, label: str) -> str:
-    # The reader names the column that was asked for `label`, whatever the file calls it.
+    # The reader names the chosen column `label`.
     return "label" if "label" in store.columns("word") else label
 
 
 def _feature_sets(n_layers: int) -> dict[str, dict[str, str]]:
-    """Return what each row of the table is trained on: a stored or derived feature, or a learned mix of layers."""
+    """Return the features of each row of the table: a stored or derived feature, or a learned mix of layers."""
     lowest = max(1, n_layers - 3)
     chosen = (
         {"feature": "layer_00"},

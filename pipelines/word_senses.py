@@ -3,10 +3,10 @@
     python pipelines/word_senses.py --corpus corpus.txt --word bank --out bank
     python pipelines/word_senses.py --store bank/features --word spring --out spring --max-senses 6
 
-The vectors of the word are centred, given unit length and clustered by k-means; the number of senses is the one of the
-highest silhouette. That one sense only is plausible is said where even that is low, or no higher than chance makes of
-as many points in one cloud. Middle layers tell senses apart best: 4 of MiniLM's 6, 7 to 9 of BERT-base's 12.
-Writes senses.csv, examples.txt, plot.png, plot.svg and result.json; a second run uses the features that are there.
+The vectors of the word are centred, given unit length and clustered by k-means; the number of senses is the one with
+the highest silhouette. If that is low, or no higher than for as many random points in one cloud, the result says that
+one sense is plausible. Middle layers separate senses best: 4 of MiniLM's 6, 7 to 9 of BERT-base's 12. Writes
+senses.csv, examples.txt, plot.png, plot.svg and result.json; a second run uses the features that are there.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Rows = npt.NDArray[np.int64]
 N_EXAMPLES = 5
 WIDTH = 50  # columns of text on either side of an example
 REACH = 10  # words on either side that count as context
-# Words of one sense stay below, however many occurrences there are.
+# Words of one sense are below this, for any number of occurrences.
 LEAST_SILHOUETTE = 0.12
-# One cloud in 20 is to pass for more.
+# Random clouds to compare with: one sense is taken for several in one case of 20.
 N_CLOUDS = 19
-MEAN_SIZE = 4  # the fewest occurrences of a sense, as a mean
+MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 
 
 @click.command(context_settings={"max_content_width": 100})
-@click.option("--word", required=True, help="The word, in whatever case.")
+@click.option("--word", required=True, help="The word, in upper or lower case.")
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), help="Texts: .txt, .jsonl, .csv, .conllu, ...")
 @click.option("--store", "store_path", type=click.Path(exists=True, file_okay=False), help="Or: words already encoded.")
 @click.option("--text-column", default="text", show_default=True, help="Of a corpus in columns.")
@@ -51,7 +51,7 @@ MEAN_SIZE = 4  # the fewest occurrences of a sense, as a mean
 @click.option("--layer", type=click.IntRange(min=0), default=4, show_default=True, help="0 is the embeddings.")
 @click.option("--senses", type=click.IntRange(min=1), help="How many; by default the number of best silhouette.")
 @click.option("--max-senses", type=click.IntRange(min=2), default=8, show_default=True, help="The most to try.")
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of everything that is made.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=2), default=1000, show_default=True, help="Occurrences, at random.")
 @click.option("--seed", type=int, default=0, show_default=True)
 def main(
@@ -67,7 +67,7 @@ def main(
     limit: int,
     seed: int,
 ) -> None:
-    """Cluster the occurrences of a word by their context, and show what each cluster is."""
+    """Cluster the occurrences of a word by their context, and show the clusters."""
     started = time.perf_counter()
     folder = Path(out)
     store = _open(corpus, store_path, folder / "features", model=model, layer=layer, text_column=text_column)
@@ -102,19 +102,19 @@ def main(
 def _open(
     corpus: str | None, store_path: str | None, features: Path, *, model: str, layer: int, text_column: str
 ) -> bertfeat.Store:
-    """Open a store of words, or encode a corpus; one that is already encoded is left as it is."""
+    """Open a store of words, or encode a corpus, unless that is done already."""
     features.parent.mkdir(parents=True, exist_ok=True)
     if store_path is not None and corpus is None:
         return bertfeat.open_store(store_path)
     if corpus is None or store_path is not None:
         raise click.UsageError("pass either --corpus or --store")
-    # The sentence level is there for its texts: examples are shown as they were written.
+    # The sentence level has the texts, so that examples are shown as they were written.
     settings: dict[str, Any] = {"levels": "word,sentence", "layers": layer, "combine": "none"}
     return bertfeat.extract(corpus, features, model=model, text_column=text_column, **settings)
 
 
 def _occurrences(store: bertfeat.Store, word: str, feature: str, limit: int, seed: int) -> tuple[Rows, int]:
-    """Return rows of a word that have a vector, a random sample if there are many, and how many there are."""
+    """Return rows of a word that have a vector, at most a random sample of `limit`, and how many there are."""
     surfaces = store.polars("word", ["word"])["word"]
     same = [surface for surface in surfaces.unique() if surface.casefold() == word.strip().casefold()]
     rows = np.flatnonzero(surfaces.is_in(same).to_numpy() & store.valid("word", feature)).astype(np.int64)
@@ -132,7 +132,7 @@ def _unit(vectors: Vectors) -> Vectors:
 
 @threadpool_limits.wrap(limits=1)  # small matrices are slower when threads share them
 def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) -> dict[str, Any]:
-    """Cluster (n, dim) vectors into the number of senses asked for, or the one of the highest silhouette."""
+    """Cluster (n, dim) vectors into the given number of senses, or the one with the highest silhouette."""
     n_different = len(np.unique(vectors, axis=0))
     if n_different < max(3 if senses is None else 2, senses or 1):
         raise UserError(f"{n_different} different occurrences are too few; pass --senses up to that, or more text")
@@ -163,9 +163,9 @@ def _cluster(vectors: Vectors, n_clusters: int, seed: int, n_tries: int = 10) ->
 
 
 def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int) -> float:
-    """Return the highest silhouette of as many points, drawn from one normal cloud that spreads as the clusters do.
+    """Return the highest silhouette of as many random points from one normal cloud with the spread of the clusters.
 
-    Few points in many dimensions fall into clusters by chance: what these reach says nothing about senses.
+    Few points in many dimensions form clusters by chance; such a silhouette does not show senses.
     """
     random = np.random.default_rng(seed)
     means = np.stack([vectors[numbers == n].mean(axis=0) for n in range(1, numbers.max() + 1)])
@@ -180,7 +180,7 @@ def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int
 
 
 def _table(store: bertfeat.Store, rows: Rows, number: Rows, vectors: Vectors, places: Vectors) -> pl.DataFrame:
-    """Return a row for each occurrence, sense by sense, the closest to the centre of its sense first."""
+    """Return a row for each occurrence, by sense, the closest to the centre of its sense first."""
     centres = _unit(np.stack([vectors[number == n].mean(axis=0) for n in range(1, number.max() + 1)]))
     contexts = bertfeat.words_in_context(store, rows, WIDTH)
     frame = store.rows("word", rows, ["doc_id", "word_index", "char_start", "char_end", "word"])
@@ -195,21 +195,21 @@ def _table(store: bertfeat.Store, rows: Rows, number: Rows, vectors: Vectors, pl
 
 
 def _typical_words(store: bertfeat.Store, rows: Rows, number: Rows, word: str, n_words: int = 8) -> list[list[str]]:
-    """Return the context words that tell each sense from the others, the most telling first.
+    """Return the context words that are typical of each sense, the most typical first.
 
     They are ordered by the z-score of the log odds, with the corpus as prior (Monroe, Colaresi & Quinn 2008).
     """
     corpus = Counter[str]()
     for surface, n in store.scan("word").group_by("word").len().collect().iter_rows():
         corpus[surface.casefold()] += n
-    # The most frequent words of a large corpus tell of grammar.
+    # The most frequent words of a large corpus are function words.
     n_corpus = corpus.total()
     dull = {surface for surface, n in corpus.items() if n > max(1000, n_corpus / 1000)}
     each = [Counter[str]() for _ in range(number.max())]
     for sense, words in zip(number.tolist(), _neighbours(store, rows), strict=True):
         each[sense - 1].update(words - dull - {word.strip().casefold()})
     total = sum(each, Counter[str]())
-    # The prior weighs as much as all the contexts together.
+    # The prior has the weight of all contexts together.
     weight = total.total() / n_corpus
     prior = {surface: weight * corpus[surface] for surface in total}
     typical = []
@@ -227,7 +227,7 @@ def _typical_words(store: bertfeat.Store, rows: Rows, number: Rows, word: str, n
 
 
 def _neighbours(store: bertfeat.Store, rows: Rows) -> list[set[str]]:
-    """Return the words near each row and in the same document, casefolded; each counts once."""
+    """Return the words near each row in the same document, casefolded, each once."""
     wanted = np.unique(np.add.outer(rows, np.arange(-REACH, REACH + 1)))
     wanted = wanted[(wanted >= 0) & (wanted < store.n_rows("word"))]
     frame = store.rows("word", wanted, ["doc_id", "word"])
@@ -241,7 +241,7 @@ def _neighbours(store: bertfeat.Store, rows: Rows) -> list[set[str]]:
 
 
 def _describe(frame: pl.DataFrame, typical: list[list[str]]) -> list[dict[str, Any]]:
-    """Return each sense with its size, its typical words, and examples; repeated ones are shown once."""
+    """Return each sense with its size, its typical words, and different examples."""
     senses = []
     for n, words in enumerate(typical, 1):
         members = frame.filter(pl.col("sense") == n)
@@ -258,7 +258,7 @@ def _describe(frame: pl.DataFrame, typical: list[list[str]]) -> list[dict[str, A
 
 
 def _plot(stem: Path, result: dict[str, Any], frame: pl.DataFrame, shares: Vectors) -> None:
-    """Draw the occurrences in the plane of their principal axes, with a few words beside the clearest of each sense."""
+    """Draw the occurrences in the plane of their principal axes, and label the clearest of each sense."""
     names = [", ".join([f"sense {sense['sense']}", *sense["typical_words"][:3]]) for sense in result["senses"]]
     named = {(found["doc_id"], found["word_index"]) for sense in result["senses"] for found in sense["examples"][:3]}
     labels = []
@@ -284,7 +284,7 @@ def _text(result: dict[str, Any]) -> str:
 
 def _verdict(result: dict[str, Any]) -> str:
     if result["chosen_by"] != "silhouette":
-        return f"{result['n_clusters']} clusters as asked for"
+        return f"{result['n_clusters']} clusters, by --senses"
     found = f"silhouette {result['silhouette']:.3f}, where {result['bar']:.3f} and less does not show senses"
     if result["one_sense_plausible"]:
         return f"one sense only is plausible: the best split, shown here, has no clear clusters ({found})"

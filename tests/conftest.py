@@ -78,7 +78,9 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def s3_url() -> Iterator[str]:
-    """The URL of a server of this machine that speaks S3."""
+    """The URL of a server of this machine that speaks S3; its tests are skipped without its packages."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
     from tests.support.object_stores import s3_server
 
     with s3_server() as url:

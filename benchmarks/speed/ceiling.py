@@ -63,7 +63,7 @@ def _onednn(weights: list[list[torch.Tensor]], inputs: dict[int, torch.Tensor], 
 
 
 def _on_each_thread(call: Callable[[], None]) -> None:
-    """Make a call on as many threads as torch has, each of which computes alone."""
+    """Make a call on as many threads as torch has; each computes on one thread."""
     n_threads = torch.get_num_threads()
 
     def alone() -> None:
@@ -93,7 +93,7 @@ def _rate(call: Callable[[], Any], flops: float, seconds: float, device: str) ->
     while time.perf_counter() - start < seconds:
         call()
         n_done += 1
-        # A GPU runs behind; unless it is waited for, the loop would only count what was handed over.
+        # A GPU runs asynchronously: without the wait, the loop would only time the launches.
         _wait(device)
     return flops * n_done / (time.perf_counter() - start) / 1e9
 

@@ -1,4 +1,4 @@
-"""Measurements without a rival: the encoder's share of the machine, where the processor's time goes, and scale."""
+"""Measurements without a rival: the encoder's share of the machine, the processor time of each stage, and scale."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WRITE_BYTES = 1 << 22
 
 
 def encoder(folder: Path, setup: Setup) -> dict[str, Any]:
-    """Hold the encoder alone against plain matrix products of MiniLM's shapes, on each distribution of lengths."""
+    """Compare the encoder alone with plain matrix products of MiniLM's shapes, on each distribution of lengths."""
     shape = get_model("minilm", folder)
     rows = {"sentences": 2000, "paragraphs": 600, "encyclopedia": 300, "mixed": 400}
     return {
@@ -38,7 +38,7 @@ def encoder(folder: Path, setup: Setup) -> dict[str, Any]:
 
 
 def profile(folder: Path, setup: Setup) -> dict[str, Any]:
-    """Say which operators take the encoder's time, on short sentences and on paragraphs."""
+    """Measure the time of each operator of the encoder, on short sentences and on paragraphs."""
     shape = get_model("minilm", folder)
     rows = {"sentences": 1000, "paragraphs": 300}
     return {
@@ -110,10 +110,10 @@ def _cpu_seconds() -> float:
 
 
 def scaling(folder: Path, setup: Setup) -> dict[str, Any]:
-    """Tokens a second and peak memory for a corpus and for one ten times as large, in turns, a process each."""
+    """Tokens per second and peak memory for a corpus and for one ten times as large, in turns, in new processes."""
     shape = get_model("minilm", folder)
     tokenizer = AutoTokenizer.from_pretrained(str(shape.folder))
-    # Shards of a tenth of the small corpus, so that both are large beside what is in memory at once.
+    # Shards of a tenth of the small corpus, so that both corpora are much larger than what is in memory at once.
     task = make_task(shape, "token-last4-concat", folder, setup.device, setup.dtype, shard_bytes=32_000_000)
     n_rows = setup.n_rows or 390
     texts = {f"{times}x": CORPORA["paragraphs"](tokenizer, times * n_rows) for times in (1, 10)}

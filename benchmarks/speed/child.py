@@ -1,4 +1,4 @@
-"""A rival in a process of its own: one JSON line a command on standard input, one JSON line an answer on the output.
+"""A rival in its own process: one JSON line per command on standard input, one per answer on standard output.
 
     {"do": "load", "peer": NAME, "task": {...}}                      -> {"load_s", "batches", "versions"}
     {"do": "run", "corpus": PATH, "output": PATH, "batch": N}        -> {"wall_s", "cpu_s", "peak_bytes", ...}
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def loaded(name: str, task: Task) -> tuple[Any, float]:
-    """Load a rival twice and time the second: the first imports its libraries, and exports a model where one must."""
+    """Load a rival twice and time the second: the first imports its libraries, and exports a model if needed."""
     make_peer(name, task)
     start = time.perf_counter()
     peer = make_peer(name, task)
@@ -76,14 +76,14 @@ def timed(peer: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def busy_share(device: str) -> Iterator[dict[str, float]]:
-    """Find out which part of the time a CUDA device runs kernels inside; the share is there after the block."""
+    """Measure the share of time in which a CUDA device runs kernels; it is known after the block."""
     found: dict[str, float] = {}
     if not device.startswith("cuda"):
         yield found
         return
     import torch
 
-    # nvidia-smi numbers all devices of the machine, torch those that CUDA_VISIBLE_DEVICES leaves.
+    # nvidia-smi numbers all devices of the machine, torch only those in CUDA_VISIBLE_DEVICES.
     uuid = torch.cuda.get_device_properties(device).uuid
     query = [
         "nvidia-smi",
@@ -119,7 +119,7 @@ def _cpu_seconds() -> float:
 def _peak_bytes() -> int:
     status = Path("/proc/self/status")
     if not status.exists():
-        # macOS, which counts in bytes.
+        # macOS counts in bytes.
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     lines = status.read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -45,7 +45,7 @@ def encyclopedia(tokenizer: Any, n_rows: int) -> Texts:  # noqa: ARG001
 
 
 def passages(tokenizer: Any, n_rows: int) -> Texts:  # noqa: ARG001
-    """As many passages as are asked for, as long as paragraphs, that start anywhere in the running text of the PEPs."""
+    """Passages of the length of paragraphs that start anywhere in the running text of the PEPs."""
     draw = random.Random(8)
     lengths = [len(line.split()) for line in _lines("peps.txt.gz")]
     running = " ".join(_lines("peps.txt.gz")).split()
@@ -54,7 +54,7 @@ def passages(tokenizer: Any, n_rows: int) -> Texts:  # noqa: ARG001
 
 
 def mixed(tokenizer: Any, n_rows: int) -> Texts:
-    """Running text cut to 4 to 512 tokens; each length is drawn so that all orders of magnitude are alike common."""
+    """Running text cut to 4 to 512 tokens; lengths are log-uniform."""
     draw = random.Random(8)
     running = " ".join(_lines("peps.txt.gz"))
     offsets = tokenizer(running, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
@@ -107,6 +107,6 @@ def count_tokens(tokenizer: Any, texts: Sequence[Any], max_length: int) -> list[
 
 
 def padded_share(lengths: Sequence[int], batch: int) -> float:
-    """Return which part of the tokens that go through the encoder is padding, in batches of consecutive texts."""
+    """Return the share of padding among the encoded tokens, in batches of consecutive texts."""
     batches = [lengths[start : start + batch] for start in range(0, len(lengths), batch)]
     return 1 - sum(lengths) / sum(len(part) * max(part) for part in batches)

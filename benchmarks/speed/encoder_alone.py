@@ -1,4 +1,4 @@
-"""The encoder without anything around it: packs in, hidden states out."""
+"""The encoder alone: packs in, hidden states out."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def operators(
 
 
 def encoder_alone(shape: Shape, corpus: str, folder: Path, setup: Setup, *, n_rows: int) -> dict[str, Any]:
-    """Return the rate of the encoder's matrix products beside that of the same products with nothing around them.
+    """Return the rate of the encoder's matrix products and that of the same products alone.
 
     The share of the ceiling is the time that the ceiling's rate would need for all matrix products of the windows,
     attention's among them, in the time that the encoder takes.

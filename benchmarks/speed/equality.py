@@ -1,4 +1,4 @@
-"""The same rows and the same vectors, or there is nothing to compare the speed of."""
+"""Checks that rivals give the same rows and the same vectors, before their speeds are compared."""
 
 from __future__ import annotations
 

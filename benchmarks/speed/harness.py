@@ -65,7 +65,7 @@ class Setup:
 
 @dataclass
 class Measured:
-    """What one rival did: a number a round."""
+    """The measurements of one rival, one number per round."""
 
     label: str
     rival: Rival
@@ -82,13 +82,13 @@ class Measured:
 
     @property
     def corpus_s(self) -> list[float]:
-        """Seconds of the corpus alone, a round: without loading."""
+        """Seconds per round for the corpus, without loading."""
         start_up = self.start_up_s or [0.0] * len(self.wall_s)
         return [wall - start for wall, start in zip(self.wall_s, start_up, strict=True)]
 
     @property
     def whole_s(self) -> list[float]:
-        """Seconds with loading, a round."""
+        """Seconds per round, with loading."""
         return list(self.wall_s) if self.start_up_s else [self.rival.load_s + wall for wall in self.wall_s]
 
 
@@ -141,7 +141,7 @@ def run_workload(workload: Workload, folder: Path, setup: Setup) -> dict[str, An
 
 
 class _Corpora:
-    """Writes corpora when they are first asked for."""
+    """Writer of corpora on their first use."""
 
     def __init__(self, tokenizer: Any, folder: Path, n_rows: int) -> None:
         self._tokenizer = tokenizer
@@ -203,7 +203,7 @@ def _open_rivals(
 def make_task(
     shape: Shape, output: str, folder: Path, device: str = "cpu", dtype: str = "float32", **settings: Any
 ) -> Task:
-    """Describe to a rival what it is to do with a model."""
+    """Describe the task of a rival with a model."""
     return Task(
         model=str(shape.folder),
         n_layers=shape.n_layers,
@@ -294,6 +294,6 @@ def _result(measured: Measured, ours: Measured, workload: Workload) -> dict[str,
 
 
 def _ratio(ours: Measured, theirs: Measured, our_s: Sequence[float], their_s: Sequence[float]) -> float:
-    """Return the median over the rounds of how many times as many tokens a second bertfeat makes."""
+    """Return the median over the rounds of the ratio of bertfeat's tokens per second to a rival's."""
     tokens = ours.n_tokens / theirs.n_tokens
     return statistics.median(tokens * b / a for a, b in zip(our_s, their_s, strict=True))

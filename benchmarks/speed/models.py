@@ -18,7 +18,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's folder, and what its matrix products look like."""
+    """A model's folder, and the shapes of its matrix products."""
 
     folder: Path
     n_layers: int

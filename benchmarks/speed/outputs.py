@@ -1,4 +1,4 @@
-"""The output of a workload: a level, its layers and its columns. Every rival of a workload leaves this, or is not one.
+"""The output of a workload: a level, its layers and its columns. All rivals of a workload give the same output.
 
 Peers read this file in environments of their own: it imports nothing but the standard library.
 """
@@ -51,7 +51,7 @@ class Output:
             "layers": "all" if self.layers is None else self.layers,
             "combine": combine,
             "store_dtype": self.dtype,
-            # Rivals mean over [CLS] and [SEP] too, as sentence-transformers does.
+            # The mean of rivals includes [CLS] and [SEP], as in sentence-transformers.
             "include_special_tokens": True,
         }
 

@@ -15,12 +15,12 @@ from benchmarks.machine import describe_machine
 from benchmarks.speed.check_tables import check_tables
 
 _OURS, _OTHER = "#1b6ca8", "#b9c3cc"
-# What the chart shows where nothing else is asked for: one workload of each kind.
+# The default workloads of the chart, one of each kind.
 _CHART = ("short-token", "short-word", "short-sentence", "paragraphs", "mixed")
 
 
 def write_report(results: Mapping[str, Any], stem: Path, command: str) -> None:
-    """Put results into STEM.json beside those of other workloads, and write table and chart of all of them."""
+    """Add results to those of other workloads in STEM.json, and write table and chart of all of them."""
     path = stem.with_suffix(".json")
     whole: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"results": {}}
     whole["machine"] = describe_machine()
@@ -73,7 +73,7 @@ def _row(title: str, label: str, rival: Mapping[str, Any]) -> str:
 
 
 def draw(results: Mapping[str, Any], stem: Path) -> None:
-    """Draw tokens a second of each rival, a panel a workload, with how many times slower it is than bertfeat."""
+    """Draw the tokens per second of each rival, one panel per workload, and its ratio to bertfeat."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,4 +1,4 @@
-"""The near side of a rival's process."""
+"""Processes of rivals, as the benchmark uses them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.speed.peers import PEERS, Task
 
 _ROOT = Path(__file__).parents[2]
-# rival -> (variable that names the Python of its environment, the file that says what is in it)
+# rival -> (variable with the Python of its environment, the file with the requirements of that environment)
 ENVIRONMENTS = {
     "flair": ("FLAIR_PYTHON", "requirements-flair.txt"),
     "onnx_runtime": ("ONNX_PYTHON", "requirements-onnx.txt"),
@@ -22,7 +22,7 @@ ENVIRONMENTS = {
 
 
 class MissingRival(Exception):
-    """A rival cannot run here; the message says what it wants."""
+    """A rival cannot run here; the message says what it needs."""
 
 
 class Rival:
@@ -50,7 +50,7 @@ class Rival:
         self.batch = self.batches[len(self.batches) // 2]
 
     def run(self, corpus: Path, output: Path, *, batch: int | None = None, in_memory: bool = False) -> dict[str, Any]:
-        """Take a corpus to files, or to vectors in memory that are saved afterwards; return what was measured."""
+        """Encode a corpus to files, or to vectors in memory that are saved afterwards; return the measurements."""
         do = "embed" if in_memory else "run"
         asked = {"do": do, "corpus": str(corpus), "output": str(output), "batch": batch or self.batch}
         return self._ask(asked)

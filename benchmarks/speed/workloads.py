@@ -17,7 +17,7 @@ FUSED = "ONNX Runtime, fused"
 
 @dataclass(frozen=True)
 class Entry:
-    """A rival in a workload: which peer it is, and where its corpus or its output is not the workload's.
+    """A rival in a workload: the peer, and its corpus and output where they differ from the workload's.
 
     An entry with another corpus or output is bertfeat itself, doing more; its vectors are not compared.
     """
@@ -29,7 +29,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Workload:
-    """One table of the result. `goals` are the least ratios of bertfeat's tokens a second to a rival's."""
+    """One table of the result. `goals` are the least ratios of bertfeat's tokens per second to a rival's."""
 
     title: str
     corpus: str

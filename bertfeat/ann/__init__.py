@@ -1,4 +1,4 @@
-"""FAISS indexes over batches of vectors: transforms, building, search, and how much of the truth they find."""
+"""FAISS indexes over batches of vectors: transforms, building, search, and recall."""
 
 __all__ = [
     "budget", "buildsettings", "description", "evaluation", "exact", "growth", "indexbuild", "indexfiles",

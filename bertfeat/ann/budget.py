@@ -1,30 +1,44 @@
-"""How much memory a build takes, stage by stage, and which index fits into what there is."""
+"""Memory of a build, stage by stage, and the choice of an index that fits into it.
+
+How many lists a search reads is measured (`tuning.py`). How vectors are stored is chosen here, before the build:
+
+- Few vectors are compared one by one: `Flat` needs no training, is exact, and answers in a few milliseconds.
+- More vectors are put into inverted lists. SQ8 stores them in a quarter of the bytes, can find 99 % of the ten nearest
+  token vectors of MiniLM, and is as fast. A higher recall takes SQfp16 or Flat; a smaller memory SQ6 or RaBitQ.
+- A graph (HNSW) is not chosen, except to find lists among very many. For 120,000 token vectors of MiniLM (384
+  dimensions, 2 cores), HNSW32 took 1,800 bytes per vector and 22 s to fill, and answered 6,800 queries/s at recall
+  0.98; IVF1024,SQ8 took 400 bytes and 2 s, and answered 16,000 at 0.965. After a kill a graph has more to do again, and
+  a filter slows its search.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from bertfeat.ann.blueprint import FactoryInfo
-from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.factory import describe
+from bertfeat.ann.buildsettings import AUTO, BuildSettings
+from bertfeat.ann.factory import FactoryInfo, describe
 from bertfeat.errors import UserError
 from bertfeat.nearest import Metric
 
-# What exact search and a product of matrices in faiss work in.
+# Working memory of an exact search, and of a matrix product in faiss.
 _MAX_EXACT_BYTES = 256 << 20
 _TILE_BYTES = 24 << 20
-# A batch of a source, as it is read, and what is made of it.
+# A batch of a source while it is read, with its copies.
 _BATCH_BYTES = 48 << 20
 _MAX_CHUNK_ROWS = 8192
 _MAX_PIECE_BYTES = 64 << 20
 _LIST_BYTES = 160  # of an empty inverted list
-# Trained on fewer vectors a list than these, lists fit the sample and not the rest; what little memory may bring it to.
+# With fewer training vectors per list, lists fit the sample and not the rest; the second is for little memory.
 _LEAST_EACH = 39
 _SCARCE_EACH = 16
 _MAX_LISTS_COMPARED = 8192
+# 40,000 vectors of 384 numbers: a comparison with all of them reads 64 MB.
+_MAX_NUMBERS_COMPARED = 1 << 24
+# The part of the ten nearest that is found when all lists are searched, from the fewest bytes on.
+_TYPICAL_RECALL = {"SQ8": 0.985, "SQfp16": 0.998, "Flat": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +51,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How an index is built within the memory that there is, if it can be.
-
-    Attributes:
-        info: The index.
-        shape: The vectors.
-        settings: What is asked for.
-    """
+    """The memory and the step sizes of a build of an index (`info`) of vectors (`shape`) by `settings`."""
 
     info: FactoryInfo
     shape: Shape
@@ -57,12 +65,12 @@ class MemoryPlan:
 
     @property
     def exact_bytes(self) -> int:
-        """What exact search may work in."""
+        """The working memory of an exact search."""
         return max(4 << 20, min(_MAX_EXACT_BYTES, self.settings.max_memory_bytes // 8))
 
     @cached_property
     def n_training(self) -> int:
-        """How many vectors to train on: as many as are wanted and there are, or as many as the memory holds."""
+        """How many vectors to train on: as many as are wanted, but no more than there are or the memory holds."""
         if not self.info.needs_training:
             return 0
         wanted = min(self.settings.n_training or self.info.n_training_wanted, self.shape.n_vectors)
@@ -73,15 +81,15 @@ class MemoryPlan:
 
     @property
     def n_chunk_rows(self) -> int:
-        """How many vectors go into the index at once; it decides how a graph grows, so it depends on nothing else."""
+        """How many vectors are added at once; a graph depends on it, so it depends on shape and settings alone."""
         most = max(256, self.settings.max_memory_bytes // 16 // (16 * self.shape.dim))
-        # A graph grows better, and on more threads, the more it gets at once.
+        # A graph grows better, and on more threads, when more is added at once.
         wanted = max(_MAX_CHUNK_ROWS, self.shape.n_vectors // 64 if self.info.is_graph else 0)
         return int(min(wanted, most))
 
     @property
     def n_piece_rows(self) -> int:
-        """How many vectors lie between two points from which a broken build goes on."""
+        """How many vectors are added between two points from which a build can resume."""
         if self.settings.n_piece_rows is not None:
             return self.settings.n_piece_rows
         n_bytes = max(1 << 20, min(_MAX_PIECE_BYTES, self.settings.max_memory_bytes // 16))
@@ -91,7 +99,7 @@ class MemoryPlan:
     def stages(self) -> dict[str, int]:
         """The most memory that each stage holds, in bytes."""
         n_queries = min(self.settings.n_queries, self.shape.n_vectors)
-        # A query, its hits by all parameters that are tried, and those of the truth.
+        # A query, its hits for all parameters that are tried, and its true hits.
         queries = n_queries * (12 * self.shape.dim + 4096)
         batch = self._batch_bytes
         return {
@@ -109,7 +117,7 @@ class MemoryPlan:
 
     @property
     def growing_bytes(self) -> int:
-        """The most memory that adding to the finished index holds: what stores the vectors is copied when it grows."""
+        """The most memory that adding to the finished index holds: storage is copied when it grows."""
         return self._batch_bytes + self.n_chunk_rows * 16 * self.shape.dim + _TILE_BYTES + 2 * self.index_bytes
 
     @property
@@ -124,8 +132,7 @@ class MemoryPlan:
     @property
     def _training_bytes_each(self) -> int:
         info = self.info
-        # What transforms in front leave of a vector, and what is left of that beside its centroid; OPQ learns by a
-        # handful of copies.
+        # The vector after the transforms in front, and its difference from a centroid; OPQ learns on several copies.
         n_numbers = info.dim + info.index_dim * (bool(info.prefix) + (info.storage != "Flat"))
         return 4 * (n_numbers + 5 * info.dim * ("OPQ" in info.prefix)) + 16
 
@@ -135,23 +142,19 @@ class MemoryPlan:
     def _adding_bytes(self) -> int:
         n_bytes = _TILE_BYTES + self.n_chunk_rows * 16 * self.shape.dim
         if self.info.is_mergeable:
-            # Lists of a piece grow by doubling; put together, they have their size from the start.
+            # Lists of a piece grow by doubling; those of the merged index have their size from the start.
             n_rows = min(self.n_piece_rows, self.shape.n_vectors)
             piece = n_rows * (self.info.code_bytes + 8) + _LIST_BYTES * (self.info.n_lists or 0)
             return n_bytes + max(self.info.fixed_bytes + 3 * piece, self.index_bytes + piece)
         if self.info.is_graph:
-            # Links that are found and not yet made, and who was visited.
+            # Links that are found but not yet made, and which vectors were visited.
             return n_bytes + self.index_bytes + self.shape.n_vectors * (32 + self.settings.threads)
-        # Its blocks grow by doubling, and are copied when they do.
+        # Blocks grow by doubling, and are copied when they do.
         return n_bytes + 3 * self.index_bytes
 
 
 def plan_memory(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:
-    """Return how an index is built; it may not fit.
-
-    Raises:
-        UserError: The factory string is wrong, or there are too few vectors to train it.
-    """
+    """Return how an index is built; it may not fit. Raise a UserError if its string is wrong or needs more vectors."""
     info = describe(text, settings.transform.out_dim(shape.dim), settings.metric)
     if shape.n_vectors < info.n_training_min:
         best = next(ladder(shape.n_vectors, info.dim, settings.metric))
@@ -165,16 +168,12 @@ def plan_memory(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:
 
 
 def check_memory(plan: MemoryPlan) -> None:
-    """Refuse an index that does not fit into the memory that there is.
-
-    Raises:
-        UserError: The message names the best index that fits.
-    """
+    """Raise a UserError, with the best index that fits, if an index does not fit into `max_memory`."""
     if plan.fits:
         return
     stage = max(plan.stages, key=lambda name: plan.stages[name])
     n_vectors, dim, limit = plan.shape.n_vectors, plan.info.dim, plan.settings.max_memory_bytes
-    best = best_that_fits(plan.shape, plan.settings)
+    best = next((other for other in _ladder_plans(plan.shape, plan.settings) if other.fits), None)
     remedy = f"{best.info.text} fits ({size(best.peak_bytes)})" if best else "no index of these vectors fits"
     raise UserError(
         f"index {plan.info.text!r} of {n_vectors} vectors of {dim} dimensions takes {size(plan.peak_bytes)} "
@@ -183,11 +182,7 @@ def check_memory(plan: MemoryPlan) -> None:
 
 
 def check_growth(plan: MemoryPlan) -> None:
-    """Refuse to add to an index up to the shape of a plan where that does not fit into the memory that there is.
-
-    Raises:
-        UserError: The message says how much it takes.
-    """
+    """Raise a UserError if growing an index to the shape of a plan does not fit into `max_memory`."""
     check_memory(plan)
     limit = plan.settings.max_memory_bytes
     if plan.growing_bytes > limit:
@@ -198,20 +193,54 @@ def check_growth(plan: MemoryPlan) -> None:
         )
 
 
-def best_that_fits(shape: Shape, settings: BuildSettings) -> MemoryPlan | None:
-    """Return how the index that keeps vectors best is built, of those that fit; None if none does."""
+def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
+    """Return the indexes to build, in turn, until one reaches the recall; raise a UserError if none fits."""
+    if settings.index != AUTO:
+        plan = plan_memory(settings.index, shape, settings)
+        check_memory(plan)
+        return [plan]
     dim = settings.transform.out_dim(shape.dim)
-    plans = (plan_memory(text, shape, settings) for text in ladder(shape.n_vectors, dim, settings.metric))
-    return next((plan for plan in plans if plan.fits), None)
+    lists = list_prefix(shape.n_vectors)
+    texts = ["Flat"]
+    if shape.n_vectors * dim > _MAX_NUMBERS_COMPARED and lists:
+        texts = [f"{lists}{storage}" for storage, recall in _TYPICAL_RECALL.items() if recall >= settings.recall]
+    fitting = _fitting(texts, shape, settings) or _smaller(shape, settings)
+    if not fitting:
+        least = min(_ladder_plans(shape, settings), key=lambda plan: plan.peak_bytes)
+        raise UserError(
+            f"max_memory {size(settings.max_memory_bytes)}: too little for any index of {shape.n_vectors} vectors of "
+            f"{dim} dimensions; {least.info.text} takes {size(least.peak_bytes)}"
+        )
+    return fitting
+
+
+def _fitting(texts: Iterable[str], shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
+    return [plan for text in texts if (plan := plan_memory(text, shape, settings)).fits]
+
+
+def _smaller(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
+    """Return the most precise index with lists that fits, and then the better ones without lists that fit.
+
+    The id of each vector and the centroids take memory too: without lists a better but slower storage may fit.
+    """
+    best = [plan for plan in _ladder_plans(shape, settings) if plan.info.is_ivf and plan.fits][:1]
+    whole = _fitting(["SQ6", "SQ8", "SQfp16", "Flat"], shape, settings)
+    most = best[0].info.code_bytes if best else 0
+    return best + [plan for plan in whole if plan.info.code_bytes > most]
+
+
+def _ladder_plans(shape: Shape, settings: BuildSettings) -> Iterator[MemoryPlan]:
+    dim = settings.transform.out_dim(shape.dim)
+    return (plan_memory(text, shape, settings) for text in ladder(shape.n_vectors, dim, settings.metric))
 
 
 def ladder(n_vectors: int, dim: int, metric: Metric) -> Iterator[str]:
-    """Yield the indexes worth building, from the one that keeps vectors best to the one that takes least.
+    """Yield the indexes worth building, from the most precise to the smallest.
 
     On token vectors of MiniLM (60,000 of 384 dimensions, cosine, all lists probed) recall@10 was 1.00 for SQfp16, 0.99
-    for SQ8, 0.98 for SQ6, 0.96 for RaBitQ4, 0.90 for RaBitQ2 and 0.82 for RaBitQ. PQ is left out: in 64 bytes a vector
-    it found 0.72, where RaBitQ found 0.82 in 66, and it trained twenty times as long. So is a refinement: what it
-    is refined by takes as many bytes as without it, and finds no more.
+    for SQ8, 0.98 for SQ6, 0.96 for RaBitQ4, 0.90 for RaBitQ2 and 0.82 for RaBitQ. PQ is left out: with
+    64 bytes per vector it found 0.72, where RaBitQ found 0.82 with 66, and training took twenty times as long. A
+    refinement is left out too: for the same bytes it finds no more.
     """
     yield "Flat"
     lists = list_prefix(n_vectors)
@@ -220,28 +249,28 @@ def ladder(n_vectors: int, dim: int, metric: Metric) -> Iterator[str]:
         if lists or storage.startswith("SQ"):
             text = f"{lists}{storage}"
             n_bytes = describe(text, dim, metric).code_bytes
-            # RaBitQ keeps some numbers of each vector beside its bits, so it takes more where vectors are narrow.
+            # RaBitQ stores some numbers with the bits of each vector, so it takes more where vectors are narrow.
             if last is None or n_bytes < last:
                 yield text
                 last = n_bytes
 
 
 def list_prefix(n_vectors: int) -> str:
-    """Return how many lists to cut so many vectors into, as a factory string has it; empty if they are too few.
+    """Return the start of a factory string with a number of lists that suits the vectors; empty if they are too few.
 
-    Some 4 sqrt(n) lists: comparing a query with all of them then costs about what the vectors of some lists do.
+    About 4 sqrt(n) lists: comparing a query with all of them costs about as much as the vectors of some lists.
     """
     n_lists = 1 << round(math.log2(4 * max(n_vectors, 1) ** 0.5))
     while n_lists * _LEAST_EACH > n_vectors:
         n_lists //= 2
     if n_lists < 8:
         return ""
-    # A graph finds the lists faster than comparing with so many.
+    # A graph finds lists faster than a comparison with so many.
     return f"IVF{n_lists}," if n_lists <= _MAX_LISTS_COMPARED else f"IVF{n_lists}_HNSW32,"
 
 
 def size(n_bytes: int) -> str:
-    """Return a number of bytes as people write it."""
+    """Return a number of bytes with a decimal unit."""
     for unit, divisor in (("GB", 1e9), ("MB", 1e6)):
         if n_bytes >= divisor:
             return f"{n_bytes / divisor:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What is asked for when an index is built."""
+"""Settings of a build of an index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertfeat.nearest import Metric
 
 AUTO = "auto"
 
-# OpenMP ends the process where the system refuses to start as many threads as it is told.
+# OpenMP ends the process if the system refuses to start that many threads.
 _MAX_THREADS = 1024
 
 
@@ -21,21 +21,20 @@ _MAX_THREADS = 1024
 class BuildSettings:
     """How an index is built and tuned.
 
-    The same settings and vectors give the same bytes on one machine: what is computed together depends on them alone.
-    Products round otherwise when they are shared out among another number of threads, which now and then decides the
-    list, the link or the code of a vector.
+    The same settings and vectors give the same bytes on one machine. Another number of threads rounds products
+    differently, which may change the list, the link or the code of a vector.
 
     Attributes:
         index: A faiss factory string, or `auto`.
         metric: How vectors are compared.
-        transform: What is done to them first.
-        max_memory_bytes: What building may hold beside the program itself, and so may the finished index.
-        recall: Which part of the ten closest vectors a search is to find.
-        seed: Of every choice by lot.
-        n_threads: Threads to compute on; None for all that there are.
-        n_training: Vectors to train on; None for as many as the index does well with and the memory holds.
-        n_queries: Vectors of the index to measure recall with; half of them tune, the other half is reported on.
-        n_piece_rows: Vectors between two points from which a broken build goes on; None for some 64 MB.
+        transform: What is done to vectors first.
+        max_memory_bytes: The most memory of the build, and of the finished index, without the program itself.
+        recall: The part of the ten nearest vectors that a search must find.
+        seed: The random seed.
+        n_threads: Threads to compute on; None for all.
+        n_training: Vectors to train on; None for as many as the index is trained best on and the memory holds.
+        n_queries: Vectors of the index to measure recall with: one half to tune on, the other to report.
+        n_piece_rows: Vectors between two points from which a build can resume; None for about 64 MB of them.
     """
 
     index: str = AUTO
@@ -50,10 +49,10 @@ class BuildSettings:
     n_piece_rows: int | None = None
 
     def __post_init__(self) -> None:
-        """Check what can be checked without the vectors.
+        """Check the values of the settings.
 
         Raises:
-            UserError: A setting has a value that cannot be used.
+            UserError: A value is out of range.
         """
         if not 0 < self.recall <= 1:
             raise UserError(f"recall is {self.recall}: give a number above 0 and up to 1, as 0.95")
@@ -71,7 +70,7 @@ class BuildSettings:
     @property
     def threads(self) -> int:
         """How many threads to compute on."""
-        # macOS cannot tell which processors a process may use.
+        # macOS does not report which processors a process may use.
         allowed = getattr(os, "sched_getaffinity", None)
         return self.n_threads or (len(allowed(0)) if allowed else os.cpu_count() or 1)
 

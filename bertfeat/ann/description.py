@@ -1,18 +1,19 @@
-"""What an index says of itself: the content of `index.json`, every field of it checked when it is read."""
+"""Description of an index: the content of `index.json`, every field of it checked when it is read."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.transforms import TransformKind, TransformSpec
 from bertfeat.durable.decoding import check_version, decode
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric, parse_metric
+from bertfeat.nearest import Metric
 
 FORMAT_VERSION = 1
 
@@ -22,12 +23,13 @@ ROWS = "rows.parquet"
 TRANSFORM = "transform.safetensors"
 FILES = (INDEX, ROWS, TRANSFORM)
 
-# What no real index comes near, and what keeps sums of numbers from a file within 64 bits.
-_MAX_VECTORS = 1 << 40
+# No real index comes near these; they keep sums of numbers from a file within 64 bits.
 _MAX_DIM = 1 << 20
 _MAX_NUMBER = 1 << 40
 _MAX_TEXT = 1000
 _DIGEST = re.compile(r"[0-9a-f]{32}")
+
+_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +45,17 @@ class IndexDescription:
     """What an index holds and how it was made.
 
     Attributes:
-        n_vectors: How many vectors it holds.
+        n_vectors: The number of vectors.
         dim: The width of the raw vectors that it takes, before its transform.
         metric: How vectors are compared.
         transform: What is done to them first.
         factory: The faiss factory string.
         parameters: How faiss searches it: `nprobe`, `efSearch`, ...
-        settings: What was asked for when it was built: JSON values.
-        source: Where the vectors come from: JSON values; `search` does not look into them.
+        settings: The settings that it was built with: JSON values.
+        source: Where the vectors come from: JSON values, which nothing in `ann` reads.
         measured: Recall and other measurements: JSON values.
-        seconds: How long each stage of building took.
-        files: The size and digest of each file of the folder but `index.json` itself.
+        seconds: The seconds of each stage of the build.
+        files: The size and digest of each file of the folder except `index.json`.
     """
 
     n_vectors: int
@@ -61,7 +63,7 @@ class IndexDescription:
     metric: Metric
     transform: TransformSpec
     factory: str
-    parameters: Mapping[str, int | float] = field(default_factory=dict)
+    parameters: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
@@ -79,110 +81,54 @@ class IndexDescription:
         return self.transform.kind is not TransformKind.NONE
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description as plain JSON values; `from_json` of them is equal to it."""
-        plain = {name: getattr(self, name) for name in _FIELDS if name not in ("metric", "transform", "files")}
-        digests = {name: dataclasses.asdict(found) for name, found in self.files.items()}
-        return {
-            "format_version": FORMAT_VERSION,
-            **{name: dict(value) if isinstance(value, Mapping) else value for name, value in plain.items()},
-            "metric": str(self.metric),
-            "transform": str(self.transform),
-            "files": digests,
-        }
+        """Return the description as JSON values, for `from_json`."""
+        values = {"metric": str(self.metric), "transform": str(self.transform)}
+        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self), **values}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Read a description from JSON values.
 
         Raises:
-            UserError: It is of a newer format.
-            ValueError: It has no format version, a field is missing, unknown, or has a value that it cannot have.
+            UserError: The format is newer.
+            ValueError: The format version is missing; or a field is missing, unknown, or has a wrong value.
         """
         check_version(DESCRIPTION, content, FORMAT_VERSION)
-        values = {name: value for name, value in content.items() if name != "format_version"}
-        if odd := sorted(_FIELDS.keys() ^ values.keys()):
-            raise ValueError(f"missing or unknown fields: {', '.join(odd)}")
-        found = cls(**{name: read(name, values[name]) for name, read in _FIELDS.items()})
-        found._check()
+        found = _decoded(cls, {name: value for name, value in content.items() if name != "format_version"})
+        found._check_numbers()
+        found._check_files()
+        name = "settings"
+        try:
+            _decoded(BuildSettings, found.settings)
+            name = "measured"
+            decode(_Measured, {key: found.measured[key] for key in found.measured.keys() & _names(_Measured)})
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
         return found
 
-    def _check(self) -> None:
-        if self.transform.dim is not None and self.transform.dim > self.dim:
+    def _check_numbers(self) -> None:
+        numbers = [("n_vectors", self.n_vectors), ("dim", self.dim)]
+        for name, number in itertools.chain(numbers, self.parameters.items(), self.seconds.items()):
+            if not 0 <= number <= _MAX_NUMBER:
+                raise ValueError(f"{name!r:.40} is {number!r:.40}")
+        for text in (self.factory, *self.parameters, *self.seconds):
+            if not 0 < len(text) <= _MAX_TEXT or not text.isprintable():
+                raise ValueError(f"{text!r:.40} is not a name")
+        if not (self.transform.dim or 1) <= self.dim <= _MAX_DIM:
             raise ValueError(f"transform {self.transform} of vectors of {self.dim} dimensions")
+
+    def _check_files(self) -> None:
         wanted = {INDEX, TRANSFORM} if self.has_transform else {INDEX}
         if self.files.keys() - {ROWS} != wanted:
-            raise ValueError(f"files are {', '.join(sorted(self.files)) or 'none'}")
-
-
-def _whole(low: int, high: int) -> Callable[[str, Any], int]:
-    def read(name: str, value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"{name} is {value!r:.40}")
-        return value
-
-    return read
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT or not value.isprintable():
-        raise ValueError(f"{name} is {value!r:.40}")
-    return value
-
-
-def _metric(name: str, value: Any) -> Metric:
-    try:
-        return parse_metric(_text(name, value))
-    except UserError as error:
-        raise ValueError(str(error)) from error
-
-
-def _transform(name: str, value: Any) -> TransformSpec:
-    try:
-        return TransformSpec.parse(_text(name, value))
-    except UserError as error:
-        raise ValueError(str(error)) from error
-
-
-def _mapping(name: str, value: Any) -> dict[str, Any]:
-    # Keys of JSON are texts.
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is {value!r:.40}")
-    return value
-
-
-def _numbers(name: str, value: Any) -> dict[str, int | float]:
-    found = {}
-    for key, number in _mapping(name, value).items():
-        if type(number) not in (int, float) or not 0 <= number <= _MAX_NUMBER:
-            raise ValueError(f"{name}.{key:.40} is {number!r:.40}")
-        found[_text(name, key)] = number
-    return found
-
-
-def _settings(name: str, value: Any) -> dict[str, Any]:
-    found = _mapping(name, value)
-    if odd := sorted({field.name for field in dataclasses.fields(BuildSettings)} ^ found.keys()):
-        raise ValueError(f"{name}: missing or unknown fields: {', '.join(odd)}")
-    transform = _transform(f"{name}.transform", found["transform"])
-    try:
-        decode(BuildSettings, {**found, "transform": dataclasses.asdict(transform)})
-    except (ValueError, UserError) as error:
-        raise ValueError(f"{name}: {error}") from None
-    return found
-
-
-def _measured(name: str, value: Any) -> dict[str, Any]:
-    found = _mapping(name, value)
-    try:
-        decode(_Measured, {key: found[key] for key in found.keys() & _Measured.__annotations__.keys()})
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    return found
+            raise ValueError(f"files are {sorted(self.files)!r:.200}")
+        for name, found in self.files.items():
+            if not _DIGEST.fullmatch(found.digest):
+                raise ValueError(f"files.{name}.digest is {found.digest!r:.40}")
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """What is shown of the measurements of an index; the others are notes."""
+    """The measurements of an index that are shown; the others are notes."""
 
     recall_at_10: float | None = None
     target_met: bool | None = None
@@ -190,28 +136,18 @@ class _Measured:
     queries_per_s: float | None = None
 
 
-def _files(name: str, value: Any) -> dict[str, FileDigest]:
-    found = {}
-    for key, entry in _mapping(name, value).items():
-        digest = _mapping(f"{name}.{key}", entry).get("digest")
-        if key not in FILES or entry.keys() != {"n_bytes", "digest"}:
-            raise ValueError(f"{name} names {key!r:.40}, or says of it something else than its size and digest")
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise ValueError(f"{name}.{key}.digest is {digest!r:.40}")
-        found[key] = FileDigest(_whole(0, 1 << 60)(f"{name}.{key}.n_bytes", entry["n_bytes"]), digest)
-    return found
+def _names(kind: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
 
 
-_FIELDS: dict[str, Callable[[str, Any], Any]] = {
-    "n_vectors": _whole(0, _MAX_VECTORS),
-    "dim": _whole(1, _MAX_DIM),
-    "metric": _metric,
-    "transform": _transform,
-    "factory": _text,
-    "parameters": _numbers,
-    "settings": _settings,
-    "source": _mapping,
-    "measured": _measured,
-    "seconds": _numbers,
-    "files": _files,
-}
+def _decoded(kind: type[_Record], values: Mapping[str, Any]) -> _Record:
+    """Decode a record that has all its fields, and its transform as a text."""
+    if odd := sorted(_names(kind) ^ values.keys()):
+        raise ValueError(f"missing or unknown fields: {', '.join(odd)}")
+    if not isinstance(values["transform"], str):
+        raise ValueError(f"transform is {values['transform']!r:.40}")
+    try:
+        spec = TransformSpec.parse(values["transform"])
+        return decode(kind, {**values, "transform": dataclasses.asdict(spec)})
+    except UserError as error:
+        raise ValueError(str(error)) from None

@@ -1,4 +1,4 @@
-"""How much of the truth a search finds: recall against exact search, and the measures of retrieval sets."""
+"""Measures of what a search finds: recall against exact search, and the measures of retrieval sets."""
 
 from __future__ import annotations
 
@@ -16,32 +16,6 @@ from bertfeat.records import BoolArray, IntArray
 Id = TypeVar("Id", str, int)
 
 
-def recall_at(
-    found: IntArray,
-    truth: IntArray,
-    k: int,
-    *,
-    found_scores: npt.NDArray[Any] | None = None,
-    truth_scores: npt.NDArray[Any] | None = None,
-    metric: Metric | None = None,
-) -> float:
-    """Return which part of the k closest vectors is among the first k found, as a mean over queries.
-
-    See `recall_of_each`. A query with none to find is left out.
-
-    Returns:
-        From 0 to 1.
-
-    Raises:
-        UserError: There are fewer than k columns, different queries, or no query with anything to find.
-    """
-    each = recall_of_each(found, truth, k, found_scores=found_scores, truth_scores=truth_scores, metric=metric)
-    asked = each[~np.isnan(each)]
-    if not len(asked):
-        raise UserError(f"recall at {k}: no query has anything to find")
-    return float(asked.mean())
-
-
 def recall_of_each(
     found: IntArray,
     truth: IntArray,
@@ -51,25 +25,23 @@ def recall_of_each(
     truth_scores: npt.NDArray[Any] | None = None,
     metric: Metric | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return for each query which part of its k closest vectors is among the first k found.
+    """Return recall@k of each query: the part of its k nearest vectors that is among the first k found.
 
-    With scores, ties count: a vector found that is as close as the k-th of the truth is as good as that one.
+    With scores, ties count: a vector as close as the k-th of the truth is as good as that one.
 
     Args:
         found: int64 (n_queries, at least k), positions, -1 where there are fewer.
         truth: int64 (n_queries, at least k), positions by exact search, -1 where there are fewer.
-        k: How many to look at.
-        found_scores: float, of the shape of `found`: their true scores (`exact_scores`), not those of an index that
-            stores vectors in fewer bits.
-        truth_scores: float, of the shape of `truth`: the true scores.
-        metric: What the scores are; given with them.
+        k: The number of hits that count.
+        found_scores: float, of the shape of `found`: true scores (`exact_scores`), not those of a compressed index.
+        truth_scores: float, of the shape of `truth`: true scores.
+        metric: The metric of the scores.
 
     Returns:
-        float64 (n_queries,), from 0 to 1. A query with fewer than k vectors to find is measured by those; NaN where
-        there are none.
+        float64 (n_queries,), from 0 to 1, as a part of the vectors that there are to find; NaN for 0 vectors.
 
     Raises:
-        UserError: There are fewer than k columns, or different queries.
+        UserError: There are fewer than k columns, or the queries differ.
     """
     if k < 1 or k > min(found.shape[1], truth.shape[1]) or len(found) != len(truth):
         raise UserError(f"recall at {k}: found has shape {found.shape}, truth {truth.shape}; give k hits of each query")
@@ -92,12 +64,12 @@ def retrieval_metrics(
     """Return the measures of a retrieval set, as trec_eval and BEIR define them.
 
     The mean is over the queries of `qrels` that have a relevant document (trec_eval's `-c`): one that is not in
-    `ranked` counts 0, and rankings of other queries are not looked at.
+    `ranked` counts 0, and other queries in `ranked` do not count.
 
     Args:
-        ranked: The ids of documents by query, best first. An id that comes again takes up no rank.
-        qrels: The grades of documents by query; 1 and more are relevant, the rest is as good as not judged.
-        ks: How many ranks to look at, each 1 or more.
+        ranked: The ids of documents by query, best first. A repeated id takes up no rank.
+        qrels: The grades of documents by query; 1 and more are relevant, the rest is the same as not judged.
+        ks: How many ranks count, each 1 or more.
 
     Returns:
         `ndcg@K`, `mrr@K`, `recall@K` and `map@K` of each K, from 0 to 1.
@@ -112,11 +84,11 @@ def retrieval_metrics(
     judged = {query: grades for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not judged:
         raise UserError(f"relevance judgements: none of {len(qrels)} queries has a relevant document (grade 1 or more)")
-    each = [query_metrics(ranked.get(query, ()), grades, ks) for query, grades in judged.items()]
+    each = [_query_metrics(ranked.get(query, ()), grades, ks) for query, grades in judged.items()]
     return {name: math.fsum(values[name] for values in each) / len(each) for name in each[0]}
 
 
-def query_metrics(ranking: Sequence[Id], grades: Mapping[Id, int], ks: Iterable[int] = (10,)) -> dict[str, float]:
+def _query_metrics(ranking: Sequence[Id], grades: Mapping[Id, int], ks: Iterable[int]) -> dict[str, float]:
     """Return the measures of one query that has a relevant document; see `retrieval_metrics`."""
     gains = [max(grades.get(document, 0), 0) for document in dict.fromkeys(ranking)]
     ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
@@ -136,12 +108,12 @@ def _discounted(gains: Sequence[int]) -> float:
 
 
 def _is_among(found: IntArray, truth: IntArray) -> BoolArray:
-    """Tell which positions stand in the same row of `truth`: bool, of the shape of `found`."""
+    """Tell which positions are also in the same row of `truth`: bool, of the shape of `found`."""
     return np.isin(_keys(found, truth), _keys(truth, found))
 
 
 def _is_first(found: IntArray) -> BoolArray:
-    """Tell which positions do not stand earlier in their row."""
+    """Tell which positions do not appear earlier in their row."""
     first = np.zeros(found.size, dtype=bool)
     first[np.unique(_keys(found, found), return_index=True)[1]] = True
     return first.reshape(found.shape)

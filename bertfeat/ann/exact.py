@@ -1,4 +1,4 @@
-"""Exact search of vectors in parts: slow, and the truth that indexes are measured against."""
+"""Exact search of vectors in parts, the truth that indexes are measured against."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.ann.transforms import Transform, prepare
-from bertfeat.ann.vectorparts import VectorParts, all_batches, checked, checked_queries
+from bertfeat.ann.vectorparts import VectorParts, all_batches, check_allowed, checked, checked_queries
 from bertfeat.errors import UserError
 from bertfeat.nearest import Comparison, Metric, nearest
 from bertfeat.records import BoolArray, Float32Array, IntArray
@@ -28,21 +28,20 @@ def exact_search(
     exclude: IntArray | None = None,
     max_bytes: int = _DEFAULT_BYTES,
 ) -> tuple[Float32Array, IntArray]:
-    """Find the k closest vectors of each query, by comparing all; the source is read once.
+    """Find the k nearest vectors of each query by comparing all; the source is read once.
 
-    Scores are computed in float64 from the transformed float32 vectors and rounded once. Of equal scores the lower
-    position comes first, and gets the last place.
+    Scores are computed in float64 from the transformed float32 vectors and rounded once. Among equal scores the lower
+    position wins.
 
     Args:
         source: The vectors, raw.
         queries: float (n_queries, dim), raw.
-        k: How many to find.
+        k: The number of hits.
         metric: How vectors are compared.
         transform: What is done to both sides first.
         allowed: bool (n_vectors,), which vectors may be found; None for all.
-        exclude: int64 (n_queries,), a position to leave out of each query's hits, for a query that is itself in the
-            source; -1 for none.
-        max_bytes: Working memory, next to queries, hits, and the source's own batches.
+        exclude: int64 (n_queries,), a position that each query must not find, such as its own; -1 for none.
+        max_bytes: Working memory, besides queries, hits, and the source's own batches.
 
     Returns:
         The scores, float32 (n_queries, k), best first, NaN where there are fewer hits; and their positions, int64
@@ -53,7 +52,11 @@ def exact_search(
             large to compare in float32.
     """
     queries = checked_queries(queries, source.dim)
-    _check_arguments(len(queries), k, source.n_vectors, allowed, exclude)
+    if k < 1:
+        raise UserError(f"k is {k}: ask for 1 hit or more")
+    check_allowed(allowed, source.n_vectors)
+    if exclude is not None and exclude.shape != (len(queries),):
+        raise UserError(f"exclude has shape {exclude.shape}: give one position for each of {len(queries)} queries")
     return nearest(
         _batches(source, allowed),
         prepare(queries, transform, Metric.IP),
@@ -74,21 +77,21 @@ def exact_scores(
 ) -> Float32Array:
     """Return the scores of given pairs, as `exact_search` computes them; the source is read once.
 
-    Without a transform, or with one that only centres, they are equal to the bit. One with a matrix may round the last
-    bit of a vector otherwise (`Transform.apply`).
+    They are equal to the bit, except that a transform with a matrix may round the last bit of a vector otherwise
+    (`Transform.apply`).
 
     Args:
-        source: The vectors, raw.
-        queries: float (n_queries, dim), raw.
+        source: As for `exact_search`.
+        queries: As for `exact_search`.
         positions: int64 (n_queries, k), the vectors to compare each query with; -1 for none.
-        metric: How vectors are compared.
-        transform: What is done to both sides first.
+        metric: As for `exact_search`.
+        transform: As for `exact_search`.
 
     Returns:
         float32 (n_queries, k), NaN where the position is -1.
 
     Raises:
-        UserError: As `exact_search`.
+        UserError: A query or a vector cannot be compared.
     """
     asked = Comparison(prepare(checked_queries(queries, source.dim), transform, Metric.IP), metric)
     out = np.full(positions.size, np.nan, dtype=np.float32)
@@ -105,7 +108,7 @@ def exact_scores(
 
 
 def _batches(source: VectorParts, allowed: BoolArray | None) -> Iterator[tuple[Float32Array, IntArray]]:
-    """Yield the allowed vectors, some at a time, with their positions."""
+    """Yield batches of the allowed vectors with their positions."""
     for batch in all_batches(source):
         vectors, positions = checked(batch), np.arange(batch.positions.start, batch.positions.stop)
         if allowed is not None:
@@ -113,14 +116,3 @@ def _batches(source: VectorParts, allowed: BoolArray | None) -> Iterator[tuple[F
             vectors, positions = vectors[keep], positions[keep]
         if len(positions):
             yield vectors, positions
-
-
-def _check_arguments(
-    n_queries: int, k: int, n_vectors: int, allowed: BoolArray | None, exclude: IntArray | None
-) -> None:
-    if k < 1:
-        raise UserError(f"k is {k}: ask for 1 hit or more")
-    if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (n_vectors,)):
-        raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}: give bool of shape ({n_vectors},)")
-    if exclude is not None and exclude.shape != (n_queries,):
-        raise UserError(f"exclude has shape {exclude.shape}: give one position for each of {n_queries} queries")

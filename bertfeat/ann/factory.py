@@ -1,24 +1,26 @@
-"""Reads a faiss factory string: which index it makes, or why none that can be built here.
+"""Reader of faiss factory strings: the index that a string makes, or why it cannot be built here.
 
-faiss reads such strings with a parser that checks little: `PQ8x0` divides by zero, `HNSW1` and `OPQ8_64` of 32
-dimensions write where they must not, `RaBitQ9` is taken for another number of bits, and all of these end the process or
-spoil the index. So a string is read here first, by a grammar that covers what can be built from vectors in parts, and
-its numbers are checked; faiss gets only what is left.
+The parser of faiss checks little: `PQ8x0` divides by zero, `HNSW1` and `OPQ8_64` of 32 dimensions write out of bounds,
+and `RaBitQ9` is read as another number of bits. Each of these ends the process or spoils the index. So strings are read
+here first, by a grammar of what can be built from vectors in parts, and their numbers are checked.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from bertfeat.ann.blueprint import FactoryInfo, code_bytes, link_bytes, make
+import faiss
+
+from bertfeat.ann.structure import codes_of, leaves
 from bertfeat.errors import UserError
 from bertfeat.nearest import Metric
 
 SUPPORTED = (
     "Flat, SQ8, SQ6, SQ4, SQfp16, SQbf16, PQ16, PQ32x4fs, RaBitQ4; IVF256 or IVF65536_HNSW32 before one of these; "
     "HNSW32 alone or before Flat, SQ or PQ; L2norm, PCA64, PCAR64, PCAW64, OPQ16, OPQ16_64, RR64, Pad64 in front; "
-    "RFlat or Refine(SQ8) behind"
+    "RFlat or Refine(SQ8) at the end"
 )
 
 _MAX_LENGTH = 200
@@ -37,8 +39,92 @@ _SCALAR = re.compile(r"SQ(?:8|6|4|fp16|bf16)")
 _PRODUCT = re.compile(r"PQ(\d{1,6})(?:x(\d{1,6}))?(?:np)?", re.ASCII)
 _FAST = re.compile(r"PQ(\d{1,6})x4fs(r?)(?:_(\d{1,6}))?", re.ASCII)
 _BITS = re.compile(r"RaBitQ([1-8]?)")
-# A longer table is not made (faiss: precomputed_table_max_bytes).
+# faiss makes no longer table (precomputed_table_max_bytes).
 _MAX_TABLE_BYTES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class FactoryInfo:
+    """What a factory string makes of vectors of a given width.
+
+    Attributes:
+        text: The string.
+        metric: How vectors are compared.
+        dim: The width of the vectors that the index takes.
+        index_dim: Their width after PCA, OPQ and the like.
+        storage: How vectors are stored: `Flat`, `SQ8`, ...
+        prefix: The transforms in front, as written.
+        refine: How vectors are stored a second time, to reorder the hits; None if only once.
+        n_lists: The number of inverted lists, or None.
+        n_links: The links of a vector in the graph, or None.
+        code_bytes: The bytes of a vector, without its id and links.
+        fixed_bytes: The bytes of an empty index: matrices, code books, centroids.
+        table_bytes: The bytes of tables that faiss computes when it loads the index; no file holds them.
+        n_training_min: The fewest vectors that it can be trained on; 0 if it needs no training.
+        n_training_wanted: The number of vectors that it is trained on best.
+    """
+
+    text: str
+    metric: Metric
+    dim: int
+    index_dim: int
+    storage: str
+    prefix: str = ""
+    refine: str | None = None
+    n_lists: int | None = None
+    n_links: int | None = None
+    code_bytes: int = 0
+    fixed_bytes: int = 0
+    table_bytes: int = 0
+    n_training_min: int = 0
+    n_training_wanted: int = 0
+
+    @property
+    def needs_training(self) -> bool:
+        """Whether it learns from a sample before it takes vectors."""
+        return self.n_training_min > 0
+
+    @property
+    def is_ivf(self) -> bool:
+        """Whether vectors are in inverted lists, of which a search reads some."""
+        return self.n_lists is not None
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether a search follows the links of a graph of vectors."""
+        return self.n_links is not None
+
+    @property
+    def is_fast_scan(self) -> bool:
+        """Whether codes are stored in interleaved blocks of 32."""
+        return "x4fs" in self.storage
+
+    @property
+    def is_mergeable(self) -> bool:
+        """Whether pieces that are filled one by one can be merged into the index that adding all at once gives."""
+        return not self.is_graph and not self.is_fast_scan
+
+    def make(self) -> Any:
+        """Return the index, untrained and empty."""
+        index = faiss.index_factory(self.dim, self.text, metric_type(self.metric))
+        for part in leaves(index):
+            codes = codes_of(part)
+            if hasattr(codes, "do_polysemous_training"):
+                # It renumbers code words for searches by Hamming distance, which are not used here, and takes longer
+                # than the rest of the training.
+                codes.do_polysemous_training = False
+        return index
+
+    def estimate_bytes(self, n_vectors: int) -> int:
+        """Return the bytes of the index with so many vectors: as a file and, without `table_bytes`, in memory."""
+        bytes_each = self.code_bytes + 8 * self.is_ivf + (_link_bytes(self.n_links) if self.n_links else 0)
+        n_padded = 16 * (self.n_lists or 1) if self.is_fast_scan else 0
+        return int(self.fixed_bytes + bytes_each * n_vectors + self.code_bytes * n_padded)
+
+
+def metric_type(metric: Metric) -> int:
+    """Return the number that faiss has for a metric; cosines are inner products of unit vectors."""
+    return int(faiss.METRIC_L2 if metric is Metric.L2 else faiss.METRIC_INNER_PRODUCT)
 
 
 def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo:
@@ -47,10 +133,10 @@ def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo
     Args:
         text: As faiss writes it: `Flat`, `HNSW32`, `IVF1024,SQ8`, `OPQ16_64,IVF1024,PQ16`, ...
         dim: The width of the vectors.
-        metric: How they are compared.
+        metric: How vectors are compared.
 
     Raises:
-        UserError: It is none, or none that can be built from vectors in parts; the message says what is wrong with it.
+        UserError: The string is not valid, or its index cannot be built from vectors in parts.
     """
     info = FactoryInfo(text, metric, dim, dim, "")
     try:
@@ -59,21 +145,22 @@ def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo
         if dim < 1:
             raise ValueError(f"the vectors have {dim} dimensions")
         info = _read_storage(_read_prefixes(info, text.split(",")))
-        index = make(text, dim, metric)
+        index = info.make()
+        code_bytes = sum(codes_of(part).code_size for part in leaves(index))
     except (ValueError, RuntimeError, MemoryError) as error:
         raise UserError(f"index {text[:_MAX_LENGTH]!r} of {dim} dimensions: {_reason(error)}") from None
-    return replace(info, code_bytes=code_bytes(index))
+    return replace(info, code_bytes=int(code_bytes))
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong in one line; faiss puts the source line in front."""
+    """Return an error as one line, without the source line that faiss puts in front."""
     if isinstance(error, MemoryError):
         return "it does not fit into memory"
     return " ".join(str(error).split("Error: ")[-1].split())
 
 
 def _read_prefixes(info: FactoryInfo, parts: list[str]) -> FactoryInfo:
-    """Take in the transforms in front and the refinement behind; the storage is what stands between."""
+    """Read the transforms in front and the refinement at the end; the rest is the storage."""
     refine = _REFINE.fullmatch(parts[-1]) if len(parts) > 1 else None
     if refine:
         parts = parts[:-1]
@@ -103,12 +190,12 @@ def _read_transform(info: FactoryInfo, found: re.Match[str]) -> FactoryInfo:
         return _train(info, 256, 65536)
     if name == "RR":
         return _train(info, 1, 1)
-    # Beside its matrix, faiss keeps all axes, the variances and the mean.
+    # faiss stores all axes, the variances and the mean as well as the matrix.
     return _train(info, out, max(64 * dim, 10_000), fixed_bytes=4 * (dim * dim + 2 * dim + out))
 
 
 def _read_storage(info: FactoryInfo) -> FactoryInfo:
-    """Read what stands between transforms and refinement."""
+    """Read the storage, without transforms and refinement."""
     head, _, tail = info.storage.partition(",")
     if lists := _LISTS.fullmatch(head):
         return _read_lists(info, lists, tail)
@@ -127,13 +214,13 @@ def _read_lists(info: FactoryInfo, found: re.Match[str], storage: str) -> Factor
     fixed_bytes = n_lists * (4 * info.index_dim + 8)
     if n_links is not None:
         _check("the links of HNSW", int(n_links), 2, _MAX_LINKS)
-        fixed_bytes += int(n_lists * link_bytes(int(n_links)))
+        fixed_bytes += int(n_lists * _link_bytes(int(n_links)))
     info = _train(replace(info, n_lists=n_lists, storage=storage), n_lists, 64 * n_lists, fixed_bytes=fixed_bytes)
     return _read_codes(info)
 
 
 def _read_codes(info: FactoryInfo) -> FactoryInfo:
-    """Read how vectors are kept."""
+    """Read how vectors are stored."""
     storage, dim = info.storage, info.index_dim
     if storage == "Flat":
         return info
@@ -166,7 +253,7 @@ def _read_product(info: FactoryInfo, n_parts: int, n_bits: int) -> FactoryInfo:
 
 
 def _training_of_scalars(kind: str) -> tuple[int, int]:
-    """Return how many vectors scalars are trained on: least and wanted. A sample must show the range of numbers."""
+    """Return the fewest and the wanted number of vectors to train scalars on: a sample must show their range."""
     return (0, 0) if kind in ("Flat", "SQfp16", "SQbf16") else (1, 65536)
 
 
@@ -179,6 +266,14 @@ def _train(info: FactoryInfo, n_min: int, n_wanted: int, *, fixed_bytes: int = 0
     )
 
 
+def _link_bytes(n_links: int) -> float:
+    """Return the expected bytes of a vector's links, with its level and offset.
+
+    A vector has 2 M links in the lowest level and M in each higher one, which it reaches with probability 1/M each.
+    """
+    return 4 * (2 * n_links + n_links / (n_links - 1)) + 12
+
+
 def _check(what: str, number: int, low: int, high: int) -> None:
     if not low <= number <= high:
         raise ValueError(f"{what} are {number}; give {low} to {high}")
@@ -188,5 +283,5 @@ def _unknown(part: str) -> ValueError:
     for pattern, reason in _REASONS:
         if any(pattern.fullmatch(word) for word in part.split(",")):
             return ValueError(reason)
-    what = f"{part!r} is not known here" if part else "it does not say how vectors are kept"
+    what = f"{part!r} is not known here" if part else "it does not say how vectors are stored"
     return ValueError(f"{what}; use {SUPPORTED}")

@@ -1,13 +1,14 @@
-"""Puts vectors into a trained index so that a kill costs little, and holds no more than the finished index.
+"""Filling of a trained index: little is lost in a kill, and memory holds no more than the finished index.
 
-Most indexes are filled piece by piece: the codes of each piece are kept in a file, and put together at the end. A
-graph, where each vector depends on all before it, grows in one, and is kept as a whole every time that it has grown by
-a quarter: all these files together are five times as long as the last one, however many vectors there are.
+Most indexes are filled piece by piece: each piece is written to a file, and the pieces are merged at the end. A graph,
+where each vector depends on all before it, is written whole each time that it has grown by a quarter: all these files
+together are at most five times as long as the last one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from bertfeat.ann.budget import MemoryPlan
 from bertfeat.ann.indexfiles import publish, read_index, write_index
 from bertfeat.ann.indextraining import prepared_chunks
-from bertfeat.ann.structure import core, leaves, set_count
+from bertfeat.ann.structure import codes_of, core, leaves, set_count
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorparts import VectorParts
 from bertfeat.durable.files import Sink
@@ -28,50 +29,41 @@ TRAINED = "trained.faiss"
 CHECKPOINT = "checkpoint.faiss"
 
 
+@dataclass(frozen=True, slots=True)
 class Filling:
-    """A trained index being filled in a folder.
+    """A trained index in a folder, and the transformed vectors of a source with which it is filled by a plan."""
 
-    Args:
-        plan: The index and its vectors.
-        source: The vectors.
-        transform: What is done to them first.
-        folder: Holds the trained index, and files of the build.
-    """
-
-    def __init__(self, plan: MemoryPlan, source: VectorParts, transform: Transform | None, folder: Path) -> None:
-        self._plan = plan
-        self._source = source
-        self._transform = transform
-        self._folder = folder
+    plan: MemoryPlan
+    source: VectorParts
+    transform: Transform | None
+    folder: Path
 
     def filled(self) -> Any:
-        """Return the index with all vectors; what an earlier run left is not done again."""
-        if not self._plan.info.is_mergeable:
+        """Return the index with all vectors; what an earlier run has done is not done again."""
+        if not self.plan.info.is_mergeable:
             return self._grown()
         self._write_pieces()
-        return self._put_together()
+        return self._merged()
 
     def _chunks(self, start: int, borders: list[int]) -> Iterator[Any]:
-        return prepared_chunks(self._source, start, borders, self._transform, self._plan.info.metric)
-
-    # --- piece by piece
+        return prepared_chunks(self.source, start, borders, self.transform, self.plan.info.metric)
 
     def _pieces(self) -> list[range]:
-        n_vectors, n_rows = self._source.n_vectors, self._plan.n_piece_rows
+        n_vectors, n_rows = self.source.n_vectors, self.plan.n_piece_rows
         return [range(start, min(start + n_rows, n_vectors)) for start in range(0, n_vectors, n_rows)]
 
     def _piece_path(self, piece: int, part: int) -> Path:
-        return self._folder / f"piece-{piece:06d}-{part}"
+        return self.folder / f"piece-{piece:06d}-{part}"
 
     def _write_pieces(self) -> None:
-        index = read_index(self._folder / TRAINED)
+        index = read_index(self.folder / TRAINED)
         parts, pieces = list(leaves(index)), self._pieces()
         done = [all(self._piece_path(i, part).exists() for part in range(len(parts))) for i in range(len(pieces))]
-        n_done = done.index(False) if False in done else len(pieces)
-        left = pieces[n_done:]
-        if not left:
+        if all(done):
             return
-        step = self._plan.n_chunk_rows
+        n_done = done.index(False)
+        left = pieces[n_done:]
+        step = self.plan.n_chunk_rows
         borders = [border for piece in left for border in [*range(piece.start + step, piece.stop, step), piece.stop]]
         number, at = n_done, left[0].start
         for chunk in self._chunks(at, borders):
@@ -84,45 +76,43 @@ class Filling:
                 index.reset()
                 number += 1
 
-    def _put_together(self) -> Any:
-        index, pieces = read_index(self._folder / TRAINED), self._pieces()
+    def _merged(self) -> Any:
+        index, pieces = read_index(self.folder / TRAINED), self._pieces()
         for i, part in enumerate(leaves(index)):
             paths = [self._piece_path(piece, i) for piece in range(len(pieces))]
             if isinstance(part, faiss.IndexIVF):
                 _merge_lists(part, paths, pieces)
             else:
                 _merge_codes(part, paths, pieces)
-        set_count(index, self._source.n_vectors)
+        set_count(index, self.source.n_vectors)
         return index
 
-    # --- in one
-
     def _grown(self) -> Any:
-        checkpoint, n_vectors = self._folder / CHECKPOINT, self._source.n_vectors
-        index = read_index(checkpoint if checkpoint.exists() else self._folder / TRAINED)
+        checkpoint, n_vectors = self.folder / CHECKPOINT, self.source.n_vectors
+        index = read_index(checkpoint if checkpoint.exists() else self.folder / TRAINED)
         n_done = n_kept = int(index.ntotal)
         if n_done == n_vectors:
             return index
         levels = None
-        if self._plan.info.is_graph:
-            levels = _levels(core(index).hnsw, n_vectors, self._plan.settings.seed)
+        if self.plan.info.is_graph:
+            levels = _levels(core(index).hnsw, n_vectors, self.plan.settings.seed)
             _reserve(core(index), levels)
-        # Borders are those of an unbroken run: how a graph grows depends on what comes together.
-        step = self._plan.n_chunk_rows
+        # The borders of an uninterrupted run: a graph depends on which vectors are added together.
+        step = self.plan.n_chunk_rows
         borders = [*range(n_done + step, n_vectors, step), n_vectors]
         for chunk in self._chunks(n_done, borders):
             n_done += len(chunk)
             if levels is not None:
                 faiss.copy_array_to_vector(levels[:n_done], core(index).hnsw.levels)
             index.add(chunk)
-            if n_done < n_vectors and n_done - n_kept >= max(self._plan.n_piece_rows, n_kept // 4):
+            if n_done < n_vectors and n_done - n_kept >= max(self.plan.n_piece_rows, n_kept // 4):
                 write_index(checkpoint, index)
                 n_kept = n_done
         return index
 
 
 def _write_part(part: Any, sink: Sink) -> None:
-    """Write what a part of an index holds: codes in order; of lists their sizes, and then the lists as faiss does."""
+    """Write the codes of a part of an index; of lists their sizes, and then the lists in the format of faiss."""
     if not isinstance(part, faiss.IndexIVF):
         if part.ntotal:
             sink.write(faiss.rev_swig_ptr(part.codes.data(), part.codes.size()))
@@ -139,7 +129,7 @@ def _merge_codes(part: Any, paths: list[Path], pieces: list[range]) -> None:
     for path, piece in zip(paths, pieces, strict=True):
         with path.open("rb") as file:
             wanted = codes[piece.start * n_bytes : piece.stop * n_bytes]
-            # What is missing would stay zero, and nobody would know.
+            # Missing codes would be zeros in the index, without an error.
             if file.readinto(wanted) != len(wanted):
                 raise RunError(f"{path}: is shorter than it was written; remove {path.parent}, and build again")
 
@@ -148,14 +138,14 @@ def _merge_lists(part: Any, paths: list[Path], pieces: list[range]) -> None:
     lists = faiss.ArrayInvertedLists(part.nlist, part.code_size)
     sizes = sum(np.fromfile(path, dtype=np.int64, count=part.nlist) for path in paths)
     for i, n_ids in enumerate(np.asarray(sizes).tolist()):
-        # A list keeps the room that it once had: without it, lists would grow by doubling, and be copied.
+        # A list keeps its capacity; otherwise lists would grow by doubling, and be copied.
         lists.resize(i, n_ids)
         lists.resize(i, 0)
     for path, piece in zip(paths, pieces, strict=True):
         with path.open("rb") as file:
             file.seek(8 * part.nlist)
             some = faiss.read_InvertedLists(faiss.PyCallbackIOReader(file.read))
-        # Python does not own what this function returns, and nobody would free it: the index does, with the next one.
+        # Python does not own these lists and would not free them; the index frees them when it gets the next ones.
         part.replace_invlists(some, True)
         lists.merge_from(some, piece.start)
     lists.this.disown()
@@ -165,7 +155,7 @@ def _merge_lists(part: Any, paths: list[Path], pieces: list[range]) -> None:
 def _levels(hnsw: Any, n_vectors: int, seed: int) -> Int32Array:
     """Draw the levels of all vectors of a graph, with the odds of faiss, int32 (n_vectors,), from 1.
 
-    faiss draws them as it goes, by a generator that no file keeps, so that a build that was broken would draw others.
+    faiss draws them while it adds vectors, from a generator that no file holds: a resumed build would draw others.
     """
     odds = faiss.vector_to_array(hnsw.assign_probas)
     drawn = np.random.default_rng(seed).random(n_vectors, dtype=np.float32)
@@ -174,14 +164,11 @@ def _levels(hnsw: Any, n_vectors: int, seed: int) -> Int32Array:
 
 
 def _reserve(graph: Any, levels: Int32Array) -> None:
-    """Make room for all vectors of a graph: otherwise links and codes would grow by doubling, and be copied."""
-    hnsw, storage = graph.hnsw, faiss.downcast_index(graph.storage)
-    n_links = sum(int(count) * hnsw.cum_nb_neighbors(int(level)) for level, count in _counts(levels))
+    """Reserve memory for all vectors of a graph; otherwise links and codes would grow by doubling, and be copied."""
+    hnsw, storage = graph.hnsw, codes_of(graph)
+    counts = np.bincount(levels).tolist()
+    n_links = sum(count * hnsw.cum_nb_neighbors(level) for level, count in enumerate(counts) if count)
     for numbers, n_wanted in ((hnsw.neighbors, n_links), (storage.codes, len(levels) * storage.code_size)):
         n_there = numbers.size()
         numbers.resize(n_wanted)
         numbers.resize(n_there)
-
-
-def _counts(levels: Int32Array) -> Iterator[tuple[int, int]]:
-    return zip(*(found.tolist() for found in np.unique(levels, return_counts=True)), strict=True)

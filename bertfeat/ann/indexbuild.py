@@ -1,7 +1,7 @@
-"""Builds an index in a folder; a build that was broken off anywhere goes on from there.
+"""Build of an index in a folder; an interrupted build resumes.
 
 The folder holds `plan.json`, what is built from what (another build is refused); `transform.safetensors`, the fitted
-transform; `queries.safetensors`, queries and their closest vectors; `candidate-N`, an index on its way: trained, its
+transform; `queries.safetensors`, queries and their nearest vectors; `candidate-N`, an unfinished index: trained, its
 pieces or checkpoint, the whole, its tuning; `index.faiss`, the index; and `result.json`, written last.
 """
 
@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertfeat.ann import indexfiles
-from bertfeat.ann.autoindex import candidates
-from bertfeat.ann.budget import MemoryPlan, Shape
+from bertfeat.ann.budget import MemoryPlan, Shape, candidates
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.filling import TRAINED, Filling
 from bertfeat.ann.indextraining import threads, trained
-from bertfeat.ann.transforms import Transform, TransformKind, fit_transform
+from bertfeat.ann.transforms import Transform, fit_transform
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorParts
@@ -47,13 +46,13 @@ class BuildResult:
     Attributes:
         path: The faiss index.
         factory: Its factory string.
-        n_vectors: How many vectors it holds.
-        dim: Their width, raw.
+        n_vectors: The number of vectors.
+        dim: The width of the raw vectors.
         transform: The fitted transform.
         parameters: The search parameters that were found.
-        measured: JSON values: recall on queries that it was not tuned on, whether the target is met, queries per
-            second, bytes of a vector, and `candidates`: what was measured of each index that was built.
-        seconds: How long each stage took.
+        measured: JSON values: those of `tune`, `bytes_per_vector`, and `candidates`: those of each index that was
+            built.
+        seconds: The seconds of each stage.
     """
 
     path: Path
@@ -70,8 +69,8 @@ def plan_build(n_vectors: int, dim: int, settings: BuildSettings) -> list[Memory
     """Return the indexes to build, in turn, until one reaches the recall; nothing is read or written.
 
     Raises:
-        UserError: There are no vectors, or the settings do not suit them: a factory string that is wrong or wants more
-            vectors, a transform that does, too little memory. The message says what would do.
+        UserError: There are no vectors; the factory string is wrong; it or the transform needs more vectors; or the
+            memory is too small. The message says what to use instead.
     """
     if n_vectors < 1:
         raise UserError("there are no vectors to index; choose a store, level and feature that has some")
@@ -80,17 +79,17 @@ def plan_build(n_vectors: int, dim: int, settings: BuildSettings) -> list[Memory
 
 
 def build(source: VectorParts, workdir: Path, settings: BuildSettings, *, source_id: str = "") -> BuildResult:
-    """Build an index of all vectors of a source, or go on with it.
+    """Build an index of all vectors of a source, or resume its build.
 
     Args:
         source: The vectors.
-        workdir: A folder for the build alone, made if missing; the finished index lies there too.
-        settings: What is asked for.
-        source_id: Tells one source from another: a build that was broken off goes on with the same one only.
+        workdir: A folder for this build, made if missing; the finished index is there too.
+        settings: How to build.
+        source_id: An identifier of the source: a build resumes only with the same source.
 
     Raises:
-        UserError: As `plan_build`; or the folder holds a build of something else; or a vector holds NaN or infinity.
-        RunError: The system refused a write; the same call goes on.
+        UserError: See `plan_build`; or the folder holds another build; or a vector holds NaN or infinity.
+        RunError: The system refused a write; the same call resumes.
     """
     plans = plan_build(source.n_vectors, source.dim, settings)
     _open(workdir, plans, settings, source_id)
@@ -100,7 +99,7 @@ def build(source: VectorParts, workdir: Path, settings: BuildSettings, *, source
 
 
 def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, source_id: str) -> None:
-    """Make the folder and say what is built in it, or check that it is the same."""
+    """Make the folder and write what is built in it, or check that it is the same build."""
     shape = plans[0].shape
     asked = {name: value for name, value in settings.to_json().items() if name != "n_threads"}
     plan = {**asked, "source": source_id, "vectors": shape.n_vectors, "dimensions": shape.dim}
@@ -114,11 +113,11 @@ def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, sourc
         raise UserError(f"{text}; use the same settings, or remove the folder")
 
 
+@dataclass(frozen=True, slots=True)
 class _Builder:
-    def __init__(self, source: VectorParts, workdir: Path, settings: BuildSettings) -> None:
-        self._source = source
-        self._workdir = workdir
-        self._settings = settings
+    source: VectorParts
+    workdir: Path
+    settings: BuildSettings
 
     def build(self, plans: list[MemoryPlan]) -> BuildResult:
         """Build one index after the other until one reaches the recall."""
@@ -129,90 +128,80 @@ class _Builder:
             measured.append(self._candidate(number, plan, transform, held))
             if held is None or measured[-1]["target_met"]:
                 break
-        # Of equal ones the first.
+        # The first of equal ones.
         best = max(range(len(measured)), key=lambda i: measured[i]["recall_at_10"] or 0.0)
         return self._finish(best, plans[best], measured)
 
     def result(self) -> BuildResult | None:
-        """Return what was finished, by this run or an earlier one; None if there is nothing."""
-        values, path = indexfiles.read_json(self._workdir / RESULT), self._workdir / INDEX
+        """Return what this run or an earlier one has finished; None if nothing is finished."""
+        values, path = indexfiles.read_json(self.workdir / RESULT), self.workdir / INDEX
         if values is None or not path.exists():
             return None
-        for folder in self._workdir.glob("candidate-*"):
+        for folder in self.workdir.glob("candidate-*"):
             shutil.rmtree(folder)
-        arrays = indexfiles.read_arrays(self._workdir / TRANSFORM)
-        transform = None if arrays is None else Transform.from_arrays(arrays)
-        return BuildResult(path=path, transform=transform, **values)
+        return BuildResult(path=path, transform=self._saved_transform(), **values)
+
+    def _saved_transform(self) -> Transform | None:
+        arrays = indexfiles.read_arrays(self.workdir / TRANSFORM)
+        return None if arrays is None else Transform.from_arrays(arrays)
 
     def _transform(self) -> Transform | None:
-        spec, path = self._settings.transform, self._workdir / TRANSFORM
-        if spec.kind is TransformKind.NONE:
-            return None
-        if (arrays := indexfiles.read_arrays(path)) is not None:
-            return Transform.from_arrays(arrays)
-        transform = fit_transform(self._source, spec)
+        if (saved := self._saved_transform()) is not None:
+            return saved
+        transform = fit_transform(self.source, self.settings.transform)
         if transform is not None:
-            indexfiles.write_arrays(path, transform.to_arrays())
+            indexfiles.write_arrays(self.workdir / TRANSFORM, transform.to_arrays())
         return transform
 
     def _held(self, plan: MemoryPlan, transform: Transform | None) -> HeldOut | None:
-        """Return queries with their closest vectors; None for a single vector, which has no others."""
-        if self._source.n_vectors < 2:
+        """Return queries with their nearest vectors; None for a single vector, which has no others."""
+        if self.source.n_vectors < 2:
             return None
-        path = self._workdir / QUERIES
+        path = self.workdir / QUERIES
         if (arrays := indexfiles.read_arrays(path)) is not None:
-            return HeldOut.from_arrays(arrays)
-        settings = self._settings
-        held = HeldOut.of(
-            self._source,
-            settings.metric,
-            transform,
-            n_queries=settings.n_queries,
-            seed=settings.seed,
-            max_bytes=plan.exact_bytes,
-        )
-        indexfiles.write_arrays(path, held.to_arrays())
+            return HeldOut(**arrays)
+        held = HeldOut.of(self.source, transform, self.settings, plan.exact_bytes)
+        indexfiles.write_arrays(path, held._asdict())
         return held
 
     def _candidate(
         self, number: int, plan: MemoryPlan, transform: Transform | None, held: HeldOut | None
     ) -> dict[str, Any]:
-        """Build an index, unless that is done, and return what was measured of it."""
-        folder = self._workdir / f"candidate-{number}"
+        """Build an index, unless that is done, and return its measurements."""
+        folder, name = self.workdir / f"candidate-{number}", plan.info.text
         folder.mkdir(exist_ok=True)
-        name = plan.info.text
+
+        def train() -> None:
+            if not (folder / TRAINED).exists():
+                indexfiles.write_index(folder / TRAINED, trained(plan, self.source, transform))
+
+        def fill() -> None:
+            indexfiles.write_index(folder / INDEX, Filling(plan, self.source, transform, folder).filled())
+
         if not (folder / INDEX).exists():
-            self._timed(f"training {name}", lambda: self._train(folder, plan, transform))
-            self._timed(f"adding {name}", lambda: self._fill(folder, plan, transform))
+            self._timed(f"training {name}", train)
+            self._timed(f"adding {name}", fill)
         for path in folder.iterdir():
             if path.name not in (INDEX, TUNING):
                 path.unlink()
         if (there := indexfiles.read_json(folder / TUNING)) is not None:
             return dict(there)
-        values = self._timed(f"tuning {name}", lambda: self._measure(folder, plan, transform, held))
+        values = self._timed(f"tuning {name}", lambda: self._measure(folder / INDEX, plan, transform, held))
         indexfiles.write_json(folder / TUNING, values)
         return values
 
-    def _train(self, folder: Path, plan: MemoryPlan, transform: Transform | None) -> None:
-        if not (folder / TRAINED).exists():
-            indexfiles.write_index(folder / TRAINED, trained(plan, self._source, transform))
-
-    def _fill(self, folder: Path, plan: MemoryPlan, transform: Transform | None) -> None:
-        index = Filling(plan, self._source, transform, folder).filled()
-        indexfiles.write_index(folder / INDEX, index)
-
     def _measure(
-        self, folder: Path, plan: MemoryPlan, transform: Transform | None, held: HeldOut | None
+        self, path: Path, plan: MemoryPlan, transform: Transform | None, held: HeldOut | None
     ) -> dict[str, Any]:
-        path = folder / INDEX
-        values: dict[str, Any] = {"factory": plan.info.text, "bytes_per_vector": _bytes_each(path, plan)}
+        bytes_each = round(path.stat().st_size / plan.shape.n_vectors, 2)
+        values: dict[str, Any] = {"factory": plan.info.text, "bytes_per_vector": bytes_each}
         if held is None:
             return {**values, "recall_at_10": None, "target_met": None, "parameters": {}}
         index = VectorIndex(indexfiles.read_index(path), plan.info.metric, transform)
-        return {**values, **tune(index, held, self._source, self._settings.recall).to_json()}
+        return {**values, **tune(index, held, self.source, self.settings.recall)}
 
     def _finish(self, best: int, plan: MemoryPlan, measured: list[dict[str, Any]]) -> BuildResult:
-        seconds = indexfiles.read_json(self._workdir / SECONDS) or {}
+        seconds = indexfiles.read_json(self.workdir / SECONDS) or {}
         summary = {name: value for name, value in measured[best].items() if name not in ("tried", "parameters")}
         values = {
             "factory": plan.info.text,
@@ -222,29 +211,25 @@ class _Builder:
             "measured": {**summary, "candidates": measured},
             "seconds": seconds,
         }
-        target = self._workdir / INDEX
+        target = self.workdir / INDEX
         with files.write_errors(target):
             target.unlink(missing_ok=True)
-            files.link_exclusive(self._workdir / f"candidate-{best}" / INDEX, target)
-            files.sync_folder(self._workdir)
+            files.link_exclusive(self.workdir / f"candidate-{best}" / INDEX, target)
+            files.sync_folder(self.workdir)
         step(f"{INDEX}.linked")
-        indexfiles.write_json(self._workdir / RESULT, values)
+        indexfiles.write_json(self.workdir / RESULT, values)
         result = self.result()
         if result is None:
             raise RunError(f"{target}: the finished index is gone; build it again")
         return result
 
     def _timed(self, name: str, stage: Callable[[], Value]) -> Value:
-        """Do a stage, and note how long it took in all the runs that finished it."""
+        """Do a stage and keep its seconds."""
         started = time.perf_counter()
         value = stage()
-        seconds = indexfiles.read_json(self._workdir / SECONDS) or {}
-        # A stage that is only read again took its time in the run before.
+        seconds = indexfiles.read_json(self.workdir / SECONDS) or {}
+        # In a resumed build a finished stage is only read: its seconds are those of the earlier run.
         if name not in seconds:
             seconds[name] = round(time.perf_counter() - started, 3)
-            indexfiles.write_json(self._workdir / SECONDS, seconds)
+            indexfiles.write_json(self.workdir / SECONDS, seconds)
         return value
-
-
-def _bytes_each(path: Path, plan: MemoryPlan) -> float:
-    return round(path.stat().st_size / plan.shape.n_vectors, 2)

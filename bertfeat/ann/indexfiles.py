@@ -1,4 +1,4 @@
-"""Files of a build in JSON, safetensors and faiss, published whole so that the next run can rely on them."""
+"""Files of a build in JSON, safetensors and faiss, each published whole, so that the next run can use them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ from bertfeat.durable.publication import publish_file
 
 @contextmanager
 def publish(path: Path) -> Iterator[Sink]:
-    """Publish a file in a folder that this process alone writes to; what a killed one left is written over.
-
-    Raises:
-        RunError: The system refused.
-    """
+    """Publish a file in a folder that only this process writes to; what a killed process left is overwritten."""
     with publish_file(path, aside=path.with_name(f".{path.name}.tmp")) as sink:
         yield sink
 
@@ -35,7 +31,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file that `write_json` wrote; None if it is not there."""
+    """Return the content of a file that `write_json` wrote, or None without a file."""
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -49,14 +45,14 @@ def write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:
-    """Return the arrays of a file that `write_arrays` wrote; None if it is not there."""
+    """Return the arrays of a file that `write_arrays` wrote, or None without a file."""
     return load_file(path) if path.exists() else None
 
 
 def write_index(path: Path, index: Any) -> None:
     """Publish a faiss index."""
     with publish(path) as sink:
-        # Through Python's file: what faiss opens itself it does not sync, and it ignores a full disk.
+        # Through Python's file: faiss does not sync the files that it opens, and ignores a full disk.
         faiss.write_index(index, faiss.PyCallbackIOWriter(sink.write))
 
 

@@ -1,12 +1,12 @@
-"""The folder of an index: written aside, published whole, and read back with every byte accounted for.
+"""Folder of an index: written aside, published whole, and read back with every byte checked.
 
     INDEX/index.json               what the index is, and the size and digest of the other files
     INDEX/index.faiss              the faiss index
     INDEX/rows.parquet             the row of the store that each vector comes from
     INDEX/transform.safetensors    the fitted transform, if there is one
 
-The digests show whether a file is the one that was written, not who wrote it. Build an index again from its store
-where you do not trust its author: faiss checks little of what it reads.
+The digests show whether a file is the one that was written, not who wrote it, and faiss checks little of what it reads:
+build an index again from its store where you do not trust its author.
 """
 
 from __future__ import annotations
@@ -30,26 +30,18 @@ _MAX_DESCRIPTION_BYTES = 16 << 20
 
 
 def building_folder(final: Path) -> Path:
-    """Return the hidden folder beside an index in which it is built, on the same file system."""
+    """Return the hidden folder, next to an index, in which it is built."""
     final = final.absolute()
     return final.with_name(f".{final.name}.building")
 
 
 def check_place(final: Path, *, overwrite: bool = False) -> None:
-    """Refuse a place that an index must not be written to; see `check_folder`.
-
-    Raises:
-        UserError: Something else stands there, or an index and `overwrite` was not given.
-    """
+    """Refuse a place that an index must not be written to; see `check_folder`."""
     check_folder(final, "an index", (DESCRIPTION, *FILES), overwrite=overwrite)
 
 
 def write_transform(folder: Path, transform: Transform) -> None:
-    """Write the fitted transform of an index that is being built.
-
-    Raises:
-        RunError: The system refused.
-    """
+    """Write the fitted transform of an index that is being built."""
     write_arrays(folder / TRANSFORM, transform.to_arrays())
 
 
@@ -57,13 +49,13 @@ def read_transform(folder: Path, description: IndexDescription) -> Transform | N
     """Return the fitted transform of an index; None if it has none.
 
     Raises:
-        UserError: It is missing, damaged, or not what the description says.
+        UserError: The transform is missing, damaged, or differs from the description.
     """
     if not description.has_transform:
         return None
     path = folder / TRANSFORM
     try:
-        # Its mean and matrix, in the types that hold most, and a header.
+        # Mean and matrix in the widest types, and a header.
         data = _read_limited(path, 8 * description.dim * (description.index_dim + 1) + (1 << 20))
         found = Transform.from_arrays(load(data))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, UserError) as error:
@@ -77,19 +69,15 @@ def read_transform(folder: Path, description: IndexDescription) -> Transform | N
 
 
 def write_description(folder: Path, description: IndexDescription) -> None:
-    """Write `index.json`, whole or not at all; one that is there is replaced.
-
-    Raises:
-        RunError: The system refused.
-    """
+    """Publish `index.json`."""
     publish_bytes(folder / DESCRIPTION, codec.seal(description.to_json()))
 
 
 def read_description(folder: Path) -> IndexDescription:
-    """Return what an index says of itself; its files are not looked at.
+    """Return the description of an index; its other files are not read.
 
     Raises:
-        UserError: There is no index, or its description is damaged, or of a newer format.
+        UserError: There is no index; or its description is damaged, or of a newer format.
     """
     path = folder / DESCRIPTION
     try:
@@ -117,19 +105,15 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 
 
 def digest_file(path: Path) -> FileDigest:
-    """Return the size and digest of a file, through symbolic links, as a download cache has them.
-
-    Raises:
-        OSError: It is no regular file, or cannot be read.
-    """
+    """Return the size and digest of a file, or of what a symbolic link leads to, as in a download cache."""
     real = path.resolve()
     return FileDigest(real.stat().st_size, files.digest_of(real))
 
 
 def find_mismatches(folder: Path, description: IndexDescription) -> dict[str, str]:
-    """Return what is wrong with the files of an index by name; empty if all are as they were written.
+    """Return what is wrong with each file of an index; empty if all are as they were written.
 
-    Every file is read whole unless its size is wrong already.
+    Every file is read whole, except one of a wrong size.
     """
     found = {}
     for name, wanted in description.files.items():
@@ -148,22 +132,20 @@ def find_mismatches(folder: Path, description: IndexDescription) -> dict[str, st
 
 
 def publish(building: Path, final: Path, description: IndexDescription, *, overwrite: bool = False) -> IndexDescription:
-    """Give a finished index its place: whoever looks finds nothing or the old index, and then the new one.
-
-    The folder may hold nothing but the files of an index. `index.json` is written last; see `replace_folder`.
+    """Publish a finished index: its place holds the old index or none, and then the whole new one.
 
     Args:
-        building: The folder that holds the files.
-        final: The index's place, on the same file system.
-        description: What the index is; its `files` are taken from the folder.
-        overwrite: Replace an index that stands there.
+        building: The folder with the files of the index and no others, on the same file system.
+        final: The place of the index.
+        description: The description, to be written with the digests of the files in the folder.
+        overwrite: Replace an index that is there.
 
     Returns:
         The description as written.
 
     Raises:
         UserError: The place holds something that must not be replaced.
-        RunError: The system refused; what stood there still does.
+        RunError: The system refused; the place holds what it held before.
         ValueError: The folder lacks files, or holds others.
     """
     check_place(final, overwrite=overwrite)
@@ -177,10 +159,6 @@ def publish(building: Path, final: Path, description: IndexDescription, *, overw
 
 
 def check_files(folder: Path, description: IndexDescription) -> None:
-    """Refuse an index whose files are not those that were written.
-
-    Raises:
-        UserError: One is missing or another; the message names it.
-    """
+    """Raise a UserError with its name if a file is missing or has changed."""
     for name, reason in find_mismatches(folder, description).items():
         raise UserError(f"{folder / name}: {reason}; build the index again")

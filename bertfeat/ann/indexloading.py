@@ -1,4 +1,4 @@
-"""Opens an index folder for searching: faiss reads no byte before the digests have been checked."""
+"""Loader of an index folder: faiss reads no byte before the digests are checked."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 import faiss
 
 from bertfeat.ann.description import DESCRIPTION, INDEX, IndexDescription
+from bertfeat.ann.factory import metric_type
 from bertfeat.ann.indexfolder import check_files, read_description, read_transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
 
 
 def load_index(folder: str | Path, description: IndexDescription | None = None, *, mmap: bool = True) -> VectorIndex:
     """Open an index for searching.
 
     The digests of all files are compared with `index.json` before faiss reads anything. They show damage and mixed-up
-    files, not who made them: build the index of somebody else's store again instead of loading theirs.
+    files, but not who wrote them: build an index again from its store where you do not trust its author.
 
     Args:
         folder: The index.
-        description: What `index.json` says, where that has been read already.
+        description: The content of `index.json`, if it has been read already.
         mmap: Leave the vectors in the file until they are needed, and share them between processes. Such an index
             cannot be added to.
 
     Raises:
-        UserError: It is no index, damaged, of a newer format, or not what its description says.
+        UserError: The folder is not an index, is damaged, has a newer format, or differs from its description.
 
     Example:
         >>> load_index("index").search(vectors, k=10).positions  # doctest: +SKIP
@@ -47,7 +47,7 @@ def read_faiss(folder: Path, description: IndexDescription, *, mmap: bool) -> An
     """Return the faiss index of a folder whose files have been checked.
 
     Raises:
-        UserError: faiss cannot read it, or it is not what the description says.
+        UserError: faiss cannot read the index, or it differs from the description.
     """
     path = folder / INDEX
     # This flag maps flat, inverted-file, graph and quantized indexes alike; IO_FLAG_MMAP knows inverted lists only.
@@ -58,8 +58,7 @@ def read_faiss(folder: Path, description: IndexDescription, *, mmap: bool) -> An
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path}: cannot be loaded: {reason[-300:]}; build the index again") from error
     found = (index.d, index.ntotal, index.metric_type)
-    metric = faiss.METRIC_L2 if description.metric is Metric.L2 else faiss.METRIC_INNER_PRODUCT
-    wanted = (description.index_dim, description.n_vectors, metric)
+    wanted = (description.index_dim, description.n_vectors, metric_type(description.metric))
     if found != wanted:
         raise UserError(
             f"{path}: (dimensions, vectors, faiss metric) are {found}, not {wanted} as {DESCRIPTION} says; build the "

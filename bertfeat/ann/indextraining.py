@@ -1,4 +1,4 @@
-"""What an index learns before it takes vectors: from a sample that is the same every time."""
+"""Training of an index on a sample that is the same every time, and the vectors as an index takes them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import faiss
 import numpy as np
 
 from bertfeat.ann.budget import MemoryPlan
-from bertfeat.ann.structure import leaves, transforms
+from bertfeat.ann.structure import codes_of, leaves, transforms
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import VectorBatch, VectorParts, all_batches, checked, sample_positions
 from bertfeat.nearest import Metric
 from bertfeat.records import Float32Array, IntArray
 
-# So that the seed 0 is what faiss takes by itself.
+# The default of faiss, for seed 0.
 _FAISS_SEED = 1234
 
 
 @contextlib.contextmanager
 def threads(n_threads: int) -> Iterator[None]:
-    """Let faiss compute on so many threads for a while."""
+    """Let faiss compute on so many threads within the block."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(n_threads)
     try:
@@ -43,11 +43,6 @@ def trained(plan: MemoryPlan, source: VectorParts, transform: Transform | None) 
     return index
 
 
-def rows_at(source: VectorParts, positions: IntArray) -> Float32Array:
-    """Return the raw vectors at some positions, ascending, float32 (n, dim); the source is read once."""
-    return prepared_rows(source, positions, None, Metric.IP)
-
-
 def prepared_rows(
     source: VectorParts, positions: IntArray, transform: Transform | None, metric: Metric
 ) -> Float32Array:
@@ -65,17 +60,17 @@ def prepared_rows(
 def prepared_chunks(
     source: VectorParts, start: int, borders: Sequence[int], transform: Transform | None, metric: Metric
 ) -> Iterator[Float32Array]:
-    """Yield all vectors from a position on as an index takes them, cut at the borders, however the source cuts them.
+    """Yield all vectors from a position on as an index takes them, cut at the borders and not as the source cuts them.
 
     Args:
         source: The vectors; parts that end before `start` are not read.
         start: The first position.
-        borders: The positions to cut at, ascending, the last one the number of vectors.
+        borders: The positions to cut at, ascending; the last one is the number of vectors.
         transform: The fitted transform.
         metric: How vectors are compared.
 
     Yields:
-        float32 (n, dim), valid until the next one is asked for.
+        float32 (n, dim), valid until the next chunk.
     """
     widest = max(b - a for a, b in zip([start, *borders], borders, strict=False))
     chunk = np.empty((widest, source.dim if transform is None else transform.out_dim), dtype=np.float32)
@@ -98,12 +93,12 @@ def prepared_chunks(
 
 @contextlib.contextmanager
 def _seeded_rotations(index: Any, seed: int) -> Iterator[None]:
-    """Do for the code books that an OPQ learns its rotation by what `_seed` does for those of the index."""
+    """Seed the code books that an OPQ uses to learn its rotation, as `_seed` does for those of the index."""
     rotations = [found for found in transforms(index) if isinstance(found, faiss.OPQMatrix)]
-    # Those that faiss makes by itself; it does not keep them alive.
+    # The ones that faiss makes by default; faiss does not keep them alive.
     books = [faiss.ProductQuantizer(found.d_out, found.M, 8) for found in rotations]
     for rotation, book in zip(rotations, books, strict=True):
-        _set_lots(book.cp, seed)
+        _seed_clustering(book.cp, seed)
         rotation.pq = book
     try:
         yield
@@ -113,16 +108,16 @@ def _seeded_rotations(index: Any, seed: int) -> Iterator[None]:
 
 
 def _seed(part: Any, seed: int) -> None:
-    """Set what training draws lots by, and keep it from complaining of small samples on stderr."""
-    if isinstance(part, faiss.IndexHNSW):
-        part = faiss.downcast_index(part.storage)
+    """Seed the training of a part."""
+    part = codes_of(part)
     settings = [part.cp] if isinstance(part, faiss.IndexIVF) else []
     if hasattr(part, "pq"):
         settings.append(part.pq.cp)
     for clustering in settings:
-        _set_lots(clustering, seed)
+        _seed_clustering(clustering, seed)
 
 
-def _set_lots(clustering: Any, seed: int) -> None:
+def _seed_clustering(clustering: Any, seed: int) -> None:
+    """Seed k-means, and keep it from warnings about small samples on stderr."""
     clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
     clustering.min_points_per_centroid = 1

@@ -1,6 +1,6 @@
-"""How thoroughly an index is searched: the numbers that are tuned, and what faiss is told for one search.
+"""Search parameters of an index: what can be tuned, what a filter or a large k needs, and the objects that faiss takes.
 
-The numbers go by the names of faiss's ParameterSpace: `nprobe`, `quantizer_efSearch`, `efSearch`, `k_factor_rf`.
+They have the names of faiss's ParameterSpace: `nprobe`, `quantizer_efSearch`, `efSearch`, `k_factor_rf`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import faiss
+import numpy as np
 
-from bertfeat.ann.structure import core
+from bertfeat.ann.structure import core, entered, stored_vectors
 from bertfeat.errors import UserError
+from bertfeat.records import BoolArray, Float32Array, IntArray
 
-# A search of lists looks at so many vectors for each that it is asked for, at least: `nprobe` is tuned for 10.
+# The fewest vectors that a search of lists compares per hit: `nprobe` is tuned for 10 hits.
 _CANDIDATES_EACH = 4
+_MAX_BYTES = 32 << 20
 
 
 def settable(index: Any) -> dict[str, int]:
-    """Return what can be set for searches of an index, by name, with the largest value that makes a difference."""
+    """Return the search parameters that an index has, each with the largest value that makes a difference."""
     index = faiss.downcast_index(index)
     found = {}
     if isinstance(index, faiss.IndexRefine):
@@ -35,11 +38,7 @@ def settable(index: Any) -> dict[str, int]:
 
 
 def check_parameters(index: Any, values: Mapping[str, float]) -> None:
-    """Refuse search parameters that the index does not have.
-
-    Raises:
-        UserError: The message names them, and those that it has.
-    """
+    """Raise a UserError if the index does not have a search parameter, or its value is out of range."""
     known = settable(index)
     for name, value in values.items():
         if name not in known:
@@ -50,36 +49,36 @@ def check_parameters(index: Any, values: Mapping[str, float]) -> None:
 
 
 def widened(index: Any, values: Mapping[str, float], k: int, n_allowed: int) -> dict[str, float]:
-    """Return search parameters that find as much among some of the vectors as the given ones do among all.
+    """Return search parameters that find as much under a filter as the given ones do among all vectors.
 
-    If one vector in ten may be found, ten times as many have to be looked at to meet as many of these. And however
-    few lists are enough for ten hits, a thousand hits need more.
+    If a filter lets one vector in ten through, ten times as many must be compared. A thousand hits need more lists
+    than ten hits.
 
     Args:
         index: The index.
-        values: The parameters for a search for some ten hits among all vectors.
-        k: How many hits are wanted.
-        n_allowed: How many vectors may be found, 1 or more.
+        values: The parameters for a search for about ten hits among all vectors.
+        k: The number of hits.
+        n_allowed: How many vectors the filter lets through, 1 or more.
     """
     inner, wide = core(index), dict(values)
     if isinstance(inner, faiss.IndexIVF):
         wide["nprobe"] = min(inner.nlist, math.ceil(n_compared(index, values, k) * inner.nlist / n_allowed))
     elif isinstance(inner, faiss.IndexHNSW):
-        # faiss itself looks at no fewer than k.
+        # faiss itself takes k steps or more.
         n_steps = wide.get("efSearch", inner.hnsw.efSearch) * inner.ntotal / n_allowed
         wide["efSearch"] = min(inner.ntotal, math.ceil(n_steps))
     return wide
 
 
 def n_compared(index: Any, values: Mapping[str, float], k: int) -> float:
-    """Return how many vectors a search of lists for k hits among all looks at."""
+    """Return how many vectors a search of lists for k hits compares, without a filter."""
     inner = core(index)
     each = inner.ntotal / inner.nlist
     return float(max(values.get("nprobe", inner.nprobe) * each, _CANDIDATES_EACH * k))
 
 
 def is_scan_cheaper(index: Any, values: Mapping[str, float], n_allowed: int) -> bool:
-    """Tell whether comparing all vectors that may be found costs a graph less than walking to them past the others."""
+    """Tell whether comparing all allowed vectors costs a graph less than following links past the others."""
     inner = core(index)
     if not isinstance(inner, faiss.IndexHNSW):
         return False
@@ -88,12 +87,12 @@ def is_scan_cheaper(index: Any, values: Mapping[str, float], n_allowed: int) -> 
 
 
 def search_parameters(index: Any, values: Mapping[str, float], selector: Any = None) -> Any:
-    """Return what faiss takes along with one search; None where there is nothing to say.
+    """Return the parameter object of faiss for one search, or None.
 
     Args:
         index: The index.
-        values: The parameters by name; one that is missing is as the index has it.
-        selector: faiss's selector of the vectors that may be found; None for all.
+        values: The parameters by name; the index has a default for each.
+        selector: faiss's selector of the allowed vectors; None for all.
     """
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
@@ -117,6 +116,54 @@ def _list_parameters(index: Any, values: Mapping[str, float], selector: Any) -> 
     quantizer = faiss.downcast_index(index.quantizer)
     if isinstance(quantizer, faiss.IndexHNSW):
         n_steps = int(values.get("quantizer_efSearch", quantizer.hnsw.efSearch))
-        # Fewer steps than lists that are wanted would give fewer lists.
+        # With fewer steps than wanted lists, the graph would give fewer lists.
         params.quantizer_params = faiss.SearchParametersHNSW(efSearch=max(n_steps, n_probes))
     return params
+
+
+def has_ordered_lists(index: Any) -> bool:
+    """Tell whether an index has lists that it ranks completely for each query; a graph finds only the nearest."""
+    inner = core(index)
+    return isinstance(inner, faiss.IndexIVF) and isinstance(faiss.downcast_index(inner.quantizer), faiss.IndexFlat)
+
+
+def lists_needed(index: Any, queries: Float32Array, allowed: BoolArray, n_wanted: float) -> IntArray:
+    """Return how many lists a search under a filter must read, for each query.
+
+    The vectors that a filter lets through may be in other lists than those nearest to a query. So allowed vectors are
+    counted, from the nearest list on, until there are `n_wanted`: as many as a search without a filter compares.
+
+    Args:
+        index: An index that `has_ordered_lists`.
+        queries: float32 (n_queries, dim), as the index takes them.
+        allowed: bool (n_vectors,).
+        n_wanted: How many vectors to compare.
+
+    Returns:
+        int64 (n_queries,), rounded up to a power of two, so that many queries share a number; at most all lists.
+    """
+    inner, queries = core(index), entered(index, queries)
+    counts = _allowed_in_lists(inner, allowed)
+    centroids = stored_vectors(faiss.downcast_index(inner.quantizer))
+    needed = np.empty(len(queries), np.int64)
+    step = max(1, _MAX_BYTES // (28 * inner.nlist))
+    for start in range(0, len(queries), step):
+        rows = slice(start, start + step)
+        keys = queries[rows] @ centroids.T
+        if inner.metric_type == faiss.METRIC_L2:
+            keys -= np.square(centroids).sum(axis=1) / 2
+        order = np.argsort(-keys, axis=1)
+        needed[rows] = 1 + (np.cumsum(counts[order], axis=1) < n_wanted).sum(axis=1)
+    rounded: IntArray = np.int64(1) << np.ceil(np.log2(needed)).astype(np.int64)
+    return np.asarray(np.minimum(rounded, inner.nlist))
+
+
+def _allowed_in_lists(inner: Any, allowed: BoolArray) -> IntArray:
+    """Return how many allowed vectors each list holds, int64 (n_lists,)."""
+    lists = inner.invlists
+    counts = np.zeros(inner.nlist, np.int64)
+    for number in range(inner.nlist):
+        if n_vectors := lists.list_size(number):
+            ids = faiss.rev_swig_ptr(lists.get_ids(number), n_vectors)
+            counts[number] = np.count_nonzero(allowed[ids])
+    return counts

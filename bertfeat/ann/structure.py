@@ -1,4 +1,7 @@
-"""What a faiss index is made of: transforms in front, a refinement around, and the part that finds vectors inside."""
+"""Parts of a faiss index: transforms in front, a refinement around, and the part inside that finds vectors.
+
+No function here keeps an index alive: it must outlive the parts that are taken from it.
+"""
 
 from __future__ import annotations
 
@@ -12,38 +15,34 @@ from bertfeat.records import Float32Array
 
 
 def core(index: Any) -> Any:
-    """Return the part of an index that finds vectors: its lists, its graph, or its codes. `index` must outlive it."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexRefine):
-        return core(index.base_index)
-    return core(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+    """Return the part of an index that finds vectors: its lists, its graph, or its codes."""
+    inner = _inner(index)
+    return core(inner[0]) if inner else faiss.downcast_index(index)
 
 
 def leaves(index: Any) -> Iterator[Any]:
-    """Yield the parts of an index that hold vectors. `index` must outlive them."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexRefine):
-        yield from leaves(index.base_index)
-        yield from leaves(index.refine_index)
-    elif isinstance(index, faiss.IndexPreTransform):
-        yield from leaves(index.index)
-    else:
-        yield index
+    """Yield the parts of an index that hold vectors."""
+    inner = _inner(index)
+    for part in inner:
+        yield from leaves(part)
+    if not inner:
+        yield faiss.downcast_index(index)
+
+
+def codes_of(part: Any) -> Any:
+    """Return what holds the codes of a leaf: of a graph its storage, else the leaf."""
+    return faiss.downcast_index(part.storage) if isinstance(part, faiss.IndexHNSW) else part
 
 
 def set_count(index: Any, n_vectors: int) -> None:
-    """Tell an index and its parts, which were filled from below, how many vectors they hold."""
-    index = faiss.downcast_index(index)
-    index.ntotal = n_vectors
-    if isinstance(index, faiss.IndexRefine):
-        set_count(index.base_index, n_vectors)
-        set_count(index.refine_index, n_vectors)
-    elif isinstance(index, faiss.IndexPreTransform):
-        set_count(index.index, n_vectors)
+    """Set the number of vectors of an index and its parts, after the parts were filled one by one."""
+    faiss.downcast_index(index).ntotal = n_vectors
+    for part in _inner(index):
+        set_count(part, n_vectors)
 
 
 def is_mapped(index: Any) -> bool:
-    """Tell whether vectors of an index lie in a file, where faiss, asked to add some, would end the process."""
+    """Tell whether vectors of an index are in a mapped file; faiss ends the process when some are added to it."""
     return any(_is_part_mapped(part) for part in leaves(index))
 
 
@@ -59,7 +58,7 @@ def _is_part_mapped(part: Any) -> bool:
 
 
 def transforms(index: Any) -> list[Any]:
-    """Return the transforms in front of an index, or of what is refined. `index` must outlive them."""
+    """Return the transforms in front of an index, or of what is refined."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         return transforms(index.base_index)
@@ -69,30 +68,38 @@ def transforms(index: Any) -> list[Any]:
 
 
 def entered(index: Any, vectors: Float32Array) -> Float32Array:
-    """Return vectors as the part of an index that finds vectors takes them, float32 (n, its dimensions)."""
+    """Return vectors as the core of an index takes them, float32 (n, its dimensions)."""
     for transform in transforms(index):
         vectors = transform.apply(vectors)
     return vectors
 
 
 def comparable(index: Any, vectors: Float32Array) -> tuple[Any, Float32Array] | None:
-    """Return a part of a graph index that compares vectors one by one, under a filter too, and the vectors as it takes
-    them; None if there is no such part.
+    """Return a part of a graph index that compares vectors one by one, and the vectors as that part takes them.
+
+    None if the index has no such part.
     """
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         return faiss.downcast_index(index.refine_index), vectors
-    if isinstance(index, faiss.IndexPreTransform):
-        return comparable(index.index, entered(index, vectors))
-    if not isinstance(index, faiss.IndexHNSW) or isinstance(index, faiss.IndexHNSWPQ):
+    graph = core(index)
+    if not isinstance(graph, faiss.IndexHNSW) or isinstance(graph, faiss.IndexHNSWPQ):
         return None
-    return faiss.downcast_index(index.storage), vectors
+    return codes_of(graph), entered(index, vectors)
 
 
 def stored_vectors(index: Any) -> Float32Array:
-    """Return the vectors of a `Flat` index where they lie: float32 (n_vectors, dim). `index` must outlive them."""
+    """Return the vectors of a `Flat` index without copying them: float32 (n_vectors, dim)."""
     n_numbers = index.ntotal * index.d
     if not n_numbers:
         return np.empty((0, index.d), dtype=np.float32)
     flat: Float32Array = faiss.rev_swig_ptr(index.get_xb(), n_numbers).reshape(index.ntotal, index.d)
     return flat
+
+
+def _inner(index: Any) -> list[Any]:
+    """Return the indexes that an index wraps, the one that finds vectors first; none for a core."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexRefine):
+        return [index.base_index, index.refine_index]
+    return [index.index] if isinstance(index, faiss.IndexPreTransform) else []

@@ -1,7 +1,7 @@
-"""What is done to vectors before they are compared: centring, whitening, principal axes; unit length for cosine.
+"""Transforms of vectors before they are compared: centring, whitening, principal axes; unit length for cosine.
 
-Raw BERT vectors share a large common part, so that any two of them have a cosine near 0.6; what tells them apart is
-what is left once the mean is taken away and the few dominant directions are scaled down.
+Raw BERT vectors have a large part in common: any two of them have a cosine near 0.6. They differ in what is left after
+the mean is subtracted and the few dominant directions are scaled down.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from bertfeat.moments import Moments
 from bertfeat.nearest import Metric, unit_length
 from bertfeat.records import Float32Array, Float64Array
 
-# A direction whose variance is below this part of the largest holds rounding (LayerNorm makes one direction empty, and
-# float16 fills it with noise): it is scaled as if its variance were this part, which keeps it small.
+# Below this part of the largest variance a direction holds only rounding errors: LayerNorm makes one direction empty,
+# and float16 fills it with noise. It is scaled as if its variance were this part, which keeps it small.
 EIGENVALUE_FLOOR = 1e-7
 
 _STEP_ROWS = 2048
 
 
 class TransformKind(StrEnum):
-    """A kind of transform, with all that sets it apart from the others.
+    """A kind of transform.
 
     Attributes:
-        forms: How it is asked for; DIM is how many dimensions it leaves.
-        fitted_to: What of the vectors it is fitted to, for `Moments`; None for nothing.
-        divides: Whether each axis is divided by the deviation along it.
+        forms: The texts for it; DIM is the number of dimensions that it leaves.
+        fitted_to: The `Moments` that it is fitted to; None for none.
+        divides: Whether each axis is divided by the standard deviation along it.
     """
 
     NONE = "none", ("none",), None
@@ -48,7 +48,7 @@ class TransformKind(StrEnum):
     def __new__(
         cls, name: str, forms: tuple[str, ...], fitted_to: Literal["mean", "scatter"] | None, divides: bool = False
     ) -> Self:
-        """Make a kind that is its name."""
+        """Make a member whose value is its name."""
         kind = str.__new__(cls, name)
         kind._value_ = name
         kind.forms, kind.fitted_to, kind.divides = forms, fitted_to, divides
@@ -57,7 +57,7 @@ class TransformKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransformSpec:
-    """A transform as it is asked for; `dim` is how many dimensions it leaves, None for all."""
+    """A transform to fit; `dim` is the number of dimensions that it leaves, None for all."""
 
     kind: TransformKind
     dim: int | None = None
@@ -67,10 +67,10 @@ class TransformSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a transform in one of the forms of its kind, such as `center` or `whiten:128`.
+        """Read a transform such as `center` or `whiten:128`.
 
         Raises:
-            UserError: It is none of these, or DIM is not a whole number from 1 on.
+            UserError: The transform is unknown, or DIM is not a whole number from 1 on.
         """
         name, colon, number = text.partition(":")
         forms = [form for kind in TransformKind for form in kind.forms]
@@ -83,14 +83,14 @@ class TransformSpec:
         return cls(TransformKind[name.upper()], int(number))
 
     def out_dim(self, dim: int) -> int:
-        """Return how many dimensions the transform leaves of `dim`."""
+        """Return the number of dimensions that the transform leaves of `dim`."""
         return dim if self.dim is None else self.dim
 
     def check(self, dim: int, n_vectors: int) -> None:
         """Refuse vectors that the transform cannot be fitted to.
 
         Raises:
-            UserError: It leaves more dimensions than there are, or there are too few vectors.
+            UserError: The vectors have too few dimensions, or there are too few of them.
         """
         if self.kind.fitted_to is None:
             return
@@ -109,10 +109,10 @@ class TransformSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transform:
-    """A fitted transform: subtract the mean, then turn and scale.
+    """A fitted transform: subtract the mean, then rotate and scale.
 
-    `mean` is float64 (dim,), for a mean far from zero must not cost the precision of what is left; `matrix` is float32
-    (dim, out_dim), or None where only the mean is subtracted.
+    `mean` is float64 (dim,), so that a mean far from zero costs no precision; `matrix` is float32 (dim, out_dim), or
+    None where only the mean is subtracted.
     """
 
     mean: Float64Array
@@ -135,8 +135,8 @@ class Transform:
             vectors: float (n, dim).
 
         Returns:
-            float32 (n, out_dim), computed in float64 and rounded once. How a product is summed depends on the BLAS and
-            on the other rows, so the last bit of a number may too; it stays within 1e-6 of the vector's length.
+            float32 (n, out_dim), computed in float64 and rounded once. The order of the sums in a product depends on
+            the BLAS and on the other rows, so the last bit may differ, by less than 1e-6 of the vector's length.
         """
         out = np.empty((len(vectors), self.out_dim), dtype=np.float32)
         matrix = None if self.matrix is None else self.matrix.astype(np.float64)
@@ -155,10 +155,10 @@ class Transform:
         """Make the transform of saved arrays.
 
         Raises:
-            UserError: They are not the arrays of a transform; the message says which is wrong and how.
+            UserError: The arrays are not those of a transform; the message names the wrong one.
         """
         if not {"mean"} <= set(arrays) <= {"mean", "matrix"}:
-            names = ", ".join(sorted(arrays)) or "none"
+            names = ", ".join(sorted(arrays)) or "missing"
             raise UserError(f"transform: its arrays are {names}, not mean and matrix; build the index again")
         mean = _valid_array("mean", arrays["mean"], np.float64, 1)
         if "matrix" not in arrays:
@@ -174,10 +174,10 @@ class Transform:
 def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
     """Fit a transform to all vectors of a source, read once; None for `none`.
 
-    The mean and the covariance (divisor n - 1) are added up in float64. `pca:DIM` turns to the DIM axes of largest
-    variance. `whiten` turns to all axes, or to the DIM largest, and divides by the deviation, so that the fitted
-    vectors have the identity as covariance; a variance below 1e-7 of the largest counts as that much, so an empty
-    direction stays empty and no dimension is dropped. An axis points where its component of largest size is positive.
+    The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the DIM axes of largest
+    variance. `whiten` projects to all axes, or to the DIM largest, and divides by the standard deviations, so that the
+    covariance of the fitted vectors is the identity. A variance below 1e-7 of the largest is raised to that, so that an
+    empty direction stays empty and no dimension is dropped. The largest component of an axis is positive.
 
     Raises:
         UserError: The vectors do not suit the transform, are all the same, or one holds NaN or infinity.
@@ -204,18 +204,18 @@ def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metr
     Args:
         vectors: float (n, dim).
         transform: What to do to them first.
-        metric: Cosine gives them unit length; a zero vector stays zero, so its cosine with any other is 0.
+        metric: The cosine gives vectors unit length; a zero vector stays zero, so its cosine with any other is 0.
 
     Returns:
-        float32 (n, out_dim), contiguous; the input itself where nothing is to be done. With a matrix, a vector is the
-        same within 1e-6 whichever others it comes with; without one, to the bit.
+        float32 (n, out_dim), contiguous; the input itself where nothing is to be done. Alone or in any batch, a vector
+        gives the same result: to the bit, or with a matrix within 1e-6.
     """
     out = np.ascontiguousarray(vectors, dtype=np.float32) if transform is None else transform.apply(vectors)
     return unit_length(out) if metric is Metric.COSINE else out
 
 
 def _principal_axes(covariance: Float64Array, n_axes: int) -> tuple[Float64Array, Float64Array]:
-    """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes), with their signs fixed."""
+    """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes), with fixed signs."""
     variances, axes = np.linalg.eigh(covariance)
     variances, axes = variances[::-1][:n_axes], axes[:, ::-1][:, :n_axes]
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(n_axes)]

@@ -3,62 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.ann.blueprint import metric_type
-from bertfeat.ann.filtering import has_ordered_lists, lists_needed
-from bertfeat.ann.flat import search_flat
+from bertfeat.ann.exact import exact_search
+from bertfeat.ann.factory import metric_type
 from bertfeat.ann.searchparameters import (
     check_parameters,
+    has_ordered_lists,
     is_scan_cheaper,
+    lists_needed,
     n_compared,
     search_parameters,
     settable,
     widened,
 )
-from bertfeat.ann.structure import comparable, core
+from bertfeat.ann.structure import comparable, core, stored_vectors
 from bertfeat.ann.transforms import Transform, prepare
-from bertfeat.ann.vectorparts import checked_queries
+from bertfeat.ann.vectorparts import ArrayParts, check_allowed, checked_queries
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.nearest import Comparison, Metric
 from bertfeat.records import BoolArray, Float32Array, IntArray
 
 _BLOCK_BYTES = 32 << 20
 _MAX_BLOCK_ROWS = 4096
+_FLAT_BYTES = 64 << 20
+# Hits that a `Flat` search asks faiss for in addition, to score them again.
+_N_MORE = 16
+# Rounding errors among the vectors that faiss leaves out, as a multiple of the largest among those that it finds.
+_MORE_ROUNDING = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Hits:
-    """The closest vectors of each query, best first.
+class Hits(NamedTuple):
+    """The nearest vectors of each query, best first.
 
-    `scores` is float32 (n_queries, k), what the metric says: a cosine, an inner product, or a true distance;
-    `positions` is int64 (n_queries, k). Where there are fewer hits the score is NaN and the position -1.
+    `scores` is float32 (n_queries, k), by the metric: a cosine, an inner product, or a true distance; `positions` is
+    int64 (n_queries, k). Where there are fewer hits the score is NaN and the position -1.
     """
 
-    scores: npt.NDArray[np.float32]
+    scores: Float32Array
     positions: IntArray
 
 
 class VectorIndex:
-    """A faiss index with what belongs to it: how vectors are prepared and compared, and how thoroughly it is searched.
+    """A faiss index with its metric, its transform and its search parameters.
 
-    Scores are those of the metric, as the index knows them: exact for `Flat`, computed from vectors in fewer bits for
-    SQ, PQ and RaBitQ, and from what a PCA in the factory string leaves of them. As long as there are k vectors that may
-    be found, k are found.
+    Scores are exact for `Flat`; for SQ, PQ and RaBitQ they are computed from the compressed vectors, and after a PCA in
+    the factory string from the reduced ones. A search finds k vectors wherever k are allowed.
 
     Args:
         index: The faiss index, of prepared vectors (`transforms.prepare`).
         metric: How vectors are compared.
         transform: The fitted transform of raw vectors, if any.
-        parameters: The search parameters that were tuned: `nprobe`, `efSearch`, ...
+        parameters: The search parameters: `nprobe`, `efSearch`, ...
 
     Raises:
-        UserError: The index does not go with the metric, the transform or the parameters.
+        UserError: The index does not fit the metric, the transform or the parameters.
 
     Example:
         >>> index = faiss.index_factory(2, "Flat", faiss.METRIC_INNER_PRODUCT)
@@ -87,7 +90,7 @@ class VectorIndex:
 
     @property
     def n_vectors(self) -> int:
-        """How many vectors it holds."""
+        """The number of vectors."""
         return int(self.index.ntotal)
 
     @property
@@ -98,25 +101,24 @@ class VectorIndex:
         return self._index
 
     def close(self) -> None:
-        """Give back the memory; it cannot be searched any more."""
+        """Free the memory; the index cannot be searched after this."""
         self._index = None
 
     def search(self, queries: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None) -> Hits:
-        """Find the k closest vectors of each query.
+        """Find the k nearest vectors of each query.
 
         Args:
             queries: float (n_queries, dim), raw.
-            k: How many to find, 1 or more.
-            allowed: bool (n_vectors,), which may be found; None for all. The fewer these are, the more thoroughly the
-                index is searched, so that as much of what is there is found.
+            k: The number of hits, 1 or more.
+            allowed: bool (n_vectors,), which vectors may be found; None for all. The fewer are allowed, the more of the
+                index is searched, so that recall stays the same.
 
         Returns:
-            The hits, best first, of equal scores the lower position first; where fewer vectors may be found than k, the
-            rest is NaN and -1.
+            The hits, best first; among equal scores the lower position comes first.
 
         Raises:
-            UserError: k is below 1, an array has another shape than these, a query holds NaN or infinity, or the index
-                cannot filter.
+            UserError: k is below 1, an array has the wrong shape, a query holds NaN or infinity, or the index cannot
+                filter.
         """
         queries = checked_queries(queries, self.dim)
         if k < 1:
@@ -131,8 +133,7 @@ class VectorIndex:
             rows = slice(start, start + step)
             block = prepare(queries[rows], self.transform, self.metric)
             if isinstance(plain, faiss.IndexFlat):
-                found, at = search_flat(plain, self.metric, block, n_hits, allowed, selector, n_allowed)
-                found = np.clip(found, -1, 1) if self.metric is Metric.COSINE else found
+                found, at = self._in_flat(plain, block, n_hits, allowed, selector, n_allowed)
             elif allowed is not None and selector is not None and has_ordered_lists(self.index):
                 found, at = self._in_lists(block, n_hits, allowed, selector)
             else:
@@ -141,23 +142,45 @@ class VectorIndex:
         return Hits(scores, positions)
 
     def _selector(self, allowed: BoolArray | None) -> tuple[Any, int]:
-        """Return faiss's selector of the vectors that may be found, None for all, and how many these are."""
-        if allowed is None:
-            return None, self.n_vectors
-        if allowed.dtype != np.bool_ or allowed.shape != (self.n_vectors,):
-            raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}: give bool of ({self.n_vectors},)")
-        n_allowed = int(np.count_nonzero(allowed))
-        if n_allowed == self.n_vectors:
+        """Return faiss's selector of the allowed vectors, None for all, and their number."""
+        check_allowed(allowed, self.n_vectors)
+        n_allowed = self.n_vectors if allowed is None else int(np.count_nonzero(allowed))
+        if allowed is None or n_allowed == self.n_vectors:
             return None, n_allowed
         return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little")), n_allowed
+
+    def _in_flat(
+        self, index: Any, queries: Float32Array, k: int, allowed: BoolArray | None, selector: Any, n_allowed: int
+    ) -> tuple[Float32Array, IntArray]:
+        """Search a `Flat` index exactly.
+
+        faiss computes a distance as a difference of squares; between vectors that are nearly equal, only rounding
+        errors are left. So some more hits are taken from faiss, and all are scored again in float64. Where rounding may
+        have hidden a nearer vector, all vectors are compared in float64.
+        """
+        # Prepared vectors have unit length where the metric is the cosine.
+        metric = Metric.L2 if self.metric is Metric.L2 else Metric.IP
+        vectors, n_wide = stored_vectors(index), min(n_allowed, k + _N_MORE)
+        raw, positions = index.search(queries, n_wide, params=search_parameters(index, {}, selector))
+        pairs = np.repeat(np.arange(len(queries)), n_wide), positions.ravel()
+        signed = Comparison(queries, metric).scores(vectors, *pairs, _FLAT_BYTES).reshape(positions.shape)
+        order = np.lexsort((positions, -signed.astype(np.float32)), axis=-1)[:, :k]
+        keys, raw_keys = (-np.square(signed), -raw) if metric is Metric.L2 else (signed, raw)
+        limits = raw_keys[:, -1] + _MORE_ROUNDING * np.abs(keys - raw_keys).max(axis=1)
+        doubtful = np.flatnonzero(np.take_along_axis(keys, order[:, -1:], axis=1)[:, 0] <= limits)
+        found = np.take_along_axis(positions, order, axis=1)
+        scores = np.abs(signed) if metric is Metric.L2 else signed
+        scores = np.take_along_axis(scores, order, axis=1).astype(np.float32)
+        if n_wide < n_allowed and len(doubtful):
+            source = ArrayParts(vectors)
+            scores[doubtful], found[doubtful] = exact_search(source, queries[doubtful], k, metric, allowed=allowed)
+        return (np.clip(scores, -1, 1) if self.metric is Metric.COSINE else scores), found
 
     def _in_lists(
         self, queries: Float32Array, k: int, allowed: BoolArray, selector: Any
     ) -> tuple[Float32Array, IntArray]:
-        """Search for each query in as many lists as hold enough that may be found."""
-        # As many as are looked at without a filter.
-        n_wanted = n_compared(self.index, self.parameters, k)
-        needed = lists_needed(self.index, queries, allowed, n_wanted)
+        """Search for each query in as many lists as hold enough allowed vectors."""
+        needed = lists_needed(self.index, queries, allowed, n_compared(self.index, self.parameters, k))
         scores = np.empty((len(queries), k), np.float32)
         positions = np.empty((len(queries), k), np.int64)
         for n_probes in np.unique(needed).tolist():
@@ -172,7 +195,7 @@ class VectorIndex:
         index, parameters = self.index, widened(self.index, self.parameters, k, n_allowed)
         is_scan = selector is not None and is_scan_cheaper(index, self.parameters, n_allowed)
         raw, positions = self._ask(queries, k, selector, parameters, is_scan=is_scan)
-        # Lists that are probed may hold too few that may be found, and a graph may not lead to all.
+        # The probed lists may hold too few allowed vectors, and a graph may not lead to all.
         short = np.flatnonzero((positions < 0).any(axis=1))
         if len(short):
             most = {name: settable(index)[name] for name in parameters.keys() & {"nprobe", "efSearch"}}
@@ -181,7 +204,7 @@ class VectorIndex:
         return self._ordered(raw, positions)
 
     def _ordered(self, raw: Float32Array, positions: IntArray) -> tuple[Float32Array, IntArray]:
-        """Return true scores, NaN where nothing was found, and positions, the best first, of equal scores the lower."""
+        """Return true scores and positions, the best first, then by position; NaN where nothing was found."""
         missing = positions < 0
         scores = np.where(missing, np.float32(np.nan), true_scores(raw, self.metric))
         keys = -scores if self.metric.higher_is_better else scores
@@ -192,7 +215,7 @@ class VectorIndex:
     def _ask(
         self, queries: Float32Array, k: int, selector: Any, parameters: Mapping[str, float], *, is_scan: bool = False
     ) -> tuple[Float32Array, IntArray]:
-        """Ask faiss; `is_scan` compares with all vectors that a graph holds, where it can do that."""
+        """Search with faiss; `is_scan` compares with all vectors of a graph, where the graph stores them."""
         index = self.index
         if is_scan and isinstance(core(index), faiss.IndexHNSW):
             index, queries = comparable(index, queries) or (index, queries)
@@ -203,22 +226,14 @@ class VectorIndex:
         except RuntimeError as error:
             if selector is None:
                 raise
-            raise UserError(
-                "this index cannot be searched among some of its vectors only; build one of Flat, SQ, IVF or HNSW"
-            ) from error
+            raise UserError("this index cannot filter its vectors; build one of Flat, SQ, IVF or HNSW") from error
         return found
 
 
-def true_scores(raw: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float32]:
-    """Turn what faiss computes on prepared vectors into scores.
+def true_scores(raw: npt.NDArray[Any], metric: Metric) -> Float32Array:
+    """Return scores, float32, from what faiss computes: inner products, or for L2 squared distances.
 
-    Args:
-        raw: float, any shape: inner products, which of unit vectors are cosines; squared distances for L2.
-        metric: What the index compares by.
-
-    Returns:
-        float32 of the same shape. Rounding carries a squared distance below zero and a cosine past one; these are
-        clipped. NaN stays NaN.
+    Rounding may give squared distances below zero and cosines above one, which are clipped. NaN stays NaN.
     """
     if metric is Metric.L2:
         raw = np.sqrt(np.maximum(raw, 0))

@@ -1,4 +1,4 @@
-"""What an index is built from: vectors in parts, each part read in batches, never all at once."""
+"""Sources of vectors for indexes: in parts, each read in batches, never all at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.finite import first_not_finite
-from bertfeat.records import IntArray
+from bertfeat.records import BoolArray, Float32Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,10 +24,9 @@ class VectorBatch:
 
 
 class VectorParts(Protocol):
-    """Vectors (n_vectors, dim), numbered by their position; part by part, as often as wanted.
+    """Vectors (n_vectors, dim), float16 or float32, numbered by position, which can be read several times.
 
-    `parts` are consecutive ranges of positions that cover all vectors: the units of resume. Vectors are float16 or
-    float32.
+    `parts` are consecutive ranges of positions that cover all vectors.
     """
 
     n_vectors: int
@@ -35,18 +34,12 @@ class VectorParts(Protocol):
     parts: Sequence[range]
 
     def batches(self, part: int) -> Iterator[VectorBatch]:
-        """Yield the vectors of a part in order, some thousands at a time."""
+        """Yield the vectors of a part in order, some thousands per batch."""
         ...
 
 
 class ArrayParts:
-    """Vectors in memory, cut into parts.
-
-    Args:
-        vectors: float (n_vectors, dim).
-        n_parts: How many parts; the last ones may be shorter.
-        batch_size: Vectors of a batch.
-    """
+    """Vectors in memory, float (n_vectors, dim), cut into `n_parts` parts and batches of `batch_size`."""
 
     def __init__(self, vectors: npt.NDArray[Any], *, n_parts: int = 1, batch_size: int = 8192) -> None:
         self.vectors = vectors
@@ -69,37 +62,34 @@ def all_batches(source: VectorParts) -> Iterator[VectorBatch]:
         yield from source.batches(part)
 
 
-def checked(batch: VectorBatch) -> npt.NDArray[np.float32]:
-    """Return a batch's vectors as contiguous float32 (n, dim).
-
-    Raises:
-        UserError: A vector holds NaN or infinity; the message names its position.
-    """
-    vectors = np.ascontiguousarray(batch.vectors, dtype=np.float32)
-    bad = first_not_finite(vectors)
-    if bad is not None:
-        where = batch.positions.start + bad
-        raise UserError(f"vector {where} holds NaN or infinity, which no index can order; extract the store again")
-    return vectors
+def checked(batch: VectorBatch) -> Float32Array:
+    """Return a batch's vectors as contiguous float32 (n, dim); raise a UserError at NaN or infinity."""
+    return _finite(batch.vectors, "vector", batch.positions.start, "which no index can order; extract the store again")
 
 
-def checked_queries(queries: npt.NDArray[Any], dim: int) -> npt.NDArray[np.float32]:
-    """Return queries as contiguous float32 (n_queries, dim).
-
-    Raises:
-        UserError: They are not `dim` numbers each, or one holds NaN or infinity; the message names it.
-    """
+def checked_queries(queries: npt.NDArray[Any], dim: int) -> Float32Array:
+    """Return queries as contiguous float32 (n_queries, dim); raise a UserError at another width, NaN or infinity."""
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise UserError(f"queries of shape {queries.shape}: the index takes (n_queries, {dim})")
-    vectors = np.ascontiguousarray(queries, dtype=np.float32)
+    return _finite(queries, "query", 0, "which nothing compares with; encode it again")
+
+
+def _finite(vectors: npt.NDArray[Any], what: str, first: int, remedy: str) -> Float32Array:
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     bad = first_not_finite(vectors)
     if bad is not None:
-        raise UserError(f"query {bad} holds NaN or infinity, which nothing compares with; encode it again")
+        raise UserError(f"{what} {first + bad} holds NaN or infinity, {remedy}")
     return vectors
+
+
+def check_allowed(allowed: BoolArray | None, n_vectors: int) -> None:
+    """Raise a UserError if a filter is neither bool (n_vectors,) nor None, which allows all."""
+    if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (n_vectors,)):
+        raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}: give bool of shape ({n_vectors},)")
 
 
 def sample_positions(n_vectors: int, n_wanted: int, seed: int = 0) -> IntArray:
-    """Return `n_wanted` positions, or all if there are fewer, ascending: the same ones for the same numbers."""
+    """Return `n_wanted` random positions, or all if there are fewer, ascending; equal arguments give equal ones."""
     if n_wanted >= n_vectors:
         return np.arange(n_vectors, dtype=np.int64)
     chosen = np.random.default_rng(seed).choice(n_vectors, n_wanted, replace=False, shuffle=False)

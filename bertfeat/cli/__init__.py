@@ -1,4 +1,4 @@
-"""The command line. Commands are found by name and imported on use, so that `--help` loads nothing heavy."""
+"""The command line. A command is imported when it is called, so that `--help` loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class _LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader of its output that goes away (`| head`) is not an error."""
+        """Run the command; output to a closed pipe (`| head`) is not an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Python flushes at exit, and must not meet the broken pipe again.
+            # Python flushes at exit, which must not fail at the closed pipe again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ctx.exit(0)
 

@@ -42,11 +42,11 @@ Examples:
 @click.command(name="extract", cls=GroupedCommand, help=_HELP)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @option(RUN, "-o", "--output", metavar="DIR", help="Folder of the store.")
-@option(RUN, "--dry-run", is_flag=True, help="Say how many rows, tokens, bytes and seconds; write nothing.")
+@option(RUN, "--dry-run", is_flag=True, help="Estimate rows, tokens, bytes and seconds; write nothing.")
 @option(RUN, "--overwrite", is_flag=True, help="Replace a store that is already there.")
 @output_options
-@option(RUN, "--progress", "show_progress", is_flag=True, help="Show progress even where there is no terminal.")
-@option(RUN, "-v", "--verbose", is_flag=True, help="Say on stderr which model, device, types, path and threads.")
+@option(RUN, "--progress", "show_progress", is_flag=True, help="Show progress even without a terminal.")
+@option(RUN, "-v", "--verbose", is_flag=True, help="Print model, device, types, path and threads on stderr.")
 @corpus_options
 @model_options
 @feature_options
@@ -70,14 +70,14 @@ def command(
         _dry_run(inputs, config, as_json=as_json)
         return
     if not output:
-        said = "no --output; name" if output is None else "--output '' is no folder; name"
-        raise click.UsageError(f"{said} the folder of the store: -o DIR", click.get_current_context())
+        said = "no --output" if output is None else "--output ''"
+        raise click.UsageError(f"{said}; name the folder of the store: -o DIR", click.get_current_context())
     from bertfeat.cli.progress import RunLog, is_watched
     from bertfeat.cli.summary import result_line, store_summary
     from bertfeat.extraction.run import extract
 
     draws = show_progress or is_watched(quiet=quiet or as_json)
-    # Ray prints what happens to its processes; standard output belongs to the result.
+    # Ray prints events of its processes, but standard output is for the result alone.
     aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
     with aside, contextlib.closing(RunLog(config, draws=draws, verbose=verbose)) as log:
         store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)

@@ -17,7 +17,7 @@ RUN_FAILED = 3
 
 @contextmanager
 def report_failures() -> Iterator[None]:
-    """Turn the errors that are meant for the user into one line and an exit code; others keep their traceback too."""
+    """Turn errors into one line and an exit code; only unexpected ones print a traceback before."""
     try:
         yield
     except BertfeatError as error:
@@ -25,7 +25,7 @@ def report_failures() -> Iterator[None]:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
-        # Its message is the whole help, whose lines stay as they are.
+        # Its message is the whole help, of many lines.
         error.show()
         sys.exit(error.exit_code)
     except click.UsageError as error:
@@ -38,7 +38,7 @@ def report_failures() -> Iterator[None]:
     except SystemExit:
         raise
     except BaseException:  # a panic of a Rust library is not an Exception
-        # A fault of ours: its traceback is for the report; what is on disk stays good.
+        # A bug: the traceback is for the report.
         traceback.print_exc()
         _fail("this should not have happened; please report the lines above", RUN_FAILED)
 

@@ -59,7 +59,7 @@ def command() -> None:
     default="none",
     show_default=True,
     metavar="NAME",
-    help="none, center, whiten, whiten:DIM, pca:DIM. BERT's vectors have much in common; centring takes it away.",
+    help="none, center, whiten, whiten:DIM, pca:DIM. BERT's vectors have much in common; centring removes it.",
 )
 @option(_HOW, "--recall", type=float, default=0.95, show_default=True, help="Part of the ten nearest to be found.")
 @option(_HOW, "--max-memory", type=ByteSize(), default="4GB", show_default=True, help="To build it, and to hold it.")
@@ -100,9 +100,9 @@ def build(
 @click.argument("store", metavar="STORE")
 @output_options
 def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
-    """Add the rows that a store has grown by.
+    """Add the new rows of a grown store.
 
-    STORE was extracted with the same settings from the same texts, and further ones behind. Recall is measured again.
+    STORE was extracted with the same settings from the same texts, followed by further ones. Recall is measured again.
     The index is replaced when the new one is whole.
     """
     from bertfeat.cli.progress import is_watched
@@ -123,7 +123,7 @@ def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
 @click.argument("index", metavar="INDEX")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(index: str, as_json: bool) -> None:
-    """Show what an index holds, where it comes from, and what was measured of it."""
+    """Show what an index holds, its store and its measurements."""
     from bertfeat.cli.search_summary import description_summary, info_lines
 
     summary = description_summary(index)
@@ -136,16 +136,10 @@ def info(index: str, as_json: bool) -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which ones.")
 @click.option("--queries", metavar="FILE", help="Queries with ids: .jsonl, .csv, .tsv, ... Needs --qrels.")
 @click.option("--qrels", metavar="FILE", help="Relevant documents of the queries: TREC, BEIR's .tsv, or .jsonl.")
-@click.option("--store", metavar="STORE", help="Where the store lies now.")
+@click.option("--store", metavar="STORE", help="Where the store is now.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
-    index: str,
-    n_queries: int,
-    seed: int,
-    queries: str | None,
-    qrels: str | None,
-    store: str | None,
-    as_json: bool,
+    index: str, n_queries: int, seed: int, queries: str | None, qrels: str | None, store: str | None, as_json: bool
 ) -> None:
     """Measure recall@1, @10 and @100 against exact search, and speed; with --qrels also nDCG@10, MRR@10 and recall@100.
 

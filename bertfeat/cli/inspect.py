@@ -13,7 +13,7 @@ import click
 def command(store: str, as_json: bool) -> None:
     """Show what is in a store: levels, rows, columns, sizes, model and provenance, and how fast it was made.
 
-    Of a store whose run has not finished, the shards that are done.
+    An unfinished store is shown with the shards that are done.
     """
     from bertfeat.cli.summary import inspect_lines, store_summary
     from bertfeat.store.reader import open_store

@@ -21,7 +21,7 @@ _DEFAULTS = ExtractConfig()
 
 
 class _GroupedOption(click.Option):
-    """An option with the heading under which help lists it."""
+    """An option with its heading in the help."""
 
     def __init__(self, *names: Any, heading: str = "", **attributes: Any) -> None:
         super().__init__(*names, **attributes)
@@ -32,7 +32,7 @@ class GroupedCommand(click.Command):
     """A command whose help lists its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, group by group, in the order in which they were declared."""
+        """Write the options, group by group, in the order of their declaration."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -44,7 +44,7 @@ class GroupedCommand(click.Command):
 
 
 class ByteSize(click.ParamType[int]):
-    """A number of bytes, with a decimal unit if wanted: 256MB."""
+    """A number of bytes, optionally with a decimal unit: 256MB."""
 
     name = "size"
 
@@ -73,7 +73,7 @@ def output_options(command: Command) -> Command:
 
 
 def refuse_given(names: Container[str | None], reason: str) -> None:
-    """Refuse options that were given and would be ignored."""
+    """Refuse options of the command line that would be ignored."""
     context = click.get_current_context()
     for param in context.command.params:
         if param.name in names and context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE:
@@ -121,7 +121,7 @@ corpus_options = together(
     _switch("is_split_into_words", "The text column holds a list of words."),
     text("label_column", "NAME", "Column with a label for each word, by name or number. CoNLL: the last by default."),
     text("document_column", "NAME", "Column that names the document a sentence belongs to."),
-    _choice("bad_rows", settings.BadRows, "End at a row that cannot be read, or keep it aside with its reason."),
+    _choice("bad_rows", settings.BadRows, "Stop at a row that cannot be read, or set it aside with the reason."),
 )
 model_options = together(
     "Model",

@@ -36,26 +36,15 @@ _NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1"
 @option("Data", "--feature", metavar="NAME", help="Feature.  [default: the only one, or concat_last4]")
 @option("Data", "--mix", metavar="LAYERS", help="Layers that a neural head weighs in a scalar mix: 9..12.")
 @fit_options
-def fit(
-    store: str,
-    output: str,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
-    param: tuple[str, ...],
-    class_weight: str | None,
-    metric: str | None,
-    **settings: Any,
-) -> None:
+def fit(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit a probe to the features of STORE and save it."""
     from bertfeat.cli.progress import is_watched
     from bertfeat.probes.fitted import check_probe_folder
     from bertfeat.probes.fitting import fit_probe
 
-    chosen = head_params(param, class_weight=class_weight, metric=metric)
+    chosen = head_params(settings)
     check_probe_folder(output, overwrite=overwrite)
-    label = settings.pop("label")
-    fitted = fit_probe(store, label, **settings, progress=is_watched(quiet=quiet or as_json), **chosen)
+    fitted = fit_probe(store, **settings, progress=is_watched(quiet=quiet or as_json), **chosen)
     fitted.save(output, overwrite=overwrite)
     for text in fitted.training["fit_report"].get("warnings", []):
         warn(text)
@@ -103,7 +92,7 @@ def _scores(notes: dict[str, Any]) -> list[str]:
 
 
 def _kept(report: dict[str, Any], penalty: str | None) -> list[str]:
-    """Return what was chosen on dev and what was learned of layers."""
+    """Return the penalty chosen on dev and the learned weights of layers."""
     lines = []
     if penalty and len(report.get("tried", [])) > 1:
         lines.append(f"chosen    {penalty} {report[penalty]:g} of {len(report['tried'])} values, on dev")

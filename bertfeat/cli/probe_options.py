@@ -1,4 +1,4 @@
-"""Options that `bertfeat probe fit` and `sweep` share, and head parameters from the command line."""
+"""Options of `bertfeat probe fit` and `sweep`, and head parameters from the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADS = f"{', '.join(ROW_HEADS)}; at word and token level also {' and '.join(TA
 _MEMORY = "Memory that may be used; what does not fit is streamed."
 _FIRST = "The first seed."
 
-# Arguments of a fit beside the parameters of its head.
+# Arguments of a fit that are not parameters of its head.
 _NAMED = ("level", "label", "labels", "feature", "features", "mix", "dev", "dev_labels", "limit", "max_memory")
 _OWN = {name: f"pass --{name.replace('_', '-')} instead" for name in (*_NAMED, "head", "seed", "seeds")}
 _OWN |= dict.fromkeys(("store", "progress"), "heads have no such parameter")
@@ -45,22 +45,22 @@ _head_options = together(
 
 
 def fit_options(command: Command) -> Command:
-    """Add the options that a fit and a sweep have in common."""
+    """Add the options that fit and sweep share."""
     return _data_options(_head_options(command))
 
 
-def head_params(given: tuple[str, ...], **named: Any) -> dict[str, Any]:
-    """Return a head's parameters: values are JSON, lists of them between commas, or words.
+def head_params(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the parameters of a head out of the values of the options: JSON, lists of it between commas, or words.
 
     Raises:
-        click.UsageError: One has no value, or is given twice.
+        click.UsageError: A parameter has no value, or is given twice.
 
     Example:
-        >>> head_params(("C=0.1,1,10", "standardize=false"), metric="macro_f1", class_weight=None)
+        >>> head_params({"param": ("C=0.1,1,10", "standardize=false"), "metric": "macro_f1", "class_weight": None})
         {'C': [0.1, 1, 10], 'standardize': False, 'metric': 'macro_f1'}
     """
     params: dict[str, Any] = {}
-    for item in given:
+    for item in settings.pop("param"):
         name, equals, text = item.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name or not text.strip():
@@ -68,8 +68,8 @@ def head_params(given: tuple[str, ...], **named: Any) -> dict[str, Any]:
         if name in _OWN:
             raise click.UsageError(f"--param {item!r}: {_OWN[name]}", click.get_current_context(silent=True))
         _put(params, name, _value(text.strip()))
-    for name, value in named.items():
-        if value is not None:
+    for name in ("class_weight", "metric"):
+        if (value := settings.pop(name)) is not None:
             _put(params, name, value)
     return params
 

@@ -29,28 +29,15 @@ Examples:
 @output_options
 @option("Data", "--features", metavar="A,B", help="Features; mix_last4 is a scalar mix.  [default: all there are]")
 @fit_options
-def sweep(
-    store: str,
-    output: str,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
-    features: str | None,
-    param: tuple[str, ...],
-    class_weight: str | None,
-    metric: str | None,
-    **settings: Any,
-) -> None:
+def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit and score a head on each layer of STORE and each combination of layers."""
     from bertfeat.cli.progress import is_watched
     from bertfeat.probes.sweepresult import check_sweep_folder
     from bertfeat.probes.sweeps import sweep_probes
 
-    chosen = head_params(param, class_weight=class_weight, metric=metric)
+    chosen = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
-    label = settings.pop("label")
-    watched = is_watched(quiet=quiet or as_json)
-    found = sweep_probes(store, label, features=features, **settings, progress=watched, **chosen)
+    found = sweep_probes(store, **settings, progress=is_watched(quiet=quiet or as_json), **chosen)
     found.write(output, overwrite=overwrite)
     if as_json:
         click.echo(json.dumps({"output": output, **found.to_dict()}))

@@ -1,4 +1,4 @@
-"""`bertfeat probe score` and `bertfeat probe predict`: what a saved probe says of other data."""
+"""`bertfeat probe score` and `bertfeat probe predict`: a saved probe on other data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PREDICT_HELP = """Label a corpus, or a store, and write Parquet.
 
 INPUT is a store's folder, or files as `bertfeat extract` reads them (- for standard input). Text is extracted with the
 probe's own settings: model, layers, pooling, window. The output has doc_id (at word level word_index and word, at token
-level token_index and token), prediction, and probability where the head has any; rows without a vector have neither.
+level token_index and token), prediction, and probability if the head has any; rows without a vector have neither.
 
 \b
 Examples:
   bertfeat probe predict intents new.csv -o labelled.parquet --text-column body --id-column key
   bertfeat probe predict ner features -o tagged.parquet
 """
-# Labels and further columns of the corpus have no place in predictions.
+# Options of columns that predictions do not have.
 _WITHOUT = {"keep_columns", "label_column"}
 
 
@@ -66,7 +66,7 @@ def predict(
 
     is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()
     if is_store:
-        refuse_given(settings, "says how text is read; INPUT is a store")
+        refuse_given(settings, "is for reading text; INPUT is a store")
     fitted = load_probe(probe)
     if is_store:
         written = fitted.predict_to(inputs[0], output, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""Lines of a run on standard error, and the words for counts, bytes and times that all commands share."""
+"""Lines of a run on standard error, and the format of counts, bytes and times in all commands."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bertfeat.records import Plan, Receipt
 
 
 def is_watched(*, quiet: bool) -> bool:
-    """Tell whether progress is drawn: somebody looks at standard error, and has not asked for silence."""
+    """Tell whether to draw progress: standard error is a terminal, and the command is not quiet."""
     return sys.stderr.isatty() and not quiet
 
 
 class RunLog(Bar):
-    """A bar that knows whether there was anything to do, and with `verbose` reports first what computes it.
+    """A bar that, with `verbose`, first prints what computes.
 
     Attributes:
         has_started: Whether there were shards to do; False for a store that was complete before.
@@ -32,7 +32,7 @@ class RunLog(Bar):
         self._verbose = verbose
 
     def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        """Report what computes, then start to count."""
+        """Print what computes, then start to count."""
         self.has_started = True
         if self._verbose:
             self.clear()
@@ -42,7 +42,7 @@ class RunLog(Bar):
 
 
 def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
-    """Return what `--verbose` says before the first shard: model, device, types, path, threads, and the work ahead."""
+    """Return what `--verbose` prints before the first shard: model, device, types, path, threads, and the work."""
     import torch
 
     from bertfeat.devices import resolve_device

@@ -11,13 +11,13 @@ from bertfeat.cli.options import GroupedCommand, option, refuse_given
 if TYPE_CHECKING:
     from bertfeat.search.index import Index
 
-# What says how a file of queries is read, and its hits are written.
+# Options of how a file of queries is read and its hits are written.
 _OF_FILES = ("text_column", "id_column", "overwrite")
 _QUERY, _FILTER, _OUTPUT = "Query", "Which rows may be found", "Output"
 _HELP = """Find what is most similar to a text, or to a word as it is used in a text.
 
-TEXT is encoded exactly as the store was that INDEX was built from. In an index of words or tokens, brackets mark the
-one that is meant, and its nearest are occurrences that are used alike; write \\[ for a bracket of the text.
+TEXT is encoded exactly as the store of INDEX was. In an index of words or tokens, brackets mark the one to search for,
+and its nearest are occurrences with a similar use; write \\[ for a bracket of the text.
 
 \b
 Examples:
@@ -32,8 +32,8 @@ Examples:
 @click.argument("index", metavar="INDEX")
 @click.argument("text", metavar="[TEXT]", required=False)
 @option(_QUERY, "-k", "k", type=int, default=10, show_default=True, metavar="N", help="How many to find.")
-@option(_QUERY, "--level", type=click.Choice(["token", "word", "sentence"]), help="What INDEX has to hold.")
-@option(_QUERY, "--span", is_flag=True, help="INDEX has to hold words or tokens, one of which TEXT has in brackets.")
+@option(_QUERY, "--level", type=click.Choice(["token", "word", "sentence"]), help="The level that INDEX must hold.")
+@option(_QUERY, "--span", is_flag=True, help="INDEX must hold words or tokens; TEXT has one in brackets.")
 @option(_QUERY, "--queries", metavar="FILE", help="Search for every text of a .txt, .jsonl, .csv, ...; needs --out.")
 @option(_QUERY, "--text-column", metavar="NAME", default="text", show_default=True, help="Its column with the text.")
 @option(_QUERY, "--id-column", metavar="NAME", help="Its column with the id.  [default: id, _id or query_id, if there]")
@@ -42,21 +42,15 @@ Examples:
 @option(_FILTER, "--exclude-same-word", is_flag=True, help="Only other words.")
 @option(_OUTPUT, "--out", metavar="FILE", help="File for the hits of --queries: .parquet or .csv.")
 @option(_OUTPUT, "--overwrite", is_flag=True, help="Replace the file of --out.")
-@option(_OUTPUT, "--columns", metavar="A,B", help="Further columns of the store to give with each hit.")
+@option(_OUTPUT, "--columns", metavar="A,B", help="Further columns of the store to show.")
 @option(
-    _OUTPUT, "--context", type=click.IntRange(0), default=40, show_default=True, help="Text beside a word, in columns."
+    _OUTPUT, "--context", type=click.IntRange(0), default=40, show_default=True, help="Columns of text around a word."
 )
-@option(_OUTPUT, "--json", "as_json", is_flag=True, help="Print one JSON object a hit, each on a line of its own.")
+@option(_OUTPUT, "--json", "as_json", is_flag=True, help="Print one JSON object per hit, each on its own line.")
 @option(_OUTPUT, "--quiet", is_flag=True, help="With --queries, no summary.")
-@click.option("--store", metavar="STORE", help="Where the store lies now.")
+@click.option("--store", metavar="STORE", help="Where the store is now.")
 def command(
-    index: str,
-    text: str | None,
-    queries: str | None,
-    level: str | None,
-    span: bool,
-    store: str | None,
-    **settings: Any,
+    index: str, text: str | None, queries: str | None, level: str | None, span: bool, store: str | None, **settings: Any
 ) -> None:
     """Find the most similar texts, or words in context."""
     _check_flags(text, queries, settings)

@@ -13,12 +13,11 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from bertfeat.cli.progress import counted, human_time
-from bertfeat.cli.search_output import split_names
+from bertfeat.cli.search_output import found
 from bertfeat.durable.files import Sink
 from bertfeat.durable.placecheck import check_file, check_folder_above
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
-from bertfeat.levels import LEVELS
 from bertfeat.search.queryfiles import Query, QueryFile
 from bertfeat.storage import local_path
 
@@ -43,10 +42,7 @@ def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
     check_file(out, overwrite=settings["overwrite"], endings=_ENDINGS, instead="another --out")
     check_folder_above(out)
     file = QueryFile(
-        queries,
-        text_column=settings["text_column"],
-        id_column=settings["id_column"],
-        batch_size=_QUERIES_AT_ONCE,
+        queries, text_column=settings["text_column"], id_column=settings["id_column"], batch_size=_QUERIES_AT_ONCE
     )
     n_hits = 0
     with publish_file(out) as sink, hit_writer(out, sink) as write:
@@ -64,21 +60,14 @@ def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
 
 def _search(index: Index, batch: list[Query], settings: dict[str, Any]) -> pl.DataFrame:
     encoded = index.encode([query.text for query in batch], [query.name for query in batch])
-    frame = index.search(
-        encoded,
-        settings["k"],
-        where=settings["where"],
-        same_word=settings["same_word"],
-        exclude_same_word=settings["exclude_same_word"],
-        columns=list(dict.fromkeys([*LEVELS[index.level].shown, *split_names(settings["columns"])])),
-    )
+    frame = found(index, encoded, settings)
     ids = pl.Series("query_id", [query.query_id for query in batch])
     return frame.select(ids.gather(frame["query"]).alias("query_id"), pl.exclude("query"))
 
 
 @contextmanager
 def hit_writer(path: Path, sink: Sink) -> Iterator[Callable[[pl.DataFrame], object]]:
-    """Give a function that writes frames with equal columns to the sink of a Parquet or CSV file.
+    """Return a function that writes frames with equal columns to the sink of a Parquet or CSV file.
 
     Raises:
         UserError: CSV cannot hold a column.

@@ -16,34 +16,24 @@ from bertfeat.levels import LEVELS
 from bertfeat.search.kwic import Context
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from bertfeat.search.index import Index
+    from bertfeat.search.queryvectors import EncodedQueries
 
 _MAX_CELL = 40
 
 
 def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str]:
-    """Search for a text and yield what is printed.
-
-    Args:
-        index: The index.
-        text: The query.
-        settings: The values of the flags.
+    """Search for a text and yield the lines to print.
 
     Raises:
         UserError: The query or a flag cannot be used.
     """
-    further = split_names(settings["columns"])
-    names = list(dict.fromkeys([*LEVELS[index.level].shown, *further]))
-    frame = index.search(
-        text,
-        settings["k"],
-        where=settings["where"],
-        same_word=settings["same_word"],
-        exclude_same_word=settings["exclude_same_word"],
-        columns=["row", *names],
-    )
+    further = _further(settings)
+    frame = found(index, text, settings, "row")
     contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
-    hits = list(frame.select("rank", "score", *names).iter_rows(named=True))
+    hits = list(frame.drop("query", *({"row"} - {*further})).iter_rows(named=True))
     if settings["as_json"]:
         for number, hit in enumerate(hits):
             yield _hit_json(hit, None if contexts is None else contexts[number])
@@ -53,25 +43,32 @@ def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str
         yield from _table(hits, contexts, further, settings["context"])
 
 
-def split_names(text: str | None) -> list[str]:
-    """Return the names in a list with commas."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+def found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str) -> pl.DataFrame:
+    """Search with the values of the flags; hits have the shown columns, those of `--columns`, and further ones."""
+    filters = {name: settings[name] for name in ("where", "same_word", "exclude_same_word")}
+    names = dict.fromkeys([*LEVELS[index.level].shown, *_further(settings), *columns])
+    return index.search(queries, settings["k"], columns=list(names), **filters)
+
+
+def _further(settings: dict[str, Any]) -> list[str]:
+    """Return the names in `--columns`."""
+    return [name.strip() for name in (settings["columns"] or "").split(",") if name.strip()]
 
 
 def _hit_json(hit: dict[str, Any], context: Context | None) -> str:
-    """Return a hit as one line of JSON; a word has its surroundings as `context`."""
+    """Return a hit as one line of JSON; a word has its `context`."""
     beside = {} if context is None else {"context": context.marked()}
-    # JSON has no NaN, which a column of the store may hold.
+    # A column of the store may hold NaN, which JSON does not have.
     known = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in hit.items()
     }
-    # Floats of 32 bits have no more digits than these to show.
+    # A float32 has about 7 digits.
     score = float(f"{hit['score']:.7g}")
     return json.dumps({**known, "score": score, **beside}, default=str)
 
 
 def _table(hits: list[dict[str, Any]], contexts: list[Context] | None, further: list[str], width: int) -> Iterator[str]:
-    """Yield a header and a line for each hit; the last column, the text, is as wide as it is."""
+    """Yield a header and a line for each hit; the last column, the text, is not padded."""
     columns = {
         "rank": [str(hit["rank"]) for hit in hits],
         "score": [f"{hit['score']:.4f}" for hit in hits],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def description_summary(path: str | Path) -> dict[str, Any]:
-    """Return what an index says of itself as plain JSON values; its other files are not read.
+    """Return the description of an index as JSON values; its other files are not read.
 
     Raises:
         UserError: There is no index, or its description is damaged.
@@ -28,7 +28,7 @@ def description_summary(path: str | Path) -> dict[str, Any]:
 
 
 def index_summary(index: Index) -> dict[str, Any]:
-    """Return what an open index says of itself as plain JSON values."""
+    """Return the description of an open index as JSON values."""
     return _summary(index.path, index.description, index.origin)
 
 
@@ -83,8 +83,8 @@ def info_lines(summary: dict[str, Any]) -> list[str]:
         f"model      {spec['model']}{revision} ({spec['family']}), {layers}{pooled}",
         f"compared   by {summary['metric']}, transform {summary['transform']}{shrunk}",
         f"index      {summary['factory']}" + (f", searched with {parameters}" if parameters else ""),
-        f"size       {human_bytes(summary['n_bytes'])}, {summary['bytes_per_vector']:g} bytes a vector",
-        f"asked for  {_asked(settings)}",
+        f"size       {human_bytes(summary['n_bytes'])}, {summary['bytes_per_vector']:g} bytes per vector",
+        f"settings   {_asked(settings)}",
         f"measured   {_recall(summary).removeprefix(', ') or 'nothing: too few vectors'}{_speed(summary)}",
         f"built in   {human_time(summary['build_s'])}",
     ]
@@ -98,7 +98,7 @@ def eval_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"{name:<17}{'too few vectors' if value is None else f'{value:.4f}'}")
     lines += [
         f"{'queries/s':<17}{result['queries_per_s']:,.0f} at once, {result['ms_per_query']:.3g} ms for one alone",
-        f"{'bytes a vector':<17}{result['bytes_per_vector']:g}",
+        f"{'bytes per vector':<17}{result['bytes_per_vector']:g}",
         f"{'build time':<17}{human_time(result['build_s'])}",
     ]
     if found := result.get("retrieval"):

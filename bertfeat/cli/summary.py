@@ -20,9 +20,12 @@ _LAID = {"array": "fixed-size lists", "binary": "fixed-size binary"}
 
 
 def store_summary(store: Store) -> dict[str, Any]:
-    """Return what is in a store as plain JSON values."""
-    totals = store.manifest["totals"]
-    seconds = _run_seconds(store)
+    """Return what is in a store as JSON values."""
+    totals, receipts = store.manifest["totals"], _receipts(store)
+    seconds: dict[str, float] = {}
+    for receipt in receipts:
+        for stage, value in receipt.seconds.items():
+            seconds[stage] = seconds.get(stage, 0.0) + value
     n_tokens = totals["counts"].get("n_encoded_tokens", 0)
     return {
         "store": str(store.path),
@@ -37,23 +40,14 @@ def store_summary(store: Store) -> dict[str, Any]:
         "n_shards_planned": totals["n_shards"] if is_complete(store.path) else len(store.plan.shards),
         "n_bytes": sum(totals["n_bytes"].values()),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
-        "n_halvings": sum(receipt.notes.get("n_halvings", 0) for receipt in _receipts(store)),
+        "n_halvings": sum(receipt.notes.get("n_halvings", 0) for receipt in receipts),
         "tokens_per_s": round(n_tokens / seconds["encode"], 1) if seconds.get("encode") else None,
         "metadata": store.metadata,
     }
 
 
-def _run_seconds(store: Store) -> dict[str, float]:
-    """Return the seconds that each stage took, added up over the receipts; empty where a copy has none."""
-    seconds: dict[str, float] = {}
-    for receipt in _receipts(store):
-        for stage, value in receipt.seconds.items():
-            seconds[stage] = seconds.get(stage, 0.0) + value
-    return seconds
-
-
 def _receipts(store: Store) -> tuple[Receipt, ...]:
-    """Return the receipts; none of a store that was copied without its private folder."""
+    """Return the receipts; none if the store was copied without its private folder."""
     try:
         return store.receipts()
     except StoreError:
@@ -71,7 +65,7 @@ def _level(store: Store, level: Level) -> dict[str, Any]:
 
 
 def result_line(store: Store, *, was_complete: bool) -> str:
-    """Return one line on a finished store, which says so if there was nothing left to do."""
+    """Return one line on a finished store; `was_complete` if there was nothing to do."""
     summary = store_summary(store)
     rows = ", ".join(f"{info['n_rows']:,} {level} rows" for level, info in summary["levels"].items())
     rate = f", {summary['tokens_per_s']:,.0f} tokens/s" if summary["tokens_per_s"] else ""

@@ -1,4 +1,4 @@
-"""`bertfeat verify`: is every byte of a store what it was when it was written?"""
+"""`bertfeat verify`: check that every byte of a store is as it was written."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 @click.argument("store", metavar="STORE")
 @click.option("--deep", is_flag=True, help="Also encode some documents of the inputs again and compare.")
 @click.option("--documents", type=click.IntRange(min=1), default=16, show_default=True, help="How many, with --deep.")
-@click.option("--input", "inputs", multiple=True, metavar="FILE", help="Where the inputs lie now, with --deep.")
+@click.option("--input", "inputs", multiple=True, metavar="FILE", help="Where the inputs are now, with --deep.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_json: bool) -> None:
-    """Check every digest, row count and schema of a store, and the manifest against receipts against parts.
+    """Check every digest, row count and schema of a store, and that manifest, receipts and parts agree.
 
-    Exit code 1 and the name of each bad file where something is wrong. The bad shards are marked in the store, and the
-    same extract command as before does these again and no others; nothing else is written, and a store that is
-    read-only is checked all the same.
+    If something is wrong, the exit code is 1 and each bad file is named. The bad shards are marked in the store, and
+    the same extract command does only these again. Nothing else is written; the store may be read-only.
     """
-    from bertfeat.cli.progress import human_bytes
+    from bertfeat.cli.progress import counted, human_bytes
     from bertfeat.errors import CheckFailed
     from bertfeat.store.verification import verify
 
@@ -34,7 +33,7 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
         from bertfeat.extraction.deepcheck import recheck
 
         report = recheck(store, list(inputs) or None, n_documents=documents)
-        remedy = "encoded again they are not the same: other versions or another machine, or a store that was edited"
+        remedy = "encoded again they differ: other versions, another machine, or an edited store"
     if as_json:
         problems = [{"shard": p.shard, "part": p.part, "reason": p.reason} for p in report.problems]
         checked = {"n_parts": report.n_parts, "n_rows": report.n_rows, "n_bytes": report.n_bytes}
@@ -43,15 +42,15 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
         for problem in report.problems:
             click.echo(str(problem))
     if not report.is_good:
-        n_problems = len(report.problems)
-        raise CheckFailed(f"{store}: {n_problems} problem{'s' if n_problems > 1 else ''}; {remedy}")
+        raise CheckFailed(f"{store}: {counted(len(report.problems), 'problem')}; {remedy}")
     if not as_json:
         size = f"{report.n_parts:,} parts, {report.n_rows:,} rows, {human_bytes(report.n_bytes)} checked"
         click.echo(f"{store}: good; {'some documents encoded again: ' if deep else ''}{size}")
 
 
 def _remedy(store: str, report: VerifyReport) -> str:
-    """Mark what is bad, and say what the user has to do."""
+    """Mark what is bad, and return what the user must do."""
+    from bertfeat.cli.progress import counted
     from bertfeat.errors import BertfeatError
     from bertfeat.store.verification import mark_for_redoing
 
@@ -59,5 +58,5 @@ def _remedy(store: str, report: VerifyReport) -> str:
         shards = mark_for_redoing(store, report)
     except BertfeatError as error:
         return f"not marked for redoing: {error}"
-    n_shards = f"{len(shards)} shard{'s' if len(shards) > 1 else ''}" if shards else "what is missing or wrong"
-    return f"run the same extract command again to redo {n_shards}"
+    what = counted(len(shards), "shard") if shards else "what is missing or wrong"
+    return f"run the same extract command again to redo {what}"

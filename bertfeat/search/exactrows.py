@@ -26,14 +26,14 @@ def nearest_rows(
     metric: str = "cosine",
     transform: str = "none",
 ) -> tuple[npt.NDArray[np.float32], IntArray]:
-    """Find the k most similar rows of a store for each of some vectors, by comparing all of them.
+    """Find the k most similar rows of a store for each vector by comparing all rows.
 
     Rows without a vector are never found. Use `build_index` to search the same store many times.
 
     Args:
         store: The store, or its folder.
         vectors: float (n, dim), as a store holds them.
-        k: How many to find for each.
+        k: The number of hits per vector.
         level: As for `build_index`.
         feature: As for `build_index`.
         metric: As for `build_index`.
@@ -44,7 +44,7 @@ def nearest_rows(
         -1 there.
 
     Raises:
-        UserError: The store, a setting or a vector cannot be used, or there are too few rows to fit the transform to.
+        UserError: The store, a setting or a vector cannot be used; or there are too few rows to fit the transform.
 
     Example:
         >>> from bertfeat import extract

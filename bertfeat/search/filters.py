@@ -1,4 +1,4 @@
-"""Which rows may be found: an SQL condition over a store's columns, or the same word as the query's."""
+"""Filters of rows that may be found: an SQL condition over a store's columns, or the word of the query."""
 
 from __future__ import annotations
 
@@ -14,22 +14,17 @@ from bertfeat.store.reader import Store
 
 
 class PositionFilters:
-    """Which positions of an index may be found: bool (n_vectors,) arrays, kept for the many batches of a file.
+    """Filters of the positions of an index, bool (n_vectors,), kept for further batches of queries.
 
-    Args:
-        store: The store.
-        level: The level.
-        rows: int64 (n_vectors,), the row of the level that each vector comes from.
+    `rows`, int64 (n_vectors,), is the row of the level that each vector comes from.
     """
 
     def __init__(self, store: Store, level: Level, rows: IntArray) -> None:
-        self._store = store
-        self._level = level
-        self._rows = rows
+        self._store, self._level, self._rows = store, level, rows
         self._where: tuple[str, BoolArray] | None = None
 
     def condition(self, where: str) -> BoolArray:
-        """Return the positions that an SQL condition holds for; see `condition_mask`."""
+        """Return the positions for which an SQL condition is true; see `condition_mask`."""
         if self._where is None or self._where[0] != where:
             self._where = where, condition_mask(self._store, self._level, where)[self._rows]
         return self._where[1]
@@ -42,8 +37,14 @@ class PositionFilters:
 
     @functools.cached_property
     def _words(self) -> tuple[Int32Array, dict[str, int]]:
-        codes, numbers = surface_codes(self._store, self._level)
-        return codes[self._rows], numbers
+        """The word or token of each position as a number, and the number of each casefolded word."""
+        column = LEVELS[self._level].surface
+        words = self._store.polars(self._level, [column])[column]
+        distinct = [word for word in words.unique().to_list() if word is not None]
+        numbers: dict[str, int] = {}
+        codes = [numbers.setdefault(word.casefold(), len(numbers)) for word in distinct]
+        found: Int32Array = words.replace_strict(distinct, codes, default=-1, return_dtype=pl.Int32).to_numpy()
+        return found[self._rows], numbers
 
 
 def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
@@ -52,20 +53,20 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
     Args:
         store: The store.
         level: The level.
-        where: Such as `label = 'x' AND n_tokens > 3`, over the level's columns and, where the sentence level is stored
-            too, those of each row's document, which join by doc_id. The vectors cannot be asked for.
+        where: Such as `label = 'x' AND n_tokens > 3`: over the level's columns, without its vectors, and, if the
+            sentence level is stored too, those of each row's document (by doc_id).
 
     Returns:
-        bool (rows of the level,); a condition that is null counts as false.
+        bool (rows of the level,); null counts as false.
 
     Raises:
-        UserError: It is no SQL condition, names a column that is not there, or compares what cannot be compared.
+        UserError: The text is not an SQL condition, names an unknown column, or cannot be evaluated.
         StoreError: A part is missing or damaged.
     """
     try:
         condition = pl.sql_expr(where)
     except pl.exceptions.PolarsError as error:
-        raise _wrong(where, f"is no SQL condition: {_line(error)}") from error
+        raise _wrong(where, f"not an SQL condition: {_line(error)}") from error
     named = list(dict.fromkeys(condition.meta.root_names()))
     own, others = filter_columns(store, level)
     for name in named:
@@ -80,7 +81,7 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
         raise _wrong(where, f"names no column; columns are {', '.join([*own, *others])}")
     frame = _frame(store, level, [n for n in named if n in own], [n for n in named if n not in own])
     try:
-        # As a new column it has to have a value for each row, or one for all.
+        # A new column must have a value for each row, or one for all.
         mask = frame.with_columns(condition.alias("_condition")).select("_condition").collect()["_condition"]
     except pl.exceptions.PolarsError as error:
         raise _wrong(where, f"cannot be evaluated: {_line(error)}") from error
@@ -96,21 +97,6 @@ def filter_columns(store: Store, level: Level) -> tuple[list[str], list[str]]:
     if level is Level.SENTENCE or Level.SENTENCE not in store.levels:
         return own, []
     return own, [column.name for column in store.schema(Level.SENTENCE).columns if column.name not in own]
-
-
-def surface_codes(store: Store, level: Level) -> tuple[Int32Array, dict[str, int]]:
-    """Number the words or tokens of a level so that those alike but for the case of letters have one number.
-
-    Returns:
-        int32 (rows of the level,), and the number of each casefolded word.
-    """
-    column = LEVELS[level].surface
-    words = store.polars(level, [column])[column]
-    distinct = [word for word in words.unique().to_list() if word is not None]
-    numbers: dict[str, int] = {}
-    codes = [numbers.setdefault(word.casefold(), len(numbers)) for word in distinct]
-    found: Int32Array = words.replace_strict(distinct, codes, default=-1, return_dtype=pl.Int32).to_numpy()
-    return found, numbers
 
 
 def _frame(store: Store, level: Level, own: list[str], others: list[str]) -> pl.LazyFrame:

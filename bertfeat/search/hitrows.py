@@ -1,4 +1,4 @@
-"""Rows of a store that were found: their columns, their documents' columns, and what stands around them."""
+"""Rows of a store that were found: their columns, their documents' columns, and their context."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertfeat.store.reader import Store, open_store
 
 
 class HitRows:
-    """Looks up rows of a store's level, with columns of their documents where the sentence level is stored too."""
+    """Reader of rows of a level, with columns of their documents where the sentence level is stored too."""
 
     def __init__(self, store: Store, level: Level) -> None:
         self.store = store
@@ -28,23 +28,14 @@ class HitRows:
         self._own, self._others = filter_columns(store, level)
 
     def check_columns(self, names: Sequence[str]) -> None:
-        """Refuse columns that cannot be handed out.
-
-        Raises:
-            UserError: There is no such column, or it holds vectors.
-        """
+        """Raise a UserError if a column is unknown or holds vectors."""
         for name in names:
             if name not in self._own and name not in self._others:
                 there = ", ".join([*self._own, *self._others])
                 raise UserError(f"{self.store.path}: no column {name!r} at level {self.level}; columns are {there}")
 
     def columns(self, rows: IntArray, names: Sequence[str]) -> pl.DataFrame:
-        """Return columns of some rows of the level, in the order asked for.
-
-        Raises:
-            UserError: There is no such column.
-            StoreError: A part is missing or damaged.
-        """
+        """Return columns of rows of the level, in the given order; see `check_columns`."""
         self.check_columns(names)
         own = [name for name in names if name in self._own]
         others = [name for name in names if name not in self._own]
@@ -56,10 +47,7 @@ class HitRows:
     def contexts(self, rows: IntArray, width: int = 40) -> list[Context]:
         """Return each row, a word or a token, with `width` columns of its text on either side.
 
-        The text is the document's where the sentence level is stored too, else the words around joined by blanks.
-
-        Raises:
-            StoreError: A part is missing or damaged.
+        The text is that of the document if the sentence level is stored too, else the words around, joined by spaces.
         """
         if Level.SENTENCE in self.store.levels:
             return self._from_texts(rows, width)
@@ -85,7 +73,7 @@ class HitRows:
         return contexts
 
     def _from_neighbours(self, rows: IntArray, width: int) -> list[Context]:
-        # A word takes a column and a blank another.
+        # A word and its space take two columns or more.
         reach = width // 2 + 1
         wanted = np.unique(np.add.outer(rows, np.arange(-reach, reach + 1)))
         wanted = wanted[(wanted >= 0) & (wanted < self.store.n_rows(self.level))]
@@ -113,7 +101,7 @@ def words_in_context(
     Args:
         store: The store, or its folder.
         rows: Row numbers of the level, int (n,).
-        width: Columns of text on either side, as a terminal shows them.
+        width: Columns of text on either side, in a terminal.
         level: word or token.
 
     Raises:

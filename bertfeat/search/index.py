@@ -1,4 +1,4 @@
-"""An index open for searching: texts, words in context or vectors in, rows of the store out."""
+"""Search of an index: texts, words in context or vectors in, rows of the store out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bertfeat.ann.indexfolder import read_description
 from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.ann.vectorparts import check_allowed
 from bertfeat.config import Level
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
@@ -36,7 +37,7 @@ from bertfeat.store.rowmap import RowMap
 
 Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
 
-# What a hit's row number in the level is called where columns are asked for.
+# The name of a hit's row number in the level, among the columns of the store.
 ROW = "row"
 _RANKED = ("query", "rank", "score")
 _MAX_TRIES = 5
@@ -47,8 +48,8 @@ class Index:
 
     Attributes:
         path: Its folder.
-        description: What it says of itself: settings, measured recall, seconds, ...
-        origin: Where its vectors come from.
+        description: The content of `index.json`: settings, measured recall, seconds, ...
+        origin: The store and feature of its vectors.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Index:
 
     @property
     def n_vectors(self) -> int:
-        """How many vectors it holds."""
+        """The number of vectors."""
         return self.description.n_vectors
 
     @functools.cached_property
@@ -117,7 +118,7 @@ class Index:
         """The store that it was built from.
 
         Raises:
-            UserError: It is not there any more, or is another one.
+            UserError: The store is not there any more, or is another one.
         """
         return self.origin.find_store(self.path, self._given_store)
 
@@ -140,7 +141,7 @@ class Index:
         Raises:
             UserError: A query cannot be encoded, or the store or the model is not the one of the index.
         """
-        # What the index says of its model counts only once the store agrees.
+        # Opening the store checks that it is the one that the index describes.
         self.store  # noqa: B018
         return self._encoder.encode(texts, names)
 
@@ -159,21 +160,21 @@ class Index:
 
         Args:
             queries: Texts, at word and token level with a word in brackets: `on the [bank] of the river`; or float
-                vectors (n_queries, dim) as they are in a store; or what `encode` made.
-            k: How many to find for each.
+                vectors (n_queries, dim) as they are in a store; or the result of `encode`.
+            k: The number of hits per query.
             where: An SQL condition on columns of the store: `label = 'x' AND n_tokens > 3`.
             same_word: Find only occurrences of the word that a query marks, in upper or lower case.
-            exclude_same_word: Find only others.
-            columns: Columns of the store, or of the documents where the sentence level is stored too; `row` is the
-                row's number in the level. By default what identifies a row, and its text.
+            exclude_same_word: Find only other words.
+            columns: Columns of the store, or of its documents if the sentence level is stored too; `row` is the number
+                of the row in the level. By default the columns that identify a row, and its text.
             allowed: bool (n_vectors,), the positions that may be found; all by default.
 
         Returns:
             A row for each hit: `query`, `rank` from 1 on, `score` (the cosine, inner product or distance), and the
-            columns. A query has fewer than k hits only where fewer are allowed or an approximate index finds fewer.
+            columns. A query has fewer than k hits only if fewer are allowed or an approximate index finds fewer.
 
         Raises:
-            UserError: A query, k, a filter or a column cannot be used, or the store is not there.
+            UserError: A query, k, a filter or a column cannot be used; or the store is not there.
 
         Example:
             >>> index.search("a text", k=3, where="label = 'x'")  # doctest: +SKIP
@@ -181,9 +182,7 @@ class Index:
         names = list(dict.fromkeys(LEVELS[self.level].shown if columns is None else columns))
         self._hits.check_columns([name for name in names if name != ROW])
         if taken := [name for name in names if name in _RANKED]:
-            raise UserError(
-                f"column {taken[0]!r} of the store cannot stand beside the {taken[0]} of a hit; leave it out"
-            )
+            raise UserError(f"column {taken[0]!r} of the store has the name of the {taken[0]} of a hit; leave it out")
         self._check_k(k)
         if same_word and exclude_same_word:
             raise UserError("same_word and exclude_same_word leave nothing to find; pass one of them")
@@ -198,7 +197,7 @@ class Index:
     def nearest(
         self, vectors: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None
     ) -> tuple[npt.NDArray[np.float32], IntArray]:
-        """Find the k most similar vectors for each of some vectors.
+        """Find the k most similar vectors for each vector.
 
         Returns:
             The scores, float32 (n, k), NaN where there are fewer hits; and the positions, int64 (n, k), -1 there.
@@ -207,8 +206,7 @@ class Index:
             UserError: The vectors or k cannot be used.
         """
         self._check_k(k)
-        hits = self._vectors.search(vectors, k, allowed=allowed)
-        return hits.scores, hits.positions
+        return self._vectors.search(vectors, k, allowed=allowed)
 
     def prepare(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Return vectors (n, dim) as the index compares them: transformed, and for the cosine of unit length."""
@@ -240,9 +238,7 @@ class Index:
 
     def _mask(self, where: str | None, allowed: BoolArray | None) -> BoolArray | None:
         """Return the positions that may be found; None for all."""
-        if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (self.n_vectors,)):
-            shape = f"({self.n_vectors},)"
-            raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}; give bool of shape {shape}")
+        check_allowed(allowed, self.n_vectors)
         if where is None:
             return allowed
         mask = self._filters.condition(where)
@@ -259,7 +255,7 @@ class Index:
     def _by_word(
         self, encoded: EncodedQueries, k: int, mask: BoolArray | None, *, same: bool
     ) -> tuple[npt.NDArray[np.float32], IntArray]:
-        """Search for each word that is asked for among its own occurrences, or among all others."""
+        """Search for each word among its own occurrences, or among all others."""
         scores = np.full((len(encoded.vectors), k), np.nan, np.float32)
         positions = np.full((len(encoded.vectors), k), -1, np.int64)
         queries_of: dict[str, list[int]] = {}
@@ -289,10 +285,10 @@ def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> 
 
     Args:
         path: Its folder.
-        store: The store that it was built from, where it lies now; by default where it lay.
+        store: The store that it was built from; by default the one at its old place.
 
     Raises:
-        UserError: There is no index, it is damaged, or of a newer format.
+        UserError: There is no index, or it is damaged, or of a newer format.
 
     Example:
         >>> index = open_index("sentences.index")  # doctest: +SKIP
@@ -308,7 +304,7 @@ def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> 
             if read_description(standing(place)) == description:
                 raise
             continue
-        # If another index took its place meanwhile, the files may be of two.
+        # If another index has taken its place meanwhile, the files may be from both.
         if read_description(standing(place)) == description:
             return index
         index.close()

@@ -1,4 +1,4 @@
-"""Keyword in context: a hit with what stands left and right of it, in columns that a terminal shows as they are."""
+"""Keyword in context: a hit with the text left and right of it, in columns of a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_HIT_COLUMNS = 80
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A hit between what stands left and right of it, all of it printable."""
+    """A hit with the text left and right of it, all of it printable."""
 
     left: str
     word: str
@@ -22,24 +22,20 @@ class Context:
         return f"{self.left}[{self.word}]{self.right}"
 
     def aligned(self, width: int) -> str:
-        """Return one line in which the hit starts in column `width + 1`, if the contexts are no wider than that."""
+        """Return one line in which the hit starts in column `width + 1`, unless the left context is wider."""
         return " " * max(0, width - display_width(self.left)) + self.marked()
 
 
 def context_of(text: str, start: int, end: int, width: int = 40) -> Context:
-    """Cut a hit and its surroundings out of a text.
+    """Cut a hit, characters `start` to `end - 1`, and its context out of a text.
 
-    Args:
-        text: The document.
-        start: The first character of the hit.
-        end: The character after its last.
-        width: Columns of context on either side; what is cut off is shown by `…`, which counts.
+    On either side there are `width` columns of context; where text is cut off, the last of them is `…`.
 
     Example:
         >>> context_of("He sat on the bank of the river", 14, 18, width=8).marked()
         '…on the [bank] of the…'
     """
-    # A character takes a column, but marks take none: twice the width is far enough but for texts of marks alone.
+    # Most characters take a column, combining marks none: this is enough for all but texts of marks.
     reach = 8 * width + 64
     left = printable(text[max(0, start - reach) : start])
     right = printable(text[end : end + reach])

@@ -1,4 +1,4 @@
-"""Where an index comes from: the store and the feature that `index.json` names, and the way back to that store."""
+"""Origin of an index: the store and the feature that `index.json` names, and the search for that store."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Origin:
 
     Attributes:
         spec: The feature.
-        store: The store's absolute path, or its URL, when the index was built.
-        relative: The path as seen from the index's folder, so that both can be moved together; empty for a URL.
-        plan_hash: The store's plan.
-        n_rows: The rows of the level, those without a vector included.
-        rows_digest: The digest of the rows that the index holds.
-        given_words: Whether the corpus came as words.
+        store: The absolute path of the store, or its URL, when the index was built.
+        relative: The path relative to the folder of the index, so that both can be moved together; empty for a URL.
+        plan_hash: The hash of the store's plan.
+        n_rows: The rows of the level, including those without a vector.
+        rows_digest: The digest of the rows in the index.
+        given_words: Whether the corpus consists of words.
     """
 
     spec: FeatureSpec
@@ -42,11 +42,7 @@ class Origin:
 
     @classmethod
     def of(cls, store: Store, spec: FeatureSpec, index: Path, rows_digest: str) -> Self:
-        """Describe a store as the origin of an index at `index`.
-
-        Raises:
-            StoreError: The store was copied without its plan.
-        """
+        """Return the origin of an index in the folder `index`; raise a StoreError if a copied store has no plan."""
         path = store.path.resolve() if isinstance(store.path, Path) else store.path
         return cls(
             spec=spec,
@@ -60,15 +56,7 @@ class Origin:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], index: Path) -> Self:
-        """Read what `to_json` wrote.
-
-        Args:
-            values: The values.
-            index: The index's folder, for messages.
-
-        Raises:
-            UserError: A field is missing, unknown, or of another type.
-        """
+        """Read what `to_json` wrote, or raise a UserError; `index` is the folder, for messages."""
         try:
             return decode(cls, dict(values))
         except ValueError as error:
@@ -82,11 +70,11 @@ class Origin:
         """Open the store that an index was built from.
 
         Args:
-            index: The index's folder.
-            override: Where the store lies now; by default where it was, seen from the index or from the root.
+            index: The folder of the index.
+            override: Where the store is now; by default its old place, relative to the index or absolute.
 
         Raises:
-            UserError: It is not there, or is another one.
+            UserError: The store is not there, or is another one.
         """
         if override is not None:
             return self.check_store(override if isinstance(override, Store) else open_store(override), index)
@@ -101,20 +89,16 @@ class Origin:
             except UserError as error:
                 errors.append(error)
             except (OSError, ValueError):
-                # A path that the system cannot look up, such as one with a name of 300 letters.
+                # The system cannot look up the path, for example a name of 300 letters.
                 continue
         if errors:
             raise errors[0]
         raise UserError(
-            f"{index}: its store is not at {self.store} any more; pass --store with the place where it lies now"
+            f"{index}: its store is not at {self.store} any more; pass --store with the place where it is now"
         )
 
     def check_store(self, store: Store, index: Path) -> Store:
-        """Refuse a store that is not the one that an index was built from.
-
-        Raises:
-            UserError: It holds another feature, or other rows.
-        """
+        """Return a store; raise a UserError if it has another feature or other rows than the index."""
         here = self.plan_hash_of(store)
         spec = self.spec.find_in(store, mine=f"index {index}").under_name_of(self.spec)
         if (here, spec, store.n_rows(spec.level)) != (self.plan_hash, self.spec, self.n_rows):
@@ -125,7 +109,7 @@ class Origin:
         return store
 
     def plan_hash_of(self, store: Store) -> str:
-        """Return the hash of a store's plan, had its model been given by the name that this origin knows."""
+        """Return the hash that a store's plan would have if its model had the name in this origin."""
         here: str = store.manifest["plan_hash"]
         if here == self.plan_hash:
             return here

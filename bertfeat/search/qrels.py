@@ -19,10 +19,10 @@ def read_qrels(path: str | Path) -> Qrels:
     """Return the grade of each judged document, by query; ids are texts.
 
     A line is `query iteration document grade` (TREC), `query document grade` (BEIR, whose first line is a header), or a
-    JSON object with `query_id`, `doc_id` and `score` (also by the names of BEIR).
+    JSON object with `query_id`, `doc_id` and `score` (or the names of BEIR).
 
     Raises:
-        InputError: The file is missing or empty, or a line is none of these, or judges a pair again otherwise.
+        InputError: The file is missing or empty; or a line is not a judgement, or contradicts one before.
     """
     qrels: Qrels = {}
     for number, line in _lines(Path(path)):
@@ -31,7 +31,7 @@ def read_qrels(path: str | Path) -> Qrels:
             if number == 1 and not qrels and _is_header(line):
                 continue
             raise InputError(
-                f"{line!r:.60} is no judgement; write 'query 0 document grade', 'query document grade', or "
+                f"{line!r:.60} is not a judgement; write 'query 0 document grade', 'query document grade', or "
                 '{"query_id": ..., "doc_id": ..., "score": ...}',
                 path=str(path),
                 row=number,
@@ -50,7 +50,7 @@ def read_qrels(path: str | Path) -> Qrels:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, with their numbers."""
+    """Yield the lines that are not empty, with their numbers."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -59,7 +59,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError:
-            raise InputError("is no UTF-8; convert the file", path=str(path), row=number) from None
+            raise InputError("is not UTF-8; convert the file", path=str(path), row=number) from None
         if line:
             yield number, line
 
@@ -88,7 +88,7 @@ def _json(line: str) -> tuple[str, str, int] | None:
 
 
 def _grade(value: object) -> int | None:
-    """Return a grade as an integer; None of what is none."""
+    """Return a grade as an integer; None if the value is not a whole number."""
     try:
         number = float(str(value))
         return int(number) if number == int(number) else None

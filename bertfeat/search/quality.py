@@ -1,4 +1,4 @@
-"""How good an index is: recall against exact search, speed, and the measures of a retrieval set."""
+"""Quality of an index: recall against exact search, speed, and the measures of a retrieval set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.ann.evaluation import recall_at, retrieval_metrics
+from bertfeat.ann.evaluation import recall_of_each, retrieval_metrics
 from bertfeat.ann.exact import exact_scores, exact_search
 from bertfeat.ann.vectorparts import sample_positions
 from bertfeat.errors import UserError
@@ -27,17 +27,17 @@ _TIMED_K = 10
 
 
 def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dict[str, Any]:
-    """Measure the recall of an index against exact search, and how many queries it answers in a second.
+    """Measure the recall of an index against exact search, and its speed.
 
-    The queries are vectors of the index itself, drawn at random; each is left out of its own hits. A hit as close as
-    the last true one counts, whatever its position.
+    The queries are random vectors of the index; each is left out of its own hits. Any hit as close as the last true one
+    counts.
 
     Returns:
-        `n_queries`, `recall@K` for K of 1, 10 and 100 (None where the index holds no more than K vectors),
-        `queries_per_s` for 10 hits each, and `ms_per_query` of queries that come one at a time.
+        `n_queries`, `recall@K` for K of 1, 10 and 100 (None where the index holds K vectors or fewer), `queries_per_s`
+        for 10 hits each, and `ms_per_query` of queries one at a time.
 
     Raises:
-        UserError: The index holds one vector alone or none, or its store is not there.
+        UserError: The index holds fewer than 2 vectors, or its store is not there.
     """
     if index.n_vectors < 2:
         raise UserError(f"{index.path}: holds {index.n_vectors} vectors; recall needs 2 or more")
@@ -50,12 +50,11 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
     true_scores, truth = exact_search(source, queries, max(ks), index.metric, index.transform, exclude=own)
     recalls: dict[str, float | None] = dict.fromkeys(f"recall@{k}" for k in RECALL_KS)
     for k in ks:
-        # An index looks farther for more, so each K is a search of its own; one more, for the query itself.
+        # A search for more hits is more thorough, so each K is a search of its own; one more, for the query itself.
         found = _without(index.nearest(queries, k + 1)[1], own)
         scores = exact_scores(source, queries, found, index.metric, index.transform)
-        recalls[f"recall@{k}"] = recall_at(
-            found, truth, k, found_scores=scores, truth_scores=true_scores, metric=index.metric
-        )
+        each = recall_of_each(found, truth, k, found_scores=scores, truth_scores=true_scores, metric=index.metric)
+        recalls[f"recall@{k}"] = float(each.mean())
     k = min(_TIMED_K, index.n_vectors)
     started = time.perf_counter()
     index.nearest(queries, k)
@@ -69,9 +68,9 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
 
 
 def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> dict[str, Any]:
-    """Measure how an index serves a retrieval set: nDCG@10, MRR@10 and recall@100, as trec_eval and BEIR define them.
+    """Measure an index on a retrieval set: nDCG@10, MRR@10 and recall@100, as trec_eval and BEIR define them.
 
-    Queries without a judgement are not searched for; a judged query that the file does not have counts 0.
+    Queries without a judgement are not searched for; a judged query that the file lacks counts 0.
 
     Returns:
         `n_queries`, `n_missing` (judged queries that the file lacks), and the measures.
@@ -97,11 +96,7 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
 
 
 def _check_documents(index: Index, judged: Qrels, qrels: str | Path) -> None:
-    """Refuse judgements of other documents: all that was found would count as wrong.
-
-    Raises:
-        UserError: There is none of the judged documents in the store.
-    """
+    """Refuse judgements of other documents: every hit would count as wrong."""
     wanted = {document for grades in judged.values() for document in grades}
     doc_ids = index.store.polars(index.level, ["doc_id"])["doc_id"].unique()
     if wanted.isdisjoint(map(str, doc_ids.to_list())):
@@ -112,7 +107,7 @@ def _check_documents(index: Index, judged: Qrels, qrels: str | Path) -> None:
 
 
 def _rankings(index: Index, texts: Sequence[str], names: Sequence[str]) -> list[list[str]]:
-    """Return the ids of the documents found for each text, best first, as texts."""
+    """Return the ids of the documents found for each text, best first."""
     k = min(_RETRIEVED, index.n_vectors)
     frame = index.search(index.encode(texts, names), k, columns=["doc_id"])
     ranked: list[list[str]] = [[] for _ in texts]
@@ -122,7 +117,7 @@ def _rankings(index: Index, texts: Sequence[str], names: Sequence[str]) -> list[
 
 
 def _without(positions: IntArray, own: IntArray) -> IntArray:
-    """Take each query's own position out of its hits (n, k), and its last hit where that is not among them."""
+    """Remove each query's own position from its hits (n, k), or the last hit where the own one is not among them."""
     is_own = positions == own[:, None]
     is_own[~is_own.any(axis=1), -1] = True
     others: IntArray = positions[~is_own].reshape(len(positions), -1)
@@ -130,7 +125,7 @@ def _without(positions: IntArray, own: IntArray) -> IntArray:
 
 
 def _alone_ms(index: Index, queries: npt.NDArray[Any], k: int) -> float:
-    """Return the milliseconds that a query alone takes, the median of some."""
+    """Return the median milliseconds of single queries."""
     times = []
     for query in queries[:50]:
         started = time.perf_counter()

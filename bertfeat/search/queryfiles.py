@@ -1,4 +1,4 @@
-"""Queries from a file: one a line, or a table with texts and ids."""
+"""Reader of queries: a text file with one per line, or a table with texts and ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TABLES = {reader.format for reader in READERS if reader.has_columns}
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query: its id (the row's number where the file has none), its text, and where it stands, for messages."""
+    """A query: its id (the row number where the file has no ids), its text, and its name for messages."""
 
     query_id: DocId
     text: str
@@ -37,11 +37,11 @@ class QueryFile:
     Args:
         path: The file.
         text_column: The column with the text.
-        id_column: The column with the id; by default `id`, `_id` or `query_id`, whichever is there, else row numbers.
-        batch_size: How many queries are handed out at once.
+        id_column: The column with the id; by default `id`, `_id` or `query_id`, else row numbers.
+        batch_size: Queries per batch.
 
     Raises:
-        InputError: The file cannot be read, has no queries, or a row is bad: the message names it.
+        InputError: The file cannot be read, has no queries, or has a bad row, which the message names.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class QueryFile:
             raise InputError(f"{kind} holds no queries; give .txt, .jsonl, .csv, .tsv or .parquet", path=str(path))
         if kind in _TABLES and id_column is None:
             id_column = next((name for name in _ID_COLUMNS if name in _columns(files[0], kind)), None)
-        # Bad rows are ours to report: what the corpus advises is for extraction.
+        # Bad rows are reported below: the advice of the corpus is for extraction.
         config = ExtractConfig(text_column=text_column, id_column=id_column, bad_rows=BadRows.QUARANTINE)
         self._corpus = Corpus(files, config)
         self._batches = cut_shards(_good_rows(self._corpus), lambda _: 1, batch_size, keep_groups=False)
@@ -62,7 +62,7 @@ class QueryFile:
             raise InputError("holds no queries", path=str(path))
 
     def batches(self) -> Iterator[list[Query]]:
-        """Yield the queries in order, some at a time."""
+        """Yield the queries in order, in batches."""
         with closing(self._corpus):
             for batch in self._batches:
                 rows = [row for row in self._corpus.read(batch) if isinstance(row, Document)]
@@ -70,21 +70,21 @@ class QueryFile:
 
 
 def _good_rows(corpus: Corpus) -> Iterator[ScannedRow]:
-    """Yield the rows of a corpus; the first bad one is an error, and so is an id that stands twice."""
+    """Yield the rows of a corpus; raise at the first bad row or repeated id."""
     try:
         for row in corpus.scan():
             if row.bad is not None:
                 raise InputError(row.bad.reason, path=row.path, row=row.row)
             yield row
     except InputError as error:
-        if "stands twice" not in error.reason:
+        reason, made_unique, _ = error.reason.partition("; make ids unique")
+        if not made_unique:
             raise
-        reason = error.reason.partition(";")[0]
-        raise InputError(f"{reason}; make ids unique", path=error.path, row=error.row) from None
+        raise InputError(reason + made_unique, path=error.path, row=error.row) from None
 
 
 def _columns(file: InputFile, kind: CorpusFormat) -> list[str]:
-    """Return the columns that a table starts with; none where its first row cannot be read, as scanning will find."""
+    """Return the columns of a table; none if its first row cannot be read, which scanning will report."""
     if kind is CorpusFormat.PARQUET:
         with suppress(pl.exceptions.PolarsError):
             return list(pl.read_parquet_schema(file.path))

@@ -21,37 +21,33 @@ from bertfeat.store.reader import Store
 if TYPE_CHECKING:
     from bertfeat.extraction.embedding import TextEncoder
 
-# The rows of so many texts are in memory at once.
+# Texts whose rows are in memory at once.
 _ENCODED_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedQueries:
-    """Queries as vectors, float (n_queries, dim) of the stored type, and the word or token that each asks for."""
+    """Queries as vectors, float (n_queries, dim) of the stored type, and the word or token that each marks."""
 
     vectors: npt.NDArray[Any]
     surfaces: tuple[str | None, ...]
 
 
 def gives_words(store: Store) -> bool:
-    """Tell whether a store's corpus came as words and not as running text.
-
-    Raises:
-        StoreError: The store was copied without its plan, which knows.
-    """
+    """Tell whether a store's corpus consists of words; raise a StoreError if a copied store has no plan."""
     return bool(store.metadata["is_split_into_words"]) or any(file.format in WORD_FORMATS for file in store.plan.inputs)
 
 
 class QueryEncoder:
-    """Encodes queries as the rows of a feature; the model is loaded on first use.
+    """Encoder of queries that are to be compared with a feature; the model is loaded on first use.
 
     At sentence level a query is a text. At word and token level it is a text in which brackets mark a word, as in
-    `He sat on the [bank] of the river`; the vector is that of the first word or token that they cover.
+    `He sat on the [bank] of the river`; the vector is that of the first word or token in the brackets.
 
     Args:
         spec: The feature.
-        given_words: Whether the store's corpus came as words: texts are then split at blanks.
-        name: What the feature belongs to, for messages.
+        given_words: Whether the store's corpus consists of words: texts are then split at whitespace.
+        name: What has the feature, for messages.
     """
 
     def __init__(self, spec: FeatureSpec, *, given_words: bool, name: str) -> None:
@@ -65,11 +61,11 @@ class QueryEncoder:
 
         Args:
             texts: The queries.
-            names: What each is called in messages; `query 0`, `query 1`, ... by default, or `query`.
+            names: The name of each in messages; by default `query 0`, `query 1`, ..., or `query`.
 
         Raises:
-            UserError: A query is no text or has no tokens, marks no word or several; or the model is not the one that
-                the store was made with.
+            UserError: A query is not a text, has no tokens, or marks no word or several; or the model is not the one
+                that the store was made with.
         """
         if names is None:
             names = [f"query {number}" for number in range(len(texts))] if len(texts) > 1 else ["query"]
@@ -83,7 +79,7 @@ class QueryEncoder:
         )
 
     def _loaded(self) -> TextEncoder:
-        # Imported where it is used: building and searching by vectors need no torch.
+        # Imported here, because building and searching by vectors need no torch.
         from bertfeat.extraction.embedding import TextEncoder
 
         if self._encoder is None:
@@ -110,8 +106,8 @@ class QueryEncoder:
             row = int(own[covered_row(query, rows.starts[own], rows.ends[own], name=names[number], what=what)])
             if not rows.valid[row]:
                 raise UserError(
-                    f"{names[number]} {query.bracketed!r:.60}: {what} {rows.surfaces[row]!r} has no vector, for the "
-                    "model does not get to see it; shorten the text, or mark another one"
+                    f"{names[number]} {query.bracketed!r:.60}: {what} {rows.surfaces[row]!r} has no vector, "
+                    "because the model does not see it; shorten the text, or mark another one"
                 )
             chosen.append(row)
         return EncodedQueries(rows.vectors[chosen], tuple(rows.surfaces[row] for row in chosen))
@@ -133,7 +129,7 @@ class QueryEncoder:
 
 
 class _Rows:
-    """The rows of encoded texts; special tokens, which stand for no character, are none."""
+    """The rows of encoded texts, without special tokens, which cover no characters."""
 
     def __init__(self, table: LevelTable, vectors: npt.NDArray[Any], surface: str) -> None:
         is_text = np.ones(table.n_rows, np.bool_)

@@ -1,4 +1,4 @@
-"""A digest of the rows that an index holds: their numbers, ids and vectors."""
+"""Digest of the rows in an index: their numbers, ids and vectors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from bertfeat.finite import first_not_finite
 from bertfeat.search.storevectors import RowBatch, StoreParts
 
 
-class RowsDigest:
-    """A digest of rows in order: their numbers, ids and vectors, however they are cut into batches."""
+class _RowsDigest:
+    """A digest of rows in order: numbers, ids and vectors; it does not depend on the cut into batches."""
 
     def __init__(self) -> None:
         self._rows, self._lengths, self._ids, self._vectors = (xxhash.xxh3_128() for _ in range(4))
 
     def add(self, batch: RowBatch) -> None:
-        """Take in rows whose columns hold `doc_id`."""
+        """Add rows whose columns hold `doc_id`."""
         ids = batch.columns["doc_id"]
         self._rows.update(batch.rows.astype("<i8").tobytes())
         if ids.dtype == pl.String:
-            # With their lengths, no two lists of ids run together to the same bytes.
+            # With their lengths, no two lists of ids give the same bytes.
             self._lengths.update(ids.str.len_bytes().to_numpy().astype("<u4").tobytes())
             self._ids.update("".join(ids.to_list()).encode())
         else:
@@ -30,29 +30,19 @@ class RowsDigest:
         self._vectors.update(np.ascontiguousarray(batch.vectors).data)
 
     def hexdigest(self) -> str:
-        """Return the xxh3-128 of what was taken in, hex."""
+        """Return the xxh3-128, hex."""
         parts = [part.digest() for part in (self._rows, self._lengths, self._ids, self._vectors)]
         return xxhash.xxh3_128(b"".join(parts)).hexdigest()
 
 
-def digest_rows(source: StoreParts) -> str:
-    """Return the digest of all rows of a source.
+def digest_rows(source: StoreParts, n_vectors: int = 0) -> tuple[str, str]:
+    """Return the digest of the first `n_vectors` rows of a source, and that of all rows.
 
     Raises:
         UserError: A vector holds NaN or infinity; the message names its document.
         StoreError: A part of the store is missing or damaged.
     """
-    return digest_rows_at(source, source.n_vectors)[1]
-
-
-def digest_rows_at(source: StoreParts, n_vectors: int) -> tuple[str, str]:
-    """Return the digest of the first `n_vectors` rows of a source, and that of all.
-
-    Raises:
-        UserError: A vector holds NaN or infinity; the message names its document.
-        StoreError: A part of the store is missing or damaged.
-    """
-    digest = RowsDigest()
+    digest = _RowsDigest()
     first = digest.hexdigest() if n_vectors == 0 else ""
     for part in range(len(source.parts)):
         for batch in source.row_batches(part, ["doc_id"]):

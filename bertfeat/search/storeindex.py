@@ -1,8 +1,8 @@
-"""Builds the index of a store: broken off at any point, the same call goes on; the index appears when it is whole."""
+"""Build of the index of a store: an interrupted build resumes, and the index appears when it is whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +10,9 @@ from typing import Any
 
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, ROWS, IndexDescription
-from bertfeat.ann.indexbuild import BuildResult, build, plan_build
+from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.ann.indexfolder import building_folder, publish, read_description, write_transform
 from bertfeat.ann.transforms import TransformSpec
-from bertfeat.ann.vectorparts import VectorBatch
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.steps import step
@@ -31,13 +30,13 @@ from bertfeat.store.reader import Store, open_store
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
 
 _WORK = "work"
-# They change how fast an index is made, and of what is in it no more than rounding decides.
+# Settings that change the speed of a build, and in the index only what depends on rounding.
 _RUN_ONLY = ("n_threads",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """An index to make: of which store, level and feature, how, and where."""
+class _Request:
+    """An index to make: of which store, level and feature, with which settings, and where."""
 
     store: Store
     spec: FeatureSpec
@@ -45,7 +44,7 @@ class Request:
     output: Path
 
     def asked(self) -> dict[str, Any]:
-        """Return what decides the index, as JSON values, for messages field by field."""
+        """Return what the index depends on, as JSON values."""
         settings = {name: value for name, value in self.settings.to_json().items() if name not in _RUN_ONLY}
         about = {"level": str(self.spec.level), "feature": self.spec.feature, "store": self.store.manifest["plan_hash"]}
         return {**settings, **about}
@@ -69,22 +68,22 @@ def build_index(
 ) -> Index:
     """Index the vectors of a store for searching by similarity.
 
-    Called again with the same store and settings it goes on where it broke off; on a finished index it does nothing.
-    The same store and settings give the same index on one machine.
+    The same call resumes an interrupted build; on a finished index it does nothing. The same store and settings give
+    the same index on one machine.
 
     Args:
         store: The store, or its folder.
         output: The index's folder.
-        level: `sentence`, `word` or `token`; may be left out where the store has one alone.
-        feature: The vectors, stored or made from what is stored (`layer_11`, `mean_last4`); by default the only one
+        level: `sentence`, `word` or `token`; by default the only one that is stored.
+        feature: The vectors, stored or made from stored ones (`layer_11`, `mean_last4`); by default the only feature
             that is stored, or `concat_last4`.
         index: A faiss factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, ...), or `auto`: by size, memory and recall.
         metric: `cosine`, `ip` (inner product) or `l2` (Euclidean distance).
-        max_memory: Bytes, or such as `"4GB"`, that building and the index may hold beside the program itself.
+        max_memory: The most memory of the build, and of the index, without the program itself: bytes, or `"4GB"`.
         transform: What is done to vectors first: `none`, `center`, `whiten`, `whiten:DIM` or `pca:DIM`. Raw BERT
-            vectors have much in common, which centring takes away.
-        recall: The part of the ten closest vectors that a search is to find; search parameters are tuned for it.
-        seed: Of every choice by lot.
+            vectors have much in common; centring removes it.
+        recall: The part of the ten nearest vectors that a search must find; search parameters are tuned for it.
+        seed: The random seed.
         threads: Threads to compute on; all by default.
         overwrite: Replace an index that is there.
         progress: See `bertfeat.progress.Progress`.
@@ -93,9 +92,9 @@ def build_index(
         The index, open.
 
     Raises:
-        UserError: The store, a setting or the place cannot be used, or the memory is too small: the message names an
+        UserError: The store, a setting or the place cannot be used; or the memory is too small: the message names an
             index that fits. Nothing is written.
-        RunError: The system refused a write; the same call goes on.
+        RunError: The system refused a write; the same call resumes.
 
     Example:
         >>> from bertfeat import extract
@@ -104,15 +103,8 @@ def build_index(
         >>> index.search("Which naming styles are there?", k=1)["doc_id"].to_list()
         [62]
     """
-    settings = parse_settings(
-        index=index,
-        metric=metric,
-        transform=transform,
-        max_memory=max_memory,
-        recall=recall,
-        seed=seed,
-        threads=threads,
-    )
+    asked: dict[str, Any] = {"index": index, "recall": recall, "seed": seed}
+    settings = parse_settings(metric=metric, transform=transform, max_memory=max_memory, threads=threads, **asked)
     with reporting(progress) as reports:
         return build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=reports)[0]
 
@@ -120,11 +112,7 @@ def build_index(
 def parse_settings(
     *, metric: str, transform: str, max_memory: int | str, threads: int | None, **settings: Any
 ) -> BuildSettings:
-    """Return the settings of `build_index`, checked.
-
-    Raises:
-        UserError: A setting cannot be used.
-    """
+    """Return the settings of `build_index`, or raise a UserError for the one that cannot be used."""
     return BuildSettings(
         metric=parse_metric(metric),
         transform=TransformSpec.parse(transform),
@@ -144,15 +132,14 @@ def build_or_find(
     overwrite: bool = False,
     progress: Progress,
 ) -> tuple[Index, bool]:
-    """Do what `build_index` does; return also whether the index was there before, and nothing was done."""
+    """Do what `build_index` does; also return whether the index was there already."""
     opened = store if isinstance(store, Store) else open_store(store)
     where = choose_level(opened, level)
     spec = FeatureSpec.of(opened, where, choose_feature(opened, where, feature))
-    request = Request(opened, spec, settings, local_path(output, "an index"))
-    where_store = opened.path
-    if isinstance(where_store, Path) and request.output.resolve().is_relative_to(where_store.resolve()):
-        raise UserError(f"{request.output}: lies in the store {opened.path}; choose another place for the index")
-    source = StoreParts(opened, where, spec.feature)
+    request = _Request(opened, spec, settings, local_path(output, "an index"))
+    if isinstance(opened.path, Path) and request.output.resolve().is_relative_to(opened.path.resolve()):
+        raise UserError(f"{request.output}: is inside the store {opened.path}; choose another place for the index")
+    source = StoreParts(opened, where, spec.feature, progress)
     if not source.n_vectors:
         raise UserError(
             f"{opened.path}: no row of level {where} has a vector of {spec.feature}; there is nothing to index"
@@ -163,33 +150,13 @@ def build_or_find(
         return _standing(request), True
     with workplace(request.output) as folder:
         take_up(folder, request.output, request.asked(), overwrite=overwrite)
-        _make(request, Watched(source, progress), folder, overwrite=overwrite)
+        _make(request, source, folder, overwrite=overwrite)
         empty(folder)
     return open_index(request.output, store=opened), False
 
 
-class Watched:
-    """A source that reports how far it has been read."""
-
-    def __init__(self, source: StoreParts, progress: Progress) -> None:
-        self.inner = source
-        self.progress = progress
-        self.n_vectors, self.dim = source.n_vectors, source.dim
-        self.parts: Sequence[range] = source.parts
-
-    def batches(self, part: int) -> Iterator[VectorBatch]:
-        """Yield the vectors of a part in order."""
-        for batch in self.inner.batches(part):
-            self.progress.stage("reading vectors", batch.positions.stop, self.n_vectors)
-            yield batch
-
-
-def _standing(request: Request) -> Index:
-    """Open the index that stands at the output, and remove what a kill left beside it.
-
-    Raises:
-        UserError: It is not the one that is asked for, or damaged.
-    """
+def _standing(request: _Request) -> Index:
+    """Open the index at the output, unless it has other settings or is damaged; remove what a kill left next to it."""
     with _replaceable(request.output):
         there = read_description(request.output)
     _check_same(request, there)
@@ -202,7 +169,7 @@ def _standing(request: Request) -> Index:
 
 @contextmanager
 def _replaceable(output: Path) -> Iterator[None]:
-    """Say of an index that cannot be opened how it is replaced: building it again, by itself, does not."""
+    """Name the flag that replaces an index that cannot be opened: a build without it does not."""
     try:
         yield
     except UserError as error:
@@ -212,12 +179,8 @@ def _replaceable(output: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_same(request: Request, there: IndexDescription) -> None:
-    """Refuse an index that is not the one that is asked for.
-
-    Raises:
-        UserError: The message names the fields.
-    """
+def _check_same(request: _Request, there: IndexDescription) -> None:
+    """Raise a UserError, with the fields, if an index was built with other settings or from another store."""
     origin = Origin.from_json(there.source, request.output)
     about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
     settings = {name: value for name, value in there.settings.items() if name not in _RUN_ONLY}
@@ -225,16 +188,16 @@ def _check_same(request: Request, there: IndexDescription) -> None:
     if fields := named(differing({**settings, **about}, asked)):
         grown = "run bertfeat index update if rows were added, " if origin.plan_hash != asked["store"] else ""
         raise UserError(
-            f"{request.output}: an index stands there that was built otherwise ({fields}); {grown}choose another "
+            f"{request.output}: there is an index already with other settings ({fields}); {grown}choose another "
             "--output, or pass --overwrite"
         )
 
 
-def _make(request: Request, source: Watched, folder: Path, *, overwrite: bool) -> None:
-    """Build, put the files together, and publish them."""
+def _make(request: _Request, source: StoreParts, folder: Path, *, overwrite: bool) -> None:
+    """Build the index and publish its files."""
     source.progress.stage("checking vectors")
     try:
-        rows_digest = digest_rows(source.inner)
+        _, rows_digest = digest_rows(source)
     except UserError:
         if not (folder / _WORK).exists():
             empty(folder)
@@ -246,28 +209,25 @@ def _make(request: Request, source: Watched, folder: Path, *, overwrite: bool) -
     step(f"{INDEX}.ready")
     if result.transform is not None:
         write_transform(ready, result.transform)
-    write_rows(source.inner, ready)
-    step(f"{ROWS}.ready")
-    origin = Origin.of(request.store, request.spec, request.output, rows_digest)
-    publish(ready, request.output, _description(request, result, origin), overwrite=overwrite)
+    write_rows(source, ready)
+    settings = request.settings
+    description = IndexDescription(
+        n_vectors=result.n_vectors,
+        dim=result.dim,
+        metric=settings.metric,
+        transform=settings.transform,
+        factory=result.factory,
+        parameters=result.parameters,
+        settings=settings.to_json(),
+        source=Origin.of(request.store, request.spec, request.output, rows_digest).to_json(),
+        measured=result.measured,
+        seconds=result.seconds,
+    )
+    publish(ready, request.output, description, overwrite=overwrite)
 
 
 def write_rows(source: StoreParts, folder: Path) -> None:
     """Write the row map of an index."""
     store, level = source.store, source.level
     write_row_map(folder / ROWS, store, level, row_map_batches(store, level, source.included))
-
-
-def _description(request: Request, result: BuildResult, origin: Origin) -> IndexDescription:
-    return IndexDescription(
-        n_vectors=result.n_vectors,
-        dim=result.dim,
-        metric=request.settings.metric,
-        transform=request.settings.transform,
-        factory=result.factory,
-        parameters=result.parameters,
-        settings=request.settings.to_json(),
-        source=origin.to_json(),
-        measured=result.measured,
-        seconds=result.seconds,
-    )
+    step(f"{ROWS}.ready")

@@ -1,15 +1,14 @@
-"""Adds the rows of a grown store to its index."""
+"""Update of an index with the new rows of its store."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertfeat.ann.budget import MemoryPlan, Shape, check_growth, plan_memory
 from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.description import INDEX, ROWS, IndexDescription
+from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.growth import extend
 from bertfeat.ann.indexfiles import write_index
 from bertfeat.ann.indexfolder import check_files, publish, read_description, read_transform, write_transform
@@ -17,14 +16,12 @@ from bertfeat.ann.indexloading import read_faiss
 from bertfeat.ann.indextraining import threads
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.vectorparts import VectorBatch
-from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
-from bertfeat.search.rowsdigest import digest_rows_at
-from bertfeat.search.storeindex import Watched, write_rows
+from bertfeat.search.rowsdigest import digest_rows
+from bertfeat.search.storeindex import write_rows
 from bertfeat.search.storevectors import StoreParts
 from bertfeat.search.workplace import fresh_ready, tidy, workplace
 from bertfeat.storage import local_path
@@ -32,15 +29,15 @@ from bertfeat.store.reader import Store, open_store
 
 
 def update_index(index: str | Path, store: str | Path | Store, *, progress: bool | Progress = False) -> Index:
-    """Add to an index the rows that its store has grown by.
+    """Add the new rows of a grown store to its index.
 
-    What was learned from the first rows stays: the transform, and the lists and codes of an index that is trained. A
-    `Flat` index without a transform is then the same as one built anew; of the others the search parameters are tuned
-    and recall is measured again. The index is replaced when the new one is whole.
+    What was learned from the first rows stays: the transform, and the lists and codes of a trained index. A `Flat`
+    index without a transform is then the same as a new one; others are tuned and measured again. The index is replaced
+    when the new one is whole.
 
     Args:
         index: The index's folder.
-        store: The grown store: extracted with the same settings from the same texts, and further ones behind.
+        store: The grown store: extracted with the same settings from the same texts, followed by further ones.
         progress: See `bertfeat.progress.Progress`.
 
     Returns:
@@ -48,8 +45,8 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
 
     Raises:
         UserError: The store holds another feature, or its first rows are not those of the index; or the index is
-            damaged, or does not fit into the memory that it was built for any more.
-        RunError: The system refused a write; the index is what it was.
+            damaged, or no longer fits into the memory that it was built for.
+        RunError: The system refused a write; the index has not changed.
 
     Example:
         >>> update_index("sentences.index", "grown-features")  # doctest: +SKIP
@@ -59,7 +56,7 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
 
 
 def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Progress) -> tuple[Index, int]:
-    """Do what `update_index` does; return also how many vectors were added."""
+    """Do what `update_index` does; also return how many vectors were added."""
     path = local_path(index, "an index")
     opened = store if isinstance(store, Store) else open_store(store)
     tidy(path)
@@ -68,85 +65,51 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Pr
     spec = origin.spec.find_in(opened, mine=f"index {path}")
     if opened.manifest["plan_hash"] == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
         return open_index(path, store=opened), 0
-    source = Watched(StoreParts(opened, spec.level, spec.feature), progress)
-    n_new = source.n_vectors - there.n_vectors
+    source = StoreParts(opened, spec.level, spec.feature, progress)
     digest = _check_grown(source, there, origin, path)
-    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim), _settings(there))
+    settings = BuildSettings(**{**there.settings, "metric": there.metric, "transform": there.transform})
+    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim), settings)
     check_growth(plan)
     with workplace(path) as folder:
-        # Another process may have been here before the lock was ours.
+        # Another process may have changed the index before this one had the lock.
         if read_description(path) != there:
             raise UserError(f"{path}: was changed meanwhile by another process; run the same command again")
         check_files(path, there)
         ready = fresh_ready(folder)
-        with threads(plan.settings.threads):
+        with threads(settings.threads):
             grown = _grow(source, there, plan, path, ready)
-        write_rows(source.inner, ready)
+        write_rows(source, ready)
         made = Origin.of(opened, spec, path, digest)
-        step(f"{ROWS}.ready")
         publish(ready, path, dataclasses.replace(grown, source=made.to_json()), overwrite=True)
-    return open_index(path, store=opened), n_new
+    return open_index(path, store=opened), source.n_vectors - there.n_vectors
 
 
-class Rest:
-    """The vectors of a source from some position on, numbered from 0."""
-
-    def __init__(self, source: Watched, start: int) -> None:
-        self._source = source
-        self._start = start
-        self.n_vectors, self.dim = source.n_vectors - start, source.dim
-        self._parts = [number for number, part in enumerate(source.parts) if part.stop > start]
-        self.parts: Sequence[range] = [
-            range(max(0, source.parts[n].start - start), source.parts[n].stop - start) for n in self._parts
-        ]
-
-    def batches(self, part: int) -> Iterator[VectorBatch]:
-        """Yield the vectors of a part in order."""
-        for batch in self._source.batches(self._parts[part]):
-            first = max(0, self._start - batch.positions.start)
-            if first < len(batch.positions):
-                at = batch.positions.start + first - self._start
-                yield VectorBatch(range(at, batch.positions.stop - self._start), batch.vectors[first:])
-
-
-def _settings(there: IndexDescription) -> BuildSettings:
-    """Return the settings that an index was built with."""
-    return BuildSettings(**{**there.settings, "metric": there.metric, "transform": there.transform})
-
-
-def _check_grown(source: Watched, there: IndexDescription, origin: Origin, path: Path) -> str:
+def _check_grown(source: StoreParts, there: IndexDescription, origin: Origin, path: Path) -> str:
     """Refuse a store whose first rows are not those of the index; return the digest of all its rows."""
-    name = source.inner.store.path
+    name = source.store.path
     if source.n_vectors < there.n_vectors:
         raise UserError(
             f"{name}: has {source.n_vectors} vectors, fewer than the {there.n_vectors} of {path}; build the index again"
         )
     source.progress.stage("comparing rows")
-    first, all_rows = digest_rows_at(source.inner, there.n_vectors)
+    first, all_rows = digest_rows(source, there.n_vectors)
     if first != origin.rows_digest:
         raise UserError(
-            f"{name}: its first {there.n_vectors} rows are not those of {path}, and only new rows behind them can be "
-            "added; build the index again"
+            f"{name}: its first {there.n_vectors} rows are not those of {path}, and new rows can only be added after "
+            "them; build the index again"
         )
     return all_rows
 
 
-def _grow(source: Watched, there: IndexDescription, plan: MemoryPlan, path: Path, ready: Path) -> IndexDescription:
+def _grow(source: StoreParts, there: IndexDescription, plan: MemoryPlan, path: Path, ready: Path) -> IndexDescription:
     """Write the grown index, measured again, with its transform."""
     transform, settings = read_transform(path, there), plan.settings
     grown = VectorIndex(read_faiss(path, there, mmap=False), there.metric, transform, there.parameters)
     started = time.perf_counter()
-    extend(grown, Rest(source, there.n_vectors), plan.n_chunk_rows)
+    extend(grown, source, there.n_vectors, plan.n_chunk_rows)
     added = time.perf_counter()
-    held = HeldOut.of(
-        source,
-        there.metric,
-        transform,
-        n_queries=settings.n_queries,
-        seed=settings.seed,
-        max_bytes=plan.exact_bytes,
-    )
-    measured = tune(grown, held, source, settings.recall).to_json()
+    held = HeldOut.of(source, transform, settings, plan.exact_bytes)
+    measured = tune(grown, held, source, settings.recall)
     tuned = time.perf_counter()
     parameters = measured.pop("parameters")
     measured.pop("tried")

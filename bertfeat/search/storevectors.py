@@ -1,10 +1,10 @@
-"""A store's vectors as what an index is built from: part by part, rows without a vector left out."""
+"""Vectors of a store as the source of an index: part by part, without rows that have no vector."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,11 @@ import polars as pl
 from bertfeat.ann.vectorparts import VectorBatch
 from bertfeat.config import Level
 from bertfeat.errors import UserError
+from bertfeat.progress import Progress, Silent
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.store.reader import Store
 
-# A batch takes about as much as a row group, of which there is one in memory besides.
+# A batch takes about as much as the row group that is in memory with it.
 _BATCH_BYTES = 16 << 20
 
 
@@ -24,8 +25,8 @@ _BATCH_BYTES = 16 << 20
 class RowBatch:
     """Vectors with the rows of the level that they come from.
 
-    `positions` are their places in the index, consecutive; `rows` int64 (n,) the rows' numbers; `columns` holds the
-    columns that were asked for; `vectors` is (n, dim) of the stored type.
+    `positions` are their consecutive places in the index; `rows` int64 (n,) are the numbers of the rows; `columns` are
+    columns of the rows; `vectors` is (n, dim) of the stored type.
     """
 
     positions: range
@@ -34,9 +35,8 @@ class RowBatch:
     vectors: npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """A Parquet part of the level: the shard's number, its rows in the level, and its vectors' places in the index."""
+class _Part(NamedTuple):
+    """A Parquet part of the level: the number of its shard, its rows, and the places of its vectors in the index."""
 
     shard: int
     rows: range
@@ -46,25 +46,24 @@ class Part:
 class StoreParts:
     """The vectors of a store's level and feature, numbered without gaps; one part for each Parquet part that has some.
 
-    Rows without a vector are left out, and at token level special tokens too, which are no part of the text.
+    Rows without a vector are left out, and at token level special tokens too, which are not part of the text.
 
     Args:
         store: The store.
         level: The level.
-        feature: The feature, stored or made from what is stored.
+        feature: The feature, stored or made from stored ones.
+        progress: Receiver of reports of how many vectors have been read.
 
     Attributes:
-        n_vectors: How many rows have a vector.
         included: bool (rows of the level,), which rows have a vector here.
-        dim: The width of a vector.
-        parts: The positions that each part holds, as `VectorParts` wants them.
 
     Raises:
         UserError: There is no such level or feature.
         StoreError: A part is missing or damaged.
     """
 
-    def __init__(self, store: Store, level: Level, feature: str) -> None:
+    def __init__(self, store: Store, level: Level, feature: str, progress: Progress | None = None) -> None:
+        self.progress = progress or Silent()
         self.store = store
         self.level = level
         self.feature = feature
@@ -78,10 +77,11 @@ class StoreParts:
     def batches(self, part: int) -> Iterator[VectorBatch]:
         """Yield the vectors of a part in order."""
         for batch in self.row_batches(part):
+            self.progress.stage("reading vectors", batch.positions.stop, self.n_vectors)
             yield VectorBatch(batch.positions, batch.vectors)
 
     def row_batches(self, part: int, columns: Sequence[str] = ()) -> Iterator[RowBatch]:
-        """Yield the vectors of a part in order, with their rows and some columns of these."""
+        """Yield the vectors of a part in order, with their rows and columns."""
         found = self._parts[part]
         store = self.store.shard(found.shard)
         position = found.positions.start
@@ -99,29 +99,25 @@ class StoreParts:
 
 
 def _included(store: Store, level: Level, feature: str) -> BoolArray:
-    """Return bool (n_rows,): which rows of a level are worth finding."""
+    """Return which rows of a level may be found, bool (n_rows,)."""
     included = store.valid(level, feature)
     if level is Level.TOKEN:
         included &= ~store.polars(level, ["is_special"])["is_special"].to_numpy()
     return included
 
 
-def _parts(store: Store, level: Level, included: BoolArray) -> Iterator[Part]:
+def _parts(store: Store, level: Level, included: BoolArray) -> Iterator[_Part]:
     row = position = 0
     for entry, part in zip(store.manifest["shards"], store.parts(level), strict=True):
         rows = range(row, row + part.n_rows)
         n_vectors = int(np.count_nonzero(included[rows.start : rows.stop]))
         if n_vectors:
-            yield Part(entry["shard"], rows, range(position, position + n_vectors))
+            yield _Part(entry["shard"], rows, range(position, position + n_vectors))
         row, position = rows.stop, position + n_vectors
 
 
 def choose_level(store: Store, level: str | None) -> Level:
-    """Return the level to index: the one asked for, or the only one that is stored.
-
-    Raises:
-        UserError: It is not stored, or several are and none was asked for.
-    """
+    """Return the level to index: the given one, or the only one that is stored; else raise a UserError."""
     if level is not None:
         return store.schema(level).level
     if len(store.levels) == 1:
@@ -130,11 +126,7 @@ def choose_level(store: Store, level: str | None) -> Level:
 
 
 def choose_feature(store: Store, level: Level, feature: str | None) -> str:
-    """Return the feature to index: the one asked for, or the only one that is stored, or `concat_last4`.
-
-    Raises:
-        UserError: There is no such feature, or several are stored, none was asked for, and none is `concat_last4`.
-    """
+    """Return the feature to index: the given one, the only one, or `concat_last4`; else raise a UserError."""
     if feature is not None:
         return store.feature(level, feature).name
     names = [found.name for found in store.features(level)]

@@ -1,4 +1,4 @@
-"""Queries that mark a word: `He sat on the [bank] of the river`."""
+"""Parser of queries that mark a word: `He sat on the [bank] of the river`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(frozen=True, slots=True)
 class MarkedText:
-    """A text without its brackets, and the characters `start` to `end - 1` that stood between them."""
+    """A text without its brackets, and the characters `start` to `end - 1` that were between them."""
 
     text: str
     start: int
@@ -23,7 +23,7 @@ class MarkedText:
 
     @property
     def marked(self) -> str:
-        """What stood between the brackets."""
+        """The text between the brackets."""
         return self.text[self.start : self.end]
 
     @property
@@ -32,7 +32,7 @@ class MarkedText:
         return f"{self.text[: self.start]}[{self.marked}]{self.text[self.end :]}"
 
     def collapsed(self) -> MarkedText:
-        """Return the same with one blank between words and none around them, as a text that is given in words has."""
+        """Return the same with single spaces between words and none around, as in a corpus of words."""
         places = [(found.start(), found.end()) for found in _WORD.finditer(self.text)]
         words = [self.text[start:end] for start, end in places]
 
@@ -48,16 +48,12 @@ class MarkedText:
 
 
 def parse_marked(text: str, name: str = "query") -> MarkedText:
-    r"""Read a text in which square brackets mark one word; a text without blanks needs none.
+    r"""Read a text in which square brackets mark one word; a text of one word needs none.
 
-    A backslash before a bracket or a backslash makes it stand for itself.
-
-    Args:
-        text: The query.
-        name: What it is called in messages.
+    A backslash before a bracket or a backslash makes it an ordinary character. `name` is for messages.
 
     Raises:
-        UserError: Nothing is marked in a text of several words, or more than one thing, or a bracket has no other.
+        UserError: A text of several words marks none, or more than one; or brackets do not match.
 
     Example:
         >>> parse_marked("on the [bank] of the river")
@@ -92,17 +88,17 @@ def covered_row(
     name: str = "query",
     what: str = "word",
 ) -> int:
-    """Return the number of the first word that the mark covers, in part or whole.
+    """Return the number of the first word that the brackets cover, in part or whole.
 
     Args:
         marked: The query.
         starts: The first character of each word of its text.
         ends: The character after the last one of each.
-        name: What the query is called in messages.
+        name: The name of the query in messages.
         what: What the words are, for messages: `word` or `token`.
 
     Raises:
-        UserError: It covers none, or several with blanks between them.
+        UserError: The brackets cover no word, or several.
     """
     if len(marked.marked.split()) > 1:
         raise UserError(f"{name} {_shown(marked.bracketed)}: the brackets cover several words; put them around one")

@@ -1,4 +1,4 @@
-"""The hidden folder beside an index where it is made: one process at a time, taken up again after a kill."""
+"""Hidden folder next to an index, in which it is made: one process at a time, resumed after a kill."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from bertfeat.durable.publication import recover, replaced
 from bertfeat.errors import UserError
 
 ASKED = "asked.json"
-# What is published: the files of the index and nothing else.
+# The folder that is published: the files of the index and nothing else.
 READY = "ready"
 
 
 @contextmanager
 def workplace(index: Path) -> Iterator[Path]:
-    """Make and lock the folder in which an index is made; it goes when it is empty or the index stands.
+    """Make and lock the folder in which an index is made; remove it in the end if it is empty.
 
     An index that a killed replacement left aside gets its place back first.
 
     Raises:
-        UserError: Another process is making this index, or there is no folder for it to stand in.
+        UserError: Another process is making this index, or there is no folder for it.
         RunError: The system refused.
     """
     folder = building_folder(index)
@@ -52,23 +52,17 @@ def workplace(index: Path) -> Iterator[Path]:
 
 @os_errors(UserError)
 def tidy(index: Path) -> None:
-    """Finish what a kill has left beside an index: the old one aside, or an empty folder where one was made."""
+    """Finish what a kill has left next to an index: the old index aside, or an empty folder."""
     if building_folder(index).exists() or replaced(index).exists():
         with workplace(index):
             pass
 
 
 def take_up(folder: Path, index: Path, asked: Mapping[str, Any], *, overwrite: bool) -> None:
-    """Go on with what lies in the folder if the same is asked for, else start anew.
-
-    Args:
-        folder: The folder, locked.
-        index: The index, for messages.
-        asked: What is asked for: JSON values.
-        overwrite: An unfinished index of something else may go.
+    """Resume what is in the locked folder of an index if `asked`, its settings, are the same, else start again.
 
     Raises:
-        UserError: It holds an unfinished index of something else; the message names the fields.
+        UserError: The folder holds an unfinished index with other settings, and `overwrite` is not given.
     """
     before = _asked(folder)
     if before == dict(asked):
@@ -99,11 +93,7 @@ def fresh_ready(folder: Path) -> Path:
 
 @os_errors(UserError)
 def is_index(index: Path) -> bool:
-    """Tell whether an index stands at a place, whole or damaged; what is something else is refused.
-
-    Raises:
-        UserError: Something else stands there.
-    """
+    """Tell whether there is an index at a place, whole or damaged; raise a UserError if there is anything else."""
     check_place(index, overwrite=True)
     return index.is_dir() and any(index.iterdir())
 

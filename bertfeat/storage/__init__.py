@@ -1,4 +1,4 @@
-"""Paths of files: local ones, and objects behind URLs (`s3://`, `gs://`) that are used much like paths."""
+"""Paths of files: local ones, and objects at URLs (`s3://`, `gs://`)."""
 
 from __future__ import annotations
 

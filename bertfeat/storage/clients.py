@@ -1,4 +1,4 @@
-"""Options for the object-store client of polars, so that it reads the objects that fsspec reads."""
+"""Options of the object-store client of polars, so that it reads the same objects as fsspec."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from bertfeat.storage.filesystems import clear_errors
 from bertfeat.storage.objectpath import ObjectPath
 
-# (credentials by the names of polars, seconds since 1970 when they end)
+# (credentials by the names of polars, their end in seconds since 1970)
 _Credentials = tuple[dict[str, str], int | None]
 
 
 def scan_options(path: ObjectPath) -> dict[str, Any]:
-    """Return the arguments of `polars.scan_parquet` with which it reads an object as fsspec does.
+    """Return the arguments with which `polars.scan_parquet` reads an object as fsspec does.
 
-    Endpoint, region and credentials of `s3://` are those of s3fs: of its configuration, else of AWS's environment and
-    files. For `gs://` polars looks for Google's default credentials by itself, as gcsfs does.
+    Endpoint, region and credentials of `s3://` are those of s3fs: from its configuration, or from the environment and
+    files of AWS. For `gs://` polars itself finds Google's default credentials, as gcsfs does.
     """
     if path.scheme != "s3":
         return {}
@@ -38,7 +38,7 @@ def scan_options(path: ObjectPath) -> dict[str, Any]:
 
 
 def _aws_credentials(filesystem: Any) -> _Credentials:
-    """Return the credentials that s3fs signs with at present."""
+    """Return the current credentials of s3fs."""
     from fsspec.asyn import sync
 
     async def find() -> tuple[str, str, str | None, int | None]:

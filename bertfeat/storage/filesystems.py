@@ -1,4 +1,4 @@
-"""The fsspec file system behind a URL, and what it raises as errors that say what to do."""
+"""File systems of fsspec for URLs, and their errors turned into ours."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ class _Package(NamedTuple):
 
 _S3 = _Package("s3fs", "s3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE")
 _GCS = _Package("gcsfs", "gcs", "GOOGLE_APPLICATION_CREDENTIALS, or gcloud auth application-default login")
-# By the scheme of a URL.
 PACKAGES = {"s3": _S3, "gs": _GCS, "gcs": _GCS}
 
-# Names, for the libraries that define these are imported by fsspec alone, and only when they are needed.
+# Names of error classes, because only fsspec imports the libraries that define them, when they are needed.
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError"}
 _NO_BUCKET = {"NoSuchBucket"}
-# Not every server names the condition that failed, which s3fs goes by; no other than this one is ever set. An upload
-# that is not there was completed by a request whose answer was lost, or ended by another run.
+# s3fs needs the name of the condition that failed, which not every server gives; only this condition is ever set. A
+# missing upload was completed by a request whose answer was lost, or ended by another run.
 _IS_THERE = {"PreconditionFailed", "412", "NoSuchUpload"}
 
 
 def open_filesystem(scheme: str) -> AbstractFileSystem:
-    """Return the file system of a scheme, configured by the environment and by fsspec's own configuration.
+    """Return the file system of a scheme, configured by the environment and by fsspec's configuration.
 
     Raises:
-        StorageError: Its package is not installed.
+        StorageError: The package of the scheme is not installed.
     """
     package = PACKAGES[scheme]
     try:
@@ -50,32 +49,32 @@ def open_filesystem(scheme: str) -> AbstractFileSystem:
 
 @functools.cache
 def _filesystem(scheme: str, pid: int) -> AbstractFileSystem:  # noqa: ARG001
-    """Return one file system a process, which its threads share; fsspec by itself keeps one a thread."""
+    """Return one file system per process, shared by its threads; fsspec itself has one per thread."""
     import fsspec
 
-    # Listings that are kept would not show what other processes write.
+    # Cached listings would not show what other processes write.
     return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
 
 
 def forget_filesystems() -> None:
-    """Have the next use of an object store read the environment and fsspec's configuration again."""
+    """Forget the file systems: their next use reads the environment and fsspec's configuration again."""
     _filesystem.cache_clear()
 
 
 @contextlib.contextmanager
 def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Iterator[None]:
-    """Turn what a file system raises into few kinds of errors.
+    """Turn the errors of a file system into a few kinds.
 
     Args:
         scheme: The URL's scheme.
-        url: What it is about.
+        url: The object or bucket, for messages.
         needs_no_object: The operation makes or lists objects: only a bucket can be missing.
 
     Raises:
         FileNotFoundError: There is no such object.
-        FileExistsError: There is one already, and it was to be created.
-        StorageError: There is no such bucket, or the credentials are missing or do not give the right.
-        RunError: Anything else, such as a network that fails; the file systems have tried again by themselves.
+        FileExistsError: The object to create exists already.
+        StorageError: There is no such bucket, or the credentials are missing or give no access.
+        RunError: Anything else, such as a network failure after the retries of the file system.
     """
     try:
         yield
@@ -99,13 +98,13 @@ def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Ite
 
 
 def _code(cause: BaseException) -> object:
-    """Return what the server of an S3 request calls its error."""
+    """Return the error code in the answer of an S3 server."""
     response = getattr(cause, "response", None)
     return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
 
 
 def _is_forbidden(error: Exception) -> bool:
-    """Tell whether gcsfs, which has no error of its own for it, was refused."""
+    """Tell whether an error of gcsfs, which has no class for it, means no access."""
     return getattr(error, "code", None) in (401, 403) or str(error).startswith("Forbidden")
 
 

@@ -1,4 +1,4 @@
-"""An object in an object store, or the common beginning of the names of several."""
+"""Paths in an object store: an object, or the common prefix of several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
     from fsspec import AbstractFileSystem
 
-# A file is uploaded in pieces of at least this size (the smallest of S3), several at a time.
+# The smallest piece of an upload (the minimum of S3); several pieces are uploaded at a time.
 _UPLOAD_BYTES = 5 << 20
 _MAX_PIECES = 10_000
 _READ_AHEAD_BYTES = 8 << 20
@@ -31,9 +31,9 @@ _ResultT = TypeVar("_ResultT")
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What an object store says of an object.
+    """The size and version of an object.
 
-    `version` differs when the content does (the entity tag, where there is one); `modified` is by the store's clock.
+    `version` changes with the content (the entity tag, where there is one); `modified` is by the store's clock.
     """
 
     n_bytes: int
@@ -43,9 +43,9 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPath:
-    """A place in an object store: what `Path` is among files, for the few things that are needed; it pickles.
+    """A place in an object store, with the few operations of `Path` that are needed; it can be pickled.
 
-    Every operation raises what `clear_errors` makes of the store's errors.
+    Every operation raises the errors of `clear_errors`.
     """
 
     scheme: str
@@ -70,7 +70,7 @@ class ObjectPath:
 
     @property
     def filesystem(self) -> AbstractFileSystem:
-        """The fsspec file system, one a process."""
+        """The fsspec file system, one per process."""
         return open_filesystem(self.scheme)
 
     @property
@@ -114,7 +114,7 @@ class ObjectPath:
         return _info(found)
 
     def find(self) -> dict[str, ObjectInfo]:
-        """Describe all objects below, by their names from here on; what browsers make to show a folder is left out."""
+        """Describe all objects below by their relative names, without the empty objects that stand for folders."""
         prefix = self._place + "/"
         with self._errors(needs_no_object=True):
             found = self.filesystem.find(self._place, detail=True)
@@ -125,7 +125,7 @@ class ObjectPath:
         }
 
     def glob(self) -> list[ObjectPath]:
-        """Return the objects that a pattern names, sorted."""
+        """Return the objects that match this path as a pattern, sorted."""
         with self._errors(needs_no_object=True):
             found = self.filesystem.glob(self._place, detail=True)
         names = sorted(name for name, entry in found.items() if entry["type"] == "file")
@@ -143,16 +143,16 @@ class ObjectPath:
         return data
 
     def write_bytes(self, data: bytes) -> None:
-        """Write an object in one request; one that is there is replaced."""
+        """Write an object in one request; an old one is replaced."""
         with self._errors(needs_no_object=True):
             self.filesystem.pipe_file(self._place, data)
 
     def create_bytes(self, data: bytes) -> None:
-        """Write an object in one request that the store refuses when there is one.
+        """Create an object in one request.
 
         Raises:
-            FileExistsError: There is one with another content. One with this very content is the work of a request
-                whose answer was lost and that was sent again.
+            FileExistsError: There is an object with other content. One with the same content is accepted: the answer to
+                an earlier request was lost, and the request was sent again.
         """
         try:
             with self._errors(needs_no_object=True):
@@ -164,15 +164,15 @@ class ObjectPath:
             raise
 
     def create_from(self, file: IO[bytes], before_visible: Callable[[], None]) -> None:
-        """Upload a file, one without a name too; it becomes visible whole with the last request, or not at all.
+        """Upload a file, which may have no name; the last request makes the object visible as a whole.
 
         Args:
-            file: What to upload.
-            before_visible: Called right before that last request; may raise to leave nothing.
+            file: The file.
+            before_visible: Called right before the last request; if it raises, nothing is left.
 
         Raises:
-            FileExistsError: There is an object already, perhaps this very one, by a request whose answer was lost; or
-                another process ended the upload.
+            FileExistsError: There is an object already, perhaps by a request whose answer was lost; or another process
+                ended the upload.
         """
         file.flush()
         file.seek(0)
@@ -203,15 +203,15 @@ class ObjectPath:
             before_visible()
             files.call_s3("complete_multipart_upload", **place, MultipartUpload={"Parts": pieces}, IfNoneMatch="*")
         except BaseException:
-            # The error above is the one to report; what this leaves, the next run on the store ends.
+            # The error above is the one to report; the next run ends an upload that is left here.
             with contextlib.suppress(Exception):
                 files.call_s3("abort_multipart_upload", **place)
             raise
 
     def end_uploads(self, is_ours: Callable[[str], bool]) -> None:
-        """End unfinished uploads below whose names (from here on) are ours: none of them becomes visible any more.
+        """End unfinished uploads below whose relative names are ours: they can no longer become visible.
 
-        A store that does not list its uploads, or not to this user, is left as it is.
+        Nothing is done if the store does not list its uploads to this user.
         """
         if self.scheme != "s3":
             return
@@ -249,7 +249,7 @@ class ObjectPath:
 
 
 class ObjectReader(io.RawIOBase):
-    """An object as a file that seeks; what is read is asked for in one request."""
+    """An object as a seekable file; each read is one request."""
 
     def __init__(self, path: ObjectPath, n_bytes: int) -> None:
         super().__init__()
@@ -258,11 +258,11 @@ class ObjectReader(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say that it seeks."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
@@ -272,7 +272,7 @@ class ObjectReader(io.RawIOBase):
         return self._position
 
     def tell(self) -> int:
-        """Return the byte that is read next."""
+        """Return the position of the next byte."""
         return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
@@ -296,6 +296,6 @@ def _info(entry: dict[str, Any]) -> ObjectInfo:
 
 
 def concurrently(function: Callable[[ItemT], _ResultT], items: Iterable[ItemT]) -> Iterator[_ResultT]:
-    """Yield what a function gives for each item, in order, several at a time: a request is mostly waiting."""
+    """Yield the result of a function for each item, in order, several at a time, because requests mostly wait."""
     with ThreadPoolExecutor(_N_REQUESTS, "objects") as pool:
         yield from pool.map(function, items)

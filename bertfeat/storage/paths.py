@@ -1,4 +1,4 @@
-"""From what a user names to a local path or an object; a URL never becomes a `Path`, which would fold its slashes."""
+"""Local paths and object paths from what a user gives; a URL never becomes a `Path`, which would fold its slashes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bertfeat.storage.objectpath import ObjectPath
 AnyPath = Path | ObjectPath
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
-# What `Path` makes of a URL.
+# A URL after `Path`.
 _FOLDED = re.compile(rf"({'|'.join(PACKAGES)}):/(?!/)")
 
 
 def is_url(place: object) -> bool:
-    """Tell whether something names an object and no local file.
+    """Tell whether a place is an object and not a local file.
 
     Example:
         >>> is_url("s3://bucket/corpus.txt"), is_url("corpus.txt")
@@ -27,10 +27,10 @@ def is_url(place: object) -> bool:
 
 
 def as_path(place: str | Path | ObjectPath) -> AnyPath:
-    """Return what a user names as a local path or, of a URL, as an object.
+    """Return a place as a local path or, for a URL, as an object.
 
     Raises:
-        StorageError: The URL is of no known kind or names no bucket, or was made a `Path` before.
+        StorageError: The URL has an unknown scheme or no bucket, or was made a `Path` before.
 
     Example:
         >>> str(as_path("s3://bucket/features/"))
@@ -46,7 +46,7 @@ def as_path(place: str | Path | ObjectPath) -> AnyPath:
     scheme = match["scheme"].lower()
     if scheme not in PACKAGES:
         known = ", ".join(f"{name}://" for name in PACKAGES)
-        raise StorageError(f"{place}: no object store that is known; pass a path, or a URL with {known}")
+        raise StorageError(f"{place}: unknown object store; pass a path, or a URL with {known}")
     bucket, _, key = match["rest"].partition("/")
     key = key.rstrip("/")
     if not bucket or "" in key.split("/")[:-1] or "?" in key:
@@ -55,16 +55,18 @@ def as_path(place: str | Path | ObjectPath) -> AnyPath:
 
 
 def local_path(place: str | Path, what: str) -> Path:
-    """Return a local path, for what is not kept in object stores.
+    """Return a local path, for what cannot be in an object store.
 
     Args:
-        place: What the user names.
-        what: What is to be kept there, for the message: `an index`.
+        place: The place.
+        what: What is to be there, for the message: `an index`.
 
     Raises:
         StorageError: The place is a URL.
     """
     path = as_path(place)
     if isinstance(path, ObjectPath):
-        raise StorageError(f"{place}: {what} lies in a local folder; name one, and copy it with the store's own tools")
+        raise StorageError(
+            f"{place}: {what} must be in a local folder; name one, and copy it with the store's own tools"
+        )
     return path

@@ -1,13 +1,12 @@
-"""Auto: what suits the vectors and the memory is built, and reaches the recall on queries it was not tuned by."""
+"""Automatic choice of an index by vectors, memory and recall, and its tuning."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from bertfeat.ann import autoindex, tuning
-from bertfeat.ann.autoindex import candidates
-from bertfeat.ann.budget import Shape
+from bertfeat.ann import budget, tuning
+from bertfeat.ann.budget import Shape, candidates
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.factory import describe
 from bertfeat.ann.indexbuild import build
@@ -31,21 +30,18 @@ def chosen(n_vectors: int, dim: int, **changes) -> list[str]:
     return [plan.info.text for plan in plans]
 
 
-# --- what is chosen
-
-
 def test_few_vectors_are_compared_one_by_one():
     assert chosen(10, 384) == ["Flat"]
     assert chosen(40_000, 384) == ["Flat"]
-    # What counts is what the transform leaves.
+    # The number of dimensions after the transform counts.
     assert chosen(100_000, 384)[0] == "IVF1024,SQ8"
     assert chosen(100_000, 384, transform=TransformSpec.parse("pca:64")) == ["Flat"]
 
 
-def test_many_lie_in_lists():
+def test_many_vectors_are_put_into_lists():
     assert chosen(1_000_000, 384) == ["IVF4096,SQ8", "IVF4096,SQfp16", "IVF4096,Flat"]
     assert chosen(20_000_000, 384, max_memory_bytes=10**11)[0] == "IVF16384_HNSW32,SQ8"
-    # Lists want some forty vectors each to be trained on.
+    # A list is trained on about forty vectors or more.
     assert chosen(50_000, 1024)[0] == "IVF1024,SQ8"
 
 
@@ -54,7 +50,7 @@ def test_a_high_recall_starts_with_a_better_storage():
     assert chosen(1_000_000, 384, recall=1.0) == ["IVF4096,Flat"]
 
 
-def test_little_memory_takes_what_fits():
+def test_little_memory_takes_a_smaller_index():
     by_memory = {int(n): chosen(1_000_000, 384, max_memory_bytes=int(n)) for n in (1.5e9, 1e9, 6e8, 5e8, 3.5e8)}
     assert [texts[0] for texts in by_memory.values()] == [
         *("IVF4096,SQ8", "IVF4096,SQ8", "IVF4096,SQ6", "IVF4096,RaBitQ4", "IVF4096,RaBitQ2")
@@ -68,21 +64,18 @@ def test_little_memory_takes_what_fits():
 
 
 def test_without_lists_a_better_storage_may_fit():
-    # Beside 16 numbers, ids and lists take as much as the numbers do.
+    # With 16 dimensions, ids and lists take as much memory as the vectors.
     texts = chosen(20_000_000, 16, max_memory_bytes=540_000_000, n_queries=100, n_threads=1)
     assert texts == ["IVF16384_HNSW32,SQ6", "SQ8"]
 
 
-# --- what comes out
-
-
 @pytest.fixture
 def few_are_many(monkeypatch):
-    monkeypatch.setattr(autoindex, "_MAX_NUMBERS_COMPARED", 100_000)
+    monkeypatch.setattr(budget, "_MAX_NUMBERS_COMPARED", 100_000)
 
 
 @pytest.mark.parametrize(("metric", "transform"), [(COSINE, "none"), (L2, "whiten"), (IP, "center")])
-def test_the_recall_holds_for_queries_that_nothing_was_tuned_by(metric, transform, few_are_many, tmp_path):
+def test_recall_is_the_same_for_other_queries(metric, transform, few_are_many, tmp_path):
     vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
     asked = BuildSettings(metric=metric, transform=TransformSpec.parse(transform), n_queries=800, n_threads=1)
     result = build(ArrayParts(vectors, n_parts=3), tmp_path, asked)
@@ -96,7 +89,7 @@ def test_the_recall_holds_for_queries_that_nothing_was_tuned_by(metric, transfor
     found = recall(index.search(others, 10).positions, truth)
     assert found >= 0.94
     assert found == pytest.approx(measured["recall_at_10"], abs=0.03)
-    # It is tuned: not all lists are searched, and fewer would not do.
+    # Not all lists are searched, and fewer would not be enough.
     assert 1 < result.parameters["nprobe"] < 256
     tried = {values["nprobe"]: values["recall_at_10"] for values in measured["candidates"][-1]["tried"]}
     assert tried[result.parameters["nprobe"]] == max(tried.values())
@@ -105,13 +98,13 @@ def test_the_recall_holds_for_queries_that_nothing_was_tuned_by(metric, transfor
 
 
 def outliers(n: int, dim: int):
-    """Vectors of which a few are so far out that eight bits do not tell the others apart."""
+    """Return vectors of which a few are so long that all others are equal in eight bits."""
     vectors = mixture(n, dim, n_clusters=5)
     vectors[::500] *= 500
     return vectors
 
 
-def test_what_does_not_reach_the_recall_gives_way_to_what_does(few_are_many, tmp_path):
+def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(few_are_many, tmp_path):
     vectors = outliers(12_000, 16)
     result = build(ArrayParts(vectors), tmp_path, BuildSettings(metric=L2, n_queries=400, n_threads=1))
     names = [values["factory"] for values in result.measured["candidates"]]
@@ -123,17 +116,17 @@ def test_what_does_not_reach_the_recall_gives_way_to_what_does(few_are_many, tmp
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
 
 
-def test_a_recall_that_is_out_of_reach_is_not_claimed(tmp_path):
+def test_a_target_that_is_not_met_is_reported(tmp_path):
     asked = BuildSettings(index="IVF16,SQ4", metric=L2, recall=0.99, n_queries=200, n_threads=1)
     result = build(ArrayParts(outliers(3000, 16)), tmp_path, asked)
     assert result.measured["target_met"] is False
     assert result.measured["recall_at_10"] < 0.5
-    # Searching more lists than these finds no more, so it does not.
+    # More lists would not raise the recall.
     assert result.parameters["nprobe"] <= 16
     assert result.measured["recall_target"] == 0.99
 
 
-def test_all_that_is_asked_for_is_all(tmp_path):
+def test_a_recall_of_one_searches_most_lists(tmp_path):
     vectors = mixture(3000, 16, spread=1.5, n_clusters=3)
     asked = BuildSettings(index="IVF64,Flat", recall=1.0, n_queries=400, n_threads=1)
     result = build(ArrayParts(vectors), tmp_path, asked)
@@ -160,9 +153,6 @@ def test_every_search_parameter_is_tuned(text, names, tmp_path):
     assert {"transform", "truth", f"training {text}", f"adding {text}", f"tuning {text}"} == set(result.seconds)
 
 
-# --- how it is measured
-
-
 def opened(text: str, vectors, metric=L2) -> VectorIndex:
     index = describe(text, vectors.shape[1], metric).make()
     prepared = prepare(vectors, None, metric)
@@ -171,9 +161,13 @@ def opened(text: str, vectors, metric=L2) -> VectorIndex:
     return VectorIndex(index, metric)
 
 
-def test_queries_leave_themselves_out_and_the_halves_share_none():
+def held_out(source: ArrayParts, n_queries: int, seed: int = 0) -> HeldOut:
+    return HeldOut.of(source, None, BuildSettings(metric=L2, n_queries=n_queries, seed=seed))
+
+
+def test_queries_do_not_find_themselves_and_the_halves_share_none():
     vectors = mixture(2000, 8)
-    held = HeldOut.of(ArrayParts(vectors, n_parts=3, batch_size=99), L2, n_queries=101, seed=3)
+    held = held_out(ArrayParts(vectors, n_parts=3, batch_size=99), 101, seed=3)
     assert len(held.positions) == 101
     np.testing.assert_array_equal(held.vectors, vectors[held.positions])
     assert not (held.truth == held.positions[:, None]).any()
@@ -182,53 +176,50 @@ def test_queries_leave_themselves_out_and_the_halves_share_none():
     first, second = held.half(0), held.half(1)
     assert (len(first.positions), len(second.positions)) == (51, 50)
     assert not set(first.positions) & set(second.positions)
-    again = HeldOut.from_arrays(held.to_arrays())
-    np.testing.assert_array_equal(again.truth_scores, held.truth_scores)
-    assert set(HeldOut.of(ArrayParts(vectors), L2, n_queries=101, seed=4).positions) != set(held.positions)
+    assert set(held_out(ArrayParts(vectors), 101, seed=4).positions) != set(held.positions)
 
 
-def test_the_recall_that_is_reported_is_that_of_the_other_half(monkeypatch):
+def test_the_reported_recall_is_that_of_the_other_half():
     vectors = mixture(4000, 16, spread=1.0)
     source = ArrayParts(vectors)
-    held = HeldOut.of(source, L2, n_queries=400)
+    held = held_out(source, 400)
     index = opened("IVF64,Flat", vectors)
     found = tune(index, held, source, 0.9)
     half = held.half(1)
     hits = index.search(half.vectors, 11).positions
     mine = [[p for p in row if p != own][:10] for row, own in zip(hits.tolist(), half.positions.tolist(), strict=True)]
-    assert found.recall == pytest.approx(recall(np.array(mine), half.truth), abs=1e-9)
-    assert found.n_queries == 200
-    assert found.target_met == (found.recall >= 0.9)
-    # Spoiling the half that is reported on does not change what is chosen, and shows.
-    spoilt = held.to_arrays()
-    spoilt["truth"][1::2] = 0
-    spoilt["truth_scores"][1::2] = -1.0
-    wrong = tune(opened("IVF64,Flat", vectors), HeldOut.from_arrays(spoilt), source, 0.9)
-    assert wrong.parameters == found.parameters
-    assert wrong.recall < 0.1
-    assert not wrong.target_met
+    assert found["recall_at_10"] == pytest.approx(recall(np.array(mine), half.truth), abs=1e-9)
+    assert found["n_queries"] == 200
+    assert found["target_met"] == (found["recall_at_10"] >= 0.9)
+    # A wrong truth of the reported half changes the recall, but not the parameters.
+    held.truth[1::2] = 0
+    held.truth_scores[1::2] = -1.0
+    wrong = tune(opened("IVF64,Flat", vectors), held, source, 0.9)
+    assert wrong["parameters"] == found["parameters"]
+    assert wrong["recall_at_10"] < 0.1
+    assert not wrong["target_met"]
 
 
 def test_a_vector_as_close_as_those_of_the_truth_is_as_good():
-    # Every vector stands there 40 times: which ten of them are found is chance.
+    # Every vector occurs 40 times: which ten of them are found is random.
     vectors = np.repeat(mixture(100, 8), 40, axis=0)[np.random.default_rng(0).permutation(4000)]
     source = ArrayParts(vectors)
-    held = HeldOut.of(source, L2, n_queries=100)
+    held = held_out(source, 100)
     found = tune(opened("IVF16,SQ8", vectors), held, source, 0.95)
-    assert found.recall == 1.0
-    assert found.parameters == {"nprobe": 1}
+    assert found["recall_at_10"] == 1.0
+    assert found["parameters"] == {"nprobe": 1}
 
 
-def test_a_search_that_finds_no_more_stops(monkeypatch):
+def test_tuning_stops_when_recall_no_longer_grows():
     vectors = outliers(4000, 16)
     source = ArrayParts(vectors)
-    held = HeldOut.of(source, L2, n_queries=100)
+    held = held_out(source, 100)
     found = tune(opened("IVF64,SQ4", vectors), held, source, 0.99)
-    assert len(found.tried) < len(tuning._steps(1, 64))
-    assert found.recall < 0.9
+    assert len(found["tried"]) < len(tuning._steps(1, 64))
+    assert found["recall_at_10"] < 0.9
 
 
-def test_steps_are_two_to_an_octave():
+def test_there_are_two_steps_per_octave():
     assert tuning._steps(1, 10) == [1, 2, 3, 4, 6, 8, 10]
     assert tuning._steps(16, 64) == [16, 24, 32, 48, 64]
     assert tuning._steps(1, 1) == [1]

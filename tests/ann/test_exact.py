@@ -1,4 +1,4 @@
-"""Exact search is brute force: every score and every position, ties and left-out vectors included."""
+"""Exact search against brute force: every score and every position, with ties and left-out vectors."""
 
 from __future__ import annotations
 
@@ -16,36 +16,11 @@ from bertfeat.ann.vectorindex import true_scores
 from bertfeat.ann.vectorparts import ArrayParts, all_batches, sample_positions
 from bertfeat.errors import UserError
 from bertfeat.nearest import Metric, parse_metric
+from tests.support.search_vectors import all_scores, brute_force
 
 pytestmark = pytest.mark.numeric
 
 COSINE, IP, L2 = Metric
-
-
-def all_scores(vectors: np.ndarray, queries: np.ndarray, metric: Metric) -> np.ndarray:
-    """Compare every pair in float64: float32 (n_queries, n_vectors)."""
-    x, q = vectors.astype(np.float64), queries.astype(np.float64)
-    if metric is L2:
-        return np.sqrt(((q[:, None] - x[None]) ** 2).sum(-1)).astype(np.float32)
-    scores = (q[:, None] * x[None]).sum(-1)
-    if metric is COSINE:
-        lengths = np.linalg.norm(q, axis=1)[:, None] * np.linalg.norm(x, axis=1)
-        scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
-    return scores.astype(np.float32)
-
-
-def brute_force(vectors, queries, k, metric, *, transform=None, allowed=None, exclude=None):
-    if transform is not None:
-        vectors, queries = transform.apply(vectors), transform.apply(queries)
-    found = np.full((len(queries), k), np.nan, np.float32), np.full((len(queries), k), -1)
-    for i, scores in enumerate(all_scores(vectors, queries, metric)):
-        places = [
-            n for n in range(len(vectors)) if (allowed is None or allowed[n]) and (exclude is None or n != exclude[i])
-        ]
-        places.sort(key=lambda n: (-scores[n] if metric.higher_is_better else scores[n], n))
-        n_hits = min(k, len(places))
-        found[0][i, :n_hits], found[1][i, :n_hits] = scores[places[:k]], places[:k]
-    return found
 
 
 def features(n: int, dim: int = 24, seed: int = 0) -> np.ndarray:
@@ -62,7 +37,7 @@ def check_search(vectors, queries, k, metric, *, transform=None, source=None, ma
         np.testing.assert_array_equal(positions, want_positions)
         np.testing.assert_allclose(scores, want_scores, rtol=3e-7, atol=1e-7)
         return
-    # A product may round otherwise in another block: vectors that are equally close, but for that, may change places.
+    # A product may round otherwise in another block, so vectors that are equally close may change places.
     turned, asked = transform.apply(vectors), transform.apply(queries)
     bound = rounding(turned, asked, metric)
     np.testing.assert_allclose(scores, want_scores, rtol=0, atol=bound)
@@ -74,7 +49,7 @@ def check_search(vectors, queries, k, metric, *, transform=None, source=None, ma
 
 
 def rounding(vectors: np.ndarray, queries: np.ndarray, metric: Metric) -> float:
-    """How far scores can be apart when each number of both sides moves by one unit in the last place, 2^-23 of it."""
+    """Bound the difference of scores when each number of both sides changes by one unit in the last place, 2^-23."""
     longest, of_query = (np.linalg.norm(side.astype(np.float64), axis=1).max() for side in (vectors, queries))
     # By the product rule and Cauchy-Schwarz; a cosine moves with both lengths too. The score itself is rounded once.
     return 2**-23 * {COSINE: 4 + 1, IP: 3 * longest * of_query, L2: 2 * (longest + of_query)}[metric]
@@ -129,15 +104,16 @@ def test_vectors_in_half_precision(metric):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), st.sampled_from(list(Metric)), st.integers(1, 40), st.integers(1, 4), st.integers(1, 12))
-def test_ties_and_left_out_vectors(data, metric, n_vectors, dim, k):
+@given(st.data(), st.sampled_from(list(Metric)), st.integers(0, 40), st.integers(1, 4), st.integers(1, 12))
+def test_ties_left_out_vectors_and_missing_hits(data, metric, n_vectors, dim, k):
     # Small whole numbers: many pairs score the same, and zero vectors occur.
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     vectors = rng.integers(-2, 3, (n_vectors, dim)).astype(np.float32)
-    queries = rng.integers(-2, 3, (5, dim)).astype(np.float32)
+    n_queries = data.draw(st.integers(0, 5))
+    queries = rng.integers(-2, 3, (n_queries, dim)).astype(np.float32)
     source = ArrayParts(vectors, n_parts=data.draw(st.integers(1, 4)), batch_size=data.draw(st.integers(1, 40)))
     allowed = rng.random(n_vectors) < 0.6 if data.draw(st.booleans()) else None
-    exclude = rng.integers(-1, n_vectors, 5) if data.draw(st.booleans()) else None
+    exclude = rng.integers(-1, max(n_vectors, 1), n_queries) if data.draw(st.booleans()) else None
     max_bytes = data.draw(st.sampled_from([1, 700, 2**28]))
     check_search(vectors, queries, k, metric, source=source, max_bytes=max_bytes, allowed=allowed, exclude=exclude)
 
@@ -165,7 +141,7 @@ def test_a_common_mean_and_any_scale(metric, mean, deviation):
 @pytest.mark.parametrize("metric", list(Metric))
 @pytest.mark.parametrize("far", [10.0, 1000.0])
 def test_queries_far_from_all_vectors(metric, far):
-    # The distances agree in all but the last bits of float32, and many of them in these too.
+    # The distances differ in the last bits of float32 or not at all.
     rng = np.random.default_rng(0)
     vectors = rng.normal(0, 1e-3, (400, 24)).astype(np.float32)
     queries = np.concatenate([rng.normal(at, 1, (5, 24)) for at in (-far, far)]).astype(np.float32)
@@ -174,7 +150,7 @@ def test_queries_far_from_all_vectors(metric, far):
 
 
 @pytest.mark.parametrize("metric", list(Metric))
-def test_vectors_that_come_closer_all_the_time(metric):
+def test_vectors_that_come_closer_with_each_position(metric):
     queries = np.ones((2, 4), np.float32)
     steps = np.linspace(0.1, 0.9, 300, dtype=np.float32)[:, None]
     vectors = np.concatenate([np.ones((300, 2), np.float32), np.repeat(steps, 2, axis=1)], axis=1)
@@ -192,25 +168,8 @@ def test_equal_vectors_come_in_order_of_position():
         assert others.tolist() == [[1, 2, 3, 4], [0, 2, 3, 4], [0, 1, 3, 4]]
 
 
-def test_fewer_vectors_than_hits():
-    vectors, queries = features(3), features(2, seed=1)
-    scores, positions = exact_search(ArrayParts(vectors), queries, 5, L2)
-    assert (np.sort(positions, axis=1) == [-1, -1, 0, 1, 2]).all()
-    assert (np.isnan(scores) == (positions == -1)).all()
-    assert (positions[:, 3:] == -1).all()
-    for empty in (
-        exact_search(ArrayParts(vectors), queries, 2, IP, allowed=np.zeros(3, bool)),
-        exact_search(ArrayParts(vectors[:0]), queries, 2, COSINE),
-        exact_search(ArrayParts(vectors[:1]), queries, 2, COSINE, exclude=np.zeros(2, np.int64)),
-    ):
-        assert empty[1].tolist() == [[-1, -1], [-1, -1]]
-        assert np.isnan(empty[0]).all()
-    for metric in Metric:
-        assert exact_search(ArrayParts(vectors), queries[:0], 2, metric)[1].shape == (0, 2)
-
-
 @pytest.mark.parametrize("kind", ["random", "equal"])
-def test_working_memory_keeps_to_its_limit(kind):
+def test_working_memory_stays_below_its_limit(kind):
     vectors = features(6000, 32) if kind == "random" else np.ones((6000, 32), np.float32)
     queries = features(400, 32, seed=1)
     source = ArrayParts(vectors, batch_size=1000)
@@ -268,7 +227,7 @@ def broken(n: int, value: float) -> np.ndarray:
         (features(20), features(2), {"exclude": np.zeros(3, np.int64)}, r"exclude has shape \(3,\): give one position"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(vectors, queries, options, message):
+def test_wrong_arguments_are_refused(vectors, queries, options, message):
     with pytest.raises(UserError, match=message):
         exact_search(ArrayParts(vectors, batch_size=6), queries, metric=L2, **{"k": 3, **options})
 

@@ -1,4 +1,4 @@
-"""Factory strings: estimates stand beside real indexes, and no string ends the process."""
+"""Factory strings: estimated sizes against real indexes, and no string ends the process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_estimate_is_the_size_of_the_file(text):
         assert describe(text, DIM, metric).estimate_bytes(n_vectors) == pytest.approx(n_bytes, rel=0.02, abs=1500)
 
 
-def test_a_description_says_what_a_string_makes():
+def test_strings_are_read():
     info = describe("OPQ8_16,IVF64_HNSW16,PQ8,RFlat", DIM, Metric.L2)
     assert (info.dim, info.index_dim, info.prefix, info.storage, info.refine) == (32, 16, "OPQ8_16,", "PQ8", "Flat")
     assert (info.n_lists, info.n_links) == (64, None)
@@ -52,7 +52,7 @@ def test_a_description_says_what_a_string_makes():
     assert (info.n_training_min, info.n_training_wanted) == (256, 65536)
     assert info.is_ivf
     assert not info.is_graph
-    # Distances from centroids to parts of code words, which faiss computes when it loads the index.
+    # faiss computes tables of distances when it loads the index.
     assert info.table_bytes == 4 * 64 * 8 * 256
     graph = describe("HNSW32", DIM)
     assert graph.is_graph
@@ -67,7 +67,7 @@ def test_a_description_says_what_a_string_makes():
         ("", "0 characters"),
         ("x" * 1000, "1000 characters"),
         ("flat", "'flat' is not known here; use Flat, SQ8"),
-        ("IVF16", "it does not say how vectors are kept"),
+        ("IVF16", "it does not say how vectors are stored"),
         ("IVF0,Flat", "the lists of IVF are 0; give 1 to 1048576"),
         ("IVF999999999,Flat", "the lists of IVF are 999999999"),
         ("IVF99999999999,Flat", "is not known here"),

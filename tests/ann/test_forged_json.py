@@ -1,4 +1,4 @@
-"""Hand-edited JSON of probes and indexes, sealed again: it does what it says, or is refused in one line."""
+"""Edited JSON of probes and indexes, sealed again: it is used as it is, or refused in one line."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def seal(path: Path, document: dict[str, Any]) -> None:
         document.pop("check", None)
         text = json.dumps(document, sort_keys=True, separators=(",", ":"))
         document["check"] = xxhash.xxh3_128_hexdigest(text.encode())
-    # What json writes for infinity is no JSON; 1e400 is, and reads as infinity.
+    # The module json writes Infinity, which is not JSON; 1e400 is, and reads as infinity.
     path.write_text(json.dumps(document).replace("Infinity", "1e400"))
 
 
@@ -128,7 +128,7 @@ def index_calls(index: Path, grown: Store) -> Iterator[Callable[[], object]]:
 
 
 def check(source: Path, stores: tuple[Store, Store], folder: Path, stride: int) -> None:
-    """Make every call on every forged document; raise on all but a result and a line."""
+    """Make every call on every forged document; only a result or an error of one line may come."""
     name = "probe.json" if (source / "probe.json").exists() else "index.json"
     said: list[str] = []
     for number, (what, document) in enumerate(forgeries(json.loads((source / name).read_text()))):
@@ -150,14 +150,14 @@ def check(source: Path, stores: tuple[Store, Store], folder: Path, stride: int) 
 
 
 @pytest.mark.parametrize("name", ["logreg", "flat"])
-def test_a_forged_document_is_refused_or_does_what_it_says(name, made, stores, tmp_path):
-    # One case in a prime number, so that every value and most places take part.
+def test_a_forged_document_is_refused_or_used_as_it_is(name, made, stores, tmp_path):
+    # The stride is prime, so that every value and most places are tried.
     check(made(name), stores, tmp_path, stride=83)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*HEADS, *INDEXES])
-def test_every_forged_document_is_refused_or_does_what_it_says(name, made, stores, tmp_path):
+def test_every_forged_document_is_refused_or_used_as_it_is(name, made, stores, tmp_path):
     check(made(name), stores, tmp_path, stride=1)
 
 

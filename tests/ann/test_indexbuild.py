@@ -1,4 +1,4 @@
-"""Building: the index faiss would make of it, within its memory, and the same one wherever a build is killed."""
+"""Building: the index that faiss makes, within its memory, and the same one wherever a build is killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bertfeat.durable import steps
 from bertfeat.errors import RunError, UserError
 from bertfeat.nearest import Metric
 from tests.support.places import ROOT
-from tests.support.search_vectors import CountedParts, MadeParts, brute_force, mixture, recall
+from tests.support.search_vectors import CountedParts, brute_force, mixture, recall
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -63,7 +63,7 @@ def test_it_is_the_index_that_faiss_makes(text, tmp_path):
     built = read_index(result.path)
     if "HNSW8,SQ8" not in text:
         assert np.array_equal(faiss.serialize_index(built), faiss.serialize_index(index))
-    # A graph has levels drawn by other lots than those of faiss; it is as good.
+    # The levels of a graph are not those that faiss draws; its recall is the same.
     queries = mixture(200, DIM, seed=1)
     theirs = VectorIndex(index, Metric.L2, transform, result.parameters).search(queries, 10).positions
     ours = VectorIndex(built, Metric.L2, result.transform, result.parameters).search(queries, 10).positions
@@ -83,17 +83,17 @@ def test_neither_batches_nor_parts_change_a_byte(text, tmp_path):
     assert first.path.read_bytes() == second.path.read_bytes()
     assert first.parameters == second.parameters
     assert first.measured["recall_at_10"] == second.measured["recall_at_10"]
-    # A product that two threads share may round otherwise: as good, and not promised to the bit.
+    # With two threads a product may round otherwise: the recall is the same, the bits may differ.
     shared = build(source(), tmp_path / "shared", settings(text, n_threads=2))
     assert shared.path.stat().st_size == first.path.stat().st_size
     assert shared.measured["recall_at_10"] == pytest.approx(first.measured["recall_at_10"], abs=0.05)
-    # Another seed draws other centroids and levels; these vectors are so few that all are trained on.
+    # Another seed draws other centroids and levels; training uses all of these few vectors.
     third = build(source(), tmp_path / "c", settings(text, seed=1))
     assert (third.path.read_bytes() != first.path.read_bytes()) == ("IVF" in text or "HNSW" in text)
 
 
 class Stop(Exception):
-    """A build is broken off."""
+    """A build is interrupted."""
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def hooked(hook: Callable[[str], object]) -> Iterator[None]:
 
 @contextmanager
 def stopped_at(name: str) -> Iterator[None]:
-    """Break a build off at the first step of a name."""
+    """Interrupt a build at the first step of a name."""
 
     def stop(passed: str) -> None:
         if passed == name:
@@ -115,7 +115,7 @@ def stopped_at(name: str) -> Iterator[None]:
         yield
 
 
-def test_what_is_done_is_not_done_again(tmp_path):
+def test_finished_stages_are_not_repeated(tmp_path):
     with stopped_at("piece-000002-0.durable"):
         build(source(), tmp_path, settings("IVF16,SQ8"))
     pieces = sorted(path.name for path in (tmp_path / "candidate-0").glob("piece-*"))
@@ -127,7 +127,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert [name for name in passed if name.startswith("piece") and "renamed" in name] == [
         f"piece-{i:06d}-0.renamed" for i in range(3, 9)
     ]
-    # The seven parts behind the first 900 vectors to add, and all to score what was found.
+    # The seven parts after the first 900 vectors to add, and all to score the hits.
     assert counted.n_reads == 7 + 10 * 2
     finished = CountedParts(VECTORS)
     passed.clear()
@@ -138,7 +138,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
     np.testing.assert_array_equal(result.transform.mean, fit_transform(source(), CENTER).mean)
 
 
-def test_a_graph_is_kept_ever_more_rarely(tmp_path, monkeypatch):
+def test_a_graph_is_written_less_and_less_often(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
     kept: list[int] = []
 
@@ -148,7 +148,7 @@ def test_a_graph_is_kept_ever_more_rarely(tmp_path, monkeypatch):
 
     with hooked(keep):
         build(ArrayParts(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256))
-    # After each chunk while it is small, and then each time that it has grown by a quarter.
+    # After each chunk at first, and then each time that it has grown by a quarter.
     assert kept == [256, 512, 768, 1024, 1280, 1792, 2304, 3072, 3840, 4864]
 
 
@@ -168,11 +168,11 @@ def test_a_build_of_something_else_is_refused(tmp_path):
         build(source(), tmp_path, settings("SQ8"), source_id="store b")
     with pytest.raises(UserError, match="vectors 2500 != 2499"):
         build(ArrayParts(VECTORS[1:]), tmp_path, settings("SQ8"), source_id="store a")
-    # Threads change nothing, so they may change.
+    # The number of threads may change.
     assert build(source(), tmp_path, settings("SQ8", n_threads=2), source_id="store a").n_vectors == N
 
 
-def test_vectors_that_no_index_can_order_are_refused(tmp_path):
+def test_nan_in_a_vector_is_refused(tmp_path):
     spoilt = VECTORS.copy()
     spoilt[1234, 5] = np.nan
     for text in ("Flat", "IVF16,SQ8"):
@@ -180,7 +180,7 @@ def test_vectors_that_no_index_can_order_are_refused(tmp_path):
             build(ArrayParts(spoilt, n_parts=3), tmp_path / text, settings(text))
 
 
-def test_a_full_disk_is_one_line_and_the_same_call_goes_on(tmp_path, monkeypatch):
+def test_a_full_disk_is_one_line_and_the_same_call_resumes(tmp_path, monkeypatch):
     whole = build(source(), tmp_path / "whole", settings("IVF16,SQ8"))
     real, n_left = os.write, 200_000
 
@@ -206,9 +206,6 @@ def test_a_full_disk_is_one_line_and_the_same_call_goes_on(tmp_path, monkeypatch
     assert build(source(), tmp_path / "full", settings("IVF16,SQ8")).path.read_bytes() == whole.path.read_bytes()
 
 
-# --- what is refused before anything is done
-
-
 def refusal(n_vectors: int, dim: int, **changes) -> str:
     with pytest.raises(UserError) as caught:
         plan_build(n_vectors, dim, BuildSettings(**changes))
@@ -220,7 +217,7 @@ def test_too_little_memory_is_refused_and_what_fits_is_named():
     line = refusal(1_000_000, 384, index="HNSW32", max_memory_bytes=1_000_000_000)
     assert line.startswith("index 'HNSW32' of 1000000 vectors of 384 dimensions takes 2.1 GB (")
     assert "more than max_memory 1.0 GB; IVF4096,SQ8 fits (" in line
-    # What is named does fit.
+    # The index that is named fits.
     for n_bytes in (250e6, 400e6, 500e6, 700e6, 1e9, 1.9e9, 4e9):
         line = refusal(1_000_000, 384, index="HNSW64", max_memory_bytes=int(n_bytes) // 2)
         if "no index of these vectors fits" in line:
@@ -230,13 +227,7 @@ def test_too_little_memory_is_refused_and_what_fits_is_named():
     assert "no index of these vectors fits" in refusal(1_000_000, 384, index="Flat", max_memory_bytes=10**8)
 
 
-def test_nothing_is_written_before_a_refusal(tmp_path):
-    with pytest.raises(UserError, match="more than max_memory"):
-        build(source(), tmp_path / "new", settings("Flat", max_memory_bytes=1_000_000))
-    assert not (tmp_path / "new").exists()
-
-
-def test_vectors_that_do_not_suit_are_refused():
+def test_too_few_vectors_and_wrong_widths_are_refused():
     assert refusal(0, 16, index="Flat").startswith("there are no vectors to index")
     line = refusal(100, 16, index="IVF256,Flat")
     assert line == (
@@ -246,7 +237,7 @@ def test_vectors_that_do_not_suit_are_refused():
     assert "n_training is 10: index 'IVF64,SQ8' takes 64 or more" in refusal(1000, 16, index="IVF64,SQ8", n_training=10)
     assert "the vectors have 16 dimensions" in refusal(1000, 16, transform=TransformSpec.parse("pca:17"))
     assert "it takes 17 vectors or more" in refusal(16, 16, transform=TransformSpec.parse("whiten"))
-    # A string is read for what the transform leaves.
+    # The string is read for the width after the transform.
     assert plan_build(1000, 16, BuildSettings(index="PQ6", transform=TransformSpec.parse("pca:12")))
     assert "PQ cuts 16 dimensions into 6 parts" in refusal(1000, 16, index="PQ6")
 
@@ -275,8 +266,6 @@ def test_few_vectors_are_enough(n_vectors, tmp_path):
     assert result.measured["recall_at_10"] == (None if n_vectors == 1 else 1.0)
 
 
-# --- memory
-
 PEAK = """
 import re, sys
 from collections.abc import Callable, Iterator
@@ -299,7 +288,7 @@ def asked(n_bytes):
     )
 
 made = MadeParts(600_000, 64)
-# The least that is not refused.
+# The smallest limit that is not refused.
 n_bytes = 1 << 20
 while not plan_memory(sys.argv[2], Shape(600_000, 64), asked(n_bytes)).fits:
     n_bytes += 1 << 20
@@ -309,9 +298,9 @@ print(n_bytes, status("VmHWM") - before, result.path.stat().st_size)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not tell the peak of memory")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not report the peak of memory")
 @pytest.mark.parametrize("text", ["Flat", "IVF128,Flat"])
-def test_it_never_holds_more_than_it_may(text, tmp_path):
+def test_a_build_stays_below_its_memory_limit(text, tmp_path):
     here = [str(ROOT)]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PEAK, str(tmp_path), text, *here]
@@ -319,7 +308,7 @@ def test_it_never_holds_more_than_it_may(text, tmp_path):
     n_may, n_held, n_index = map(int, done.stdout.split())
     assert n_index > 600_000 * 64 * 4
     assert n_held <= n_may
-    # The limit means something: vectors that grow by doubling, and are copied, take three times the index.
+    # The limit is tight: storage that grows by doubling, and is copied, would take three times the index.
     assert n_may < 2 * n_index
 
 
@@ -344,26 +333,19 @@ def test_the_ladder_falls():
     assert "IVF131072_HNSW32,SQ8" in ladder(10**9, 768, Metric.IP)
 
 
-def test_sizes_are_written_as_people_do():
+def test_sizes_have_decimal_units():
     assert [size(n) for n in (999, 1_500_000, 4_000_000_000)] == ["1.0 kB", "1.5 MB", "4.0 GB"]
 
 
-def test_made_parts_are_the_same_every_time():
-    made = MadeParts(20_000, 4, batch_size=1000)
-    first, second = ([batch.vectors for batch in made.batches(2)] for _ in range(2))
-    np.testing.assert_array_equal(np.concatenate(first), np.concatenate(second))
-    assert len(np.concatenate(first)) == len(made.parts[2])
-
-
 @pytest.mark.parametrize("text", ["OPQ4_16,PQ4", "OPQ4,IVF4,PQ4x4fs,RFlat"])
-def test_small_samples_draw_no_complaints(text, tmp_path, capfd):
+def test_small_samples_give_no_warnings(text, tmp_path, capfd):
     build(source(), tmp_path / "one", settings(text))
     assert capfd.readouterr().err == ""
     build(source(), tmp_path / "two", settings(text, seed=1))
     assert (tmp_path / "one" / "index.faiss").read_bytes() != (tmp_path / "two" / "index.faiss").read_bytes()
 
 
-def test_a_piece_that_was_cut_off_is_noticed(tmp_path):
+def test_a_piece_that_is_too_short_is_refused(tmp_path):
     with stopped_at("piece-000004-0.renamed"):
         build(source(), tmp_path, settings("Flat"))
     piece = tmp_path / "candidate-0" / "piece-000002-0"

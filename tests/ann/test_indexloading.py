@@ -1,4 +1,4 @@
-"""Loading an index: damage is found before faiss reads a byte."""
+"""Loading of an index: damage is found before faiss reads a byte."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bertfeat.ann import indexfolder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM
 from bertfeat.ann.indexfolder import DESCRIPTION
 from bertfeat.ann.indexloading import load_index
-from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
+from bertfeat.ann.transforms import fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
 from bertfeat.nearest import Metric
-from tests.support.index_files import DIM, N_VECTORS, make_faiss, vectors, write_index, write_parts
+from tests.support.index_files import DIM, N_VECTORS, vectors, write_index, write_parts
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -51,7 +51,7 @@ def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
     for name, value in description.parameters.items():
         faiss.ParameterSpace().set_index_parameter(index, name, value)
     raw, _ = index.search(prepare(QUERIES, fitted, metric), 6)
-    # Of vectors in few bits faiss computes cosines beyond one.
+    # For compressed vectors faiss computes cosines above one.
     scores = {"l2": np.sqrt(np.maximum(raw, 0)), "cosine": np.clip(raw, -1, 1), "ip": raw}[metric]
     for mmap in (True, False):
         found = load_index(tmp_path / "x", mmap=mmap)
@@ -78,7 +78,7 @@ def test_an_index_is_mapped_and_not_copied(tmp_path, factory):
     found.close()
     found = load_index(tmp_path / "x")
     assert is_mapped()
-    # A new index in its place changes nothing for who has it open.
+    # A new index in its place does not change the open one.
     before = found.search(QUERIES, 3).positions
     building = indexfolder.building_folder(tmp_path / "x")
     indexfolder.publish(building, tmp_path / "x", write_parts(building, data=vectors(30, seed=9)), overwrite=True)
@@ -86,60 +86,28 @@ def test_an_index_is_mapped_and_not_copied(tmp_path, factory):
     found.close()
 
 
-class Reads:
-    """Counts what faiss reads in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.paths: list[object] = []
-        plain = faiss.read_index
-
-        def spied(*arguments: object) -> object:
-            self.paths.append(arguments[0])
-            return plain(*arguments)
-
-        monkeypatch.setattr(faiss, "read_index", spied)
-
-
 @pytest.fixture
-def reads(monkeypatch) -> Reads:
-    return Reads(monkeypatch)
+def reads(monkeypatch) -> list[object]:
+    """The files that faiss reads in this process."""
+    paths: list[object] = []
+    plain = faiss.read_index
+    monkeypatch.setattr(faiss, "read_index", lambda *arguments: (paths.append(arguments[0]), plain(*arguments))[1])
+    return paths
 
 
 def test_the_spy_sees_faiss_read(tmp_path, reads):
     write_index(tmp_path / "x")
     load_index(tmp_path / "x").close()
-    assert reads.paths == [str(tmp_path / "x" / INDEX)]
+    assert reads == [str(tmp_path / "x" / INDEX)]
 
 
-def flipped(data: bytearray, at: int, chance: random.Random) -> bytes:
-    data[at] ^= 1 << chance.randrange(8)
-    return bytes(data)
-
-
-def flipped_often(data: bytearray, at: int, chance: random.Random) -> bytes:
-    for place in {at, *(chance.randrange(len(data)) for _ in range(chance.randrange(1, 20)))}:
-        data[place] ^= 1 << chance.randrange(8)
-    return bytes(data)
-
-
-def cut(data: bytearray, at: int, chance: random.Random) -> bytes:
-    return bytes(data[:at])
-
-
-def inserted(data: bytearray, at: int, chance: random.Random) -> bytes:
-    # No blanks: between the values of JSON they mean nothing.
-    data[at:at] = bytes(chance.choice(b"x\xff\x00\x7f") for _ in range(chance.randrange(1, 9)))
-    return bytes(data)
-
-
-def overwritten(data: bytearray, at: int, chance: random.Random) -> bytes:
-    length = min(chance.choice([4, 8, 64]), len(data) - at)
-    filler = bytes([~data[at] & 0xFF]) if chance.random() < 0.3 else chance.choice([b"\0", b"\xff"])
-    data[at : at + length] = filler * length
-    return bytes(data)
-
-
-DAMAGE = (flipped, flipped, flipped_often, cut, inserted, overwritten)
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """Return a file that is cut off, or has bytes changed or inserted; never whitespace, which JSON ignores."""
+    # The headers and lengths at the beginning are the most sensitive bytes.
+    at = chance.randrange(len(data) if chance.random() < 0.5 else min(len(data), 300))
+    filler = chance.choice([b"x", b"\0" * 4, b"\xff" * 64])
+    flipped = bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+    return data[:at] + chance.choice([b"", flipped, filler + data[at:], filler + data[at + len(filler) :]])
 
 
 def mutations(folder: Path, other: Path, n: int, seed: int, names: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
@@ -160,10 +128,8 @@ def mutations(folder: Path, other: Path, n: int, seed: int, names: tuple[str, ..
             second.write_bytes(data)
         elif how == "missing":
             path.unlink()
-        while how == "bytes" and path.read_bytes() == data:
-            # Headers and lengths are where damage bites, and they stand at the beginning.
-            at = chance.randrange(len(data) if chance.random() < 0.5 else min(len(data), 300))
-            path.write_bytes(chance.choice(DAMAGE)(bytearray(data), at, chance))
+        while how == "bytes" and path.read_bytes().strip() == data.strip():
+            path.write_bytes(damaged(data, chance))
         yield f"{number}: {how} {path.name}", target
 
 
@@ -190,7 +156,6 @@ ALL = (INDEX, DESCRIPTION, TRANSFORM, ROWS)
 
 
 def test_500_damaged_indexes_are_refused_before_faiss_reads_them(indexes, reads):
-    n_refused = 0
     said = []
     for pair in range(4):
         for what, folder in mutations(indexes[2 * pair], indexes[2 * pair + 1], 125, pair, ALL):
@@ -198,9 +163,8 @@ def test_500_damaged_indexes_are_refused_before_faiss_reads_them(indexes, reads)
                 load_index(folder)
             assert "\n" not in str(caught.value), what
             said.append(str(caught.value))
-            n_refused += 1
-    assert n_refused == 500
-    assert reads.paths == []
+    assert len(said) == 500
+    assert reads == []
     assert any("index.faiss: its content does not match the digest" in line for line in said)
 
 
@@ -218,7 +182,7 @@ def test_an_index_that_is_not_as_described_is_refused(tmp_path):
             load_index(folder)
 
 
-def test_a_file_that_faiss_cannot_read_is_refused_also_with_the_right_digest(tmp_path):
+def test_a_file_that_faiss_cannot_read_is_refused_even_with_the_right_digest(tmp_path):
     building = indexfolder.building_folder(tmp_path / "x")
     described = write_parts(building)
     (building / INDEX).write_bytes(b"IxFI" + b"\0" * 3)
@@ -226,27 +190,3 @@ def test_a_file_that_faiss_cannot_read_is_refused_also_with_the_right_digest(tmp
     for mmap in (True, False):
         with pytest.raises(UserError, match=r"index.faiss: cannot be loaded: .*build the index again"):
             load_index(tmp_path / "x", mmap=mmap)
-
-
-def test_what_is_no_index_is_refused(tmp_path, reads):
-    with pytest.raises(UserError, match="nowhere: no such folder"):
-        load_index(tmp_path / "nowhere")
-    faiss.write_index(make_faiss(vectors(), "Flat", Metric.L2), str(tmp_path / INDEX))
-    with pytest.raises(UserError, match=r"not an index: it has no index\.json"):
-        load_index(tmp_path)
-    assert reads.paths == []
-
-
-@pytest.mark.numeric
-def test_an_index_with_its_transform_takes_raw_vectors(tmp_path):
-    write_index(tmp_path / "x", metric="cosine", transform="whiten:6")
-    data = vectors().astype(np.float64)
-    fitted = fit_transform(ArrayParts(vectors()), TransformSpec.parse("whiten:6"))
-    turned = (data - data.mean(axis=0)) @ fitted.matrix.astype(np.float64)
-    asked = (QUERIES - data.mean(axis=0)) @ fitted.matrix.astype(np.float64)
-    cosines = (asked / np.linalg.norm(asked, axis=1)[:, None]) @ (turned / np.linalg.norm(turned, axis=1)[:, None]).T
-    found = load_index(tmp_path / "x")
-    hits = found.search(QUERIES, 3)
-    np.testing.assert_array_equal(hits.positions, np.argsort(-cosines, axis=1)[:, :3])
-    np.testing.assert_allclose(hits.scores, -np.sort(-cosines, axis=1)[:, :3], atol=1e-5)
-    found.close()

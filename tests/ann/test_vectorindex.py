@@ -1,4 +1,4 @@
-"""An open index: Flat is brute force, the others find most of it, a filter lets through only what it may."""
+"""An open index: Flat against brute force, the recall of the others, filters, and growth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import faiss
 import numpy as np
 import pytest
 
-from bertfeat.ann import flat
+from bertfeat.ann import vectorindex
 from bertfeat.ann.factory import describe
 from bertfeat.ann.growth import extend
 from bertfeat.ann.searchparameters import widened
@@ -47,22 +47,9 @@ def test_flat_is_brute_force(metric, transform):
     index = made("Flat", vectors, metric, fitted)
     assert (index.n_vectors, index.dim) == (2000, DIM)
     check_exact(index, vectors, queries, 10)
-    # One query alone is compared by other code in faiss than many.
+    # faiss has other code for a single query.
     check_exact(index, vectors, queries[:1], 10)
     check_exact(index, vectors, queries, 10, allowed=np.random.default_rng(0).random(2000) < 0.1)
-
-
-def test_known_scores():
-    vectors = np.array([[3, 4], [0, 2], [-6, -8], [0, 0]], np.float32)
-    query = np.array([[6.0, 8.0]])
-    cosines = made("Flat", vectors, COSINE).search(query, 4)
-    np.testing.assert_allclose(cosines.scores, [[1, 0.8, 0, -1]], rtol=1e-6)
-    assert cosines.positions.tolist() == [[0, 1, 3, 2]]
-    assert made("Flat", vectors, IP).search(query, 4).scores.tolist() == [[50, 16, 0, -100]]
-    distances = made("Flat", vectors, L2).search(query, 4)
-    np.testing.assert_allclose(distances.scores, [[5, 72**0.5, 10, 20]], rtol=1e-6)
-    assert distances.positions.tolist() == [[0, 1, 3, 2]]
-    assert made("HNSW4", vectors, L2).search(query, 1).scores.tolist() == [[5.0]]
 
 
 def test_of_equal_vectors_the_lower_position_comes_first():
@@ -82,15 +69,15 @@ def test_distances_hold_far_from_zero():
         check_exact(made("Flat", vectors, L2), vectors, queries, 10)
 
 
-def test_what_faiss_cannot_prove_is_compared_exactly(monkeypatch):
+def test_hits_that_rounding_makes_doubtful_are_compared_exactly(monkeypatch):
     compared = []
-    exact = flat.exact_search
+    exact = vectorindex.exact_search
 
     def counted(source, queries, *args, **kwargs):
         compared.append(len(queries))
         return exact(source, queries, *args, **kwargs)
 
-    monkeypatch.setattr(flat, "exact_search", counted)
+    monkeypatch.setattr(vectorindex, "exact_search", counted)
     vectors = mixture(2000, DIM)
     made("Flat", vectors, L2).search(mixture(50, DIM, seed=1), 10)
     assert not compared
@@ -120,9 +107,9 @@ def many():
 
 
 @pytest.mark.parametrize("text", APPROXIMATE)
-def test_the_others_find_most_with_true_scores(text, many):
+def test_other_indexes_find_most_with_true_scores(text, many):
     vectors, queries = many
-    # A norm in the factory string changes what distances are taken of.
+    # With L2norm in the factory string, distances are those of unit vectors.
     for metric in (COSINE,) if "L2norm" in text else (COSINE, L2):
         index = made(text, vectors, metric, **APPROXIMATE[text])
         hits = index.search(queries, 10)
@@ -139,7 +126,7 @@ def test_the_others_find_most_with_true_scores(text, many):
 
 @pytest.mark.parametrize("text", [text for text in APPROXIMATE if text != "PQ24x4"])
 @pytest.mark.parametrize("part", [0.5, 0.1, 0.004])
-def test_a_filter_finds_as_much_of_what_it_lets_through(text, part, many):
+def test_recall_is_as_high_under_a_filter(text, part, many):
     vectors, queries = many
     allowed = np.random.default_rng(0).random(len(vectors)) < part
     index = made(text, vectors, COSINE, **APPROXIMATE[text])
@@ -152,12 +139,12 @@ def test_a_filter_finds_as_much_of_what_it_lets_through(text, part, many):
 
 @pytest.mark.parametrize("metric", [COSINE, L2])
 @pytest.mark.parametrize("text", ["IVF64,Flat", "RR24,IVF64,SQ8"])
-def test_a_filter_that_lets_through_what_lies_elsewhere(text, metric):
+def test_a_filter_that_excludes_the_nearest_lists(text, metric):
     vectors = mixture(8000, DIM)
     side = vectors @ np.random.default_rng(5).normal(size=DIM).astype(np.float32)
     queries, allowed = vectors[np.argsort(-side)[:100]], side < np.quantile(side, 0.4)
     index = made(text, vectors, metric, nprobe=2)
-    # The lists closest to the queries hold nothing that may be found.
+    # The lists nearest to the queries hold no allowed vectors.
     hits = index.search(queries, 10, allowed=allowed)
     assert allowed[hits.positions].all()
     truth = brute_force(vectors, queries, 10, metric, allowed=allowed)[1]
@@ -165,7 +152,7 @@ def test_a_filter_that_lets_through_what_lies_elsewhere(text, metric):
 
 
 @pytest.mark.parametrize("text", ["Flat", "SQ8", "IVF32,Flat", "HNSW16", "PCA8,IVF16,SQ8"])
-def test_as_many_are_found_as_there_are(text, many):
+def test_k_vectors_are_found_where_k_are_allowed(text, many):
     vectors, queries = many
     # One list of 32 does not hold these.
     index = made(text, vectors, COSINE)
@@ -223,19 +210,19 @@ def test_wrong_requests_are_refused(many):
         index.search(queries[:, 1:], 3)
     with pytest.raises(UserError, match="query 1 holds NaN"):
         index.search(np.where(np.arange(50)[:, None] == 1, np.nan, queries), 3)
-    with pytest.raises(UserError, match=r"allowed is bool of shape \(3,\): give bool of \(4000,\)"):
+    with pytest.raises(UserError, match=r"allowed is bool of shape \(3,\): give bool of shape \(4000,\)"):
         index.search(queries, 3, allowed=np.ones(3, dtype=bool))
     with pytest.raises(UserError, match="allowed is int64"):
         index.search(queries, 3, allowed=np.arange(4000))
     some = np.arange(4000) % 2 == 0
     for text in ("PQ8x4", "PQ8x4fs", "PQ8np", "OPQ4_8,PQ4x4"):
-        with pytest.raises(UserError, match="cannot be searched among some of its vectors only"):
+        with pytest.raises(UserError, match="this index cannot filter its vectors"):
             made(text, vectors).search(queries, 3, allowed=some)
-        # A filter that lets all through is none.
+        # A filter that allows everything does not filter.
         assert made(text, vectors).search(queries, 3, allowed=some | True).positions.shape == (50, 3)
 
 
-def test_an_index_must_suit_what_it_is_said_to_be(many):
+def test_an_index_must_fit_metric_transform_and_parameters(many):
     vectors = many[0]
     plain = faiss.index_factory(DIM, "IVF4,Flat", faiss.METRIC_L2)
     with pytest.raises(UserError, match="by another metric than cosine"):
@@ -262,15 +249,15 @@ def test_flat_extended_is_flat_built_again(metric):
     vectors[19_000:] *= 3
     extend(index, ArrayParts(vectors[500:12_000], n_parts=3, batch_size=777))
     index.search(vectors[:5], 3)
-    extend(index, ArrayParts(vectors[12_000:], n_parts=2))
-    extend(index, ArrayParts(vectors[:0]))
+    for _ in range(2):
+        extend(index, ArrayParts(vectors, n_parts=2, batch_size=777), index.n_vectors)
     rebuilt = made("Flat", vectors, metric, fitted)
     assert np.array_equal(faiss.serialize_index(index.index), faiss.serialize_index(rebuilt.index))
     check_exact(index, vectors, mixture(30, 8, seed=1), 10)
 
 
 @pytest.mark.parametrize("text", ["IVF32,Flat", "IVF32,SQ8", "HNSW16", "RR24,SQ8", "IVF32,PQ12x4fs,Refine(SQ8)"])
-def test_the_others_extended_find_as_much(text, many):
+def test_recall_is_as_high_after_growth(text, many):
     vectors, queries = many
     index = made(text, vectors[:2000], COSINE, **APPROXIMATE.get(text, {}))
     extend(index, ArrayParts(vectors[2000:], n_parts=3))

@@ -1,4 +1,4 @@
-"""A user's mistake: one clear line on stderr, exit code 2, and nothing left behind."""
+"""Mistakes of users: one line on stderr, exit code 2, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 import safetensors.numpy
 
 from bertfeat import open_store
-from tests.support.command_line import bertfeat, good
+from tests.support.command_line import good
+from tests.support.command_line import refused as refused_line
 
 CORPORA = {
     "good.txt": b"one fox\ntwo dogs jump\n",
@@ -61,7 +62,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "gzip cut off": (["cut.txt.gz", "-o", "out"], ["cut.txt.gz: ", "gzip", "cut off"]),
     "a key twice in a row": (["key-twice.jsonl", "-o", "out"], ["key-twice.jsonl:2: key 'text' appears twice"]),
     "CoNLL named txt": (["tagged.conll.txt", "-o", "out"], ["tagged.conll.txt: looks like CoNLL; pass --format conll"]),
-    "a column's name that is no UTF-8": (
+    "a column's name that is not UTF-8": (
         ["good.txt", "--text-column", os.fsdecode(b"\xff"), "-o", "out"],
         ["--text-column '\\udcff' is not valid UTF-8"],
     ),
@@ -71,7 +72,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["good.conll", "--level", "word", "--label-column", "ner", "-o", "out"],
         ["good.conll: no word column 'ner'", "--label-column"],
     ),
-    "a word that is no string": (
+    "a word that is not a string": (
         ["words.jsonl", "--is-split-into-words", "-o", "out"],
         ["words.jsonl:2: column 'text' holds 3 at position 1"],
     ),
@@ -133,7 +134,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def place(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with corpora, models and things that stand in the way."""
+    """A folder with corpora, models, and files where a store should be."""
     from tests.support.families import build_model
 
     folder = tmp_path_factory.mktemp("place")
@@ -157,16 +158,11 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def refused(folder: Path, arguments: list[str], *, stdin: bytes = b"") -> str:
-    """Run a command that must be refused and change nothing; returns its line."""
+    """Run a command that must be refused and change nothing; return its line."""
     before = contents(folder)
-    result = bertfeat(*arguments, stdin=stdin)
-    assert result.code == 2, result.err
-    assert result.out == ""
-    assert result.err.startswith("bertfeat: ")
-    assert result.err.count("\n") == 1
-    assert result.err.endswith("\n")
+    line = refused_line(*arguments, stdin=stdin)
     assert contents(folder) == before
-    return result.err
+    return line
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -178,17 +174,8 @@ def test_mistake(mistake: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     line = refused(place, ["extract", *arguments, *model, *layers])
     for words in said:
         assert words in line
-
-
-@pytest.mark.parametrize("mistake", ["missing file", "no JSON", "layer out of range", "unknown model"])
-def test_dry_run_refuses_the_same(mistake: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments, said = MISTAKES[mistake]
-    monkeypatch.chdir(place)
-    rest = (["--model", "./tiny"] if "--model" not in arguments else []) + (
-        ["--layers", "all"] if "--layers" not in arguments else []
-    )
-    line = refused(place, ["extract", *arguments, *rest, "--dry-run"])
-    assert said[0] in line
+    if mistake in ("missing file", "no JSON", "layer out of range", "unknown model"):
+        assert said[0] in refused(place, ["extract", *arguments, *model, *layers, "--dry-run"])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser reads everything")
@@ -224,15 +211,10 @@ def test_no_rows_give_a_valid_empty_store(name: str, content: bytes, tmp_path: P
     assert open_store(out).numpy("word", "layer_03").shape == (0, 32)
 
 
-def test_empty_standard_input(tmp_path: Path, tiny_folder: Path) -> None:
+@pytest.mark.parametrize(("stdin", "said"), [(b"", "<stdin>: is empty"), (b"fine\nbrok\xe9\n", "<stdin>:2: byte 0xe9")])
+def test_standard_input(stdin: bytes, said: str, tmp_path: Path, tiny_folder: Path) -> None:
     arguments = ["extract", "-", "-o", str(tmp_path / "out"), "--model", str(tiny_folder), "--layers", "all"]
-    assert "<stdin>: is empty" in refused(tmp_path, arguments)
-
-
-def test_a_mistake_on_standard_input_names_it(tmp_path: Path, tiny_folder: Path) -> None:
-    arguments = ["extract", "-", "-o", str(tmp_path / "out"), "--model", str(tiny_folder), "--layers", "all"]
-    line = refused(tmp_path, arguments, stdin=b"fine\nbrok\xe9\n")
-    assert line.startswith("bertfeat: <stdin>:2: byte 0xe9")
+    assert refused(tmp_path, arguments, stdin=stdin).startswith(f"bertfeat: {said}")
 
 
 def test_only_bad_rows_give_a_valid_empty_store(tmp_path: Path, tiny_folder: Path) -> None:

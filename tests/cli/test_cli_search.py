@@ -1,13 +1,10 @@
-"""`bertfeat search`: what it finds and prints, and how it refuses."""
+"""`bertfeat search`: its hits, its output, and its errors."""
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,11 +47,6 @@ def words(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
-    return tiny_store(tmp_path_factory.mktemp("tiny") / "s", tiny_folder, levels="sentence")
-
-
 def json_lines(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
@@ -73,13 +65,15 @@ class TestSentences:
         vectors = store.numpy("sentence", FEATURE).astype(np.float64)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         cosines = vectors @ vectors[12]
-        assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
-        for hit in hits:
-            assert list(hit) == ["rank", "score", "doc_id", "text"]
-            number = int(str(hit["doc_id"])[1:])
-            assert hit["score"] == pytest.approx(cosines[number], abs=2e-3)
-            assert hit["text"] == documents()[number]["text"]
-        assert [hit["doc_id"] for hit in hits] == [f"d{row:03d}" for row in np.argsort(-cosines)[:5]]
+        for rank, (hit, row) in enumerate(zip(hits, np.argsort(-cosines)[:5].tolist(), strict=True), 1):
+            document = documents()[row]
+            score = pytest.approx(cosines[row], abs=2e-3)
+            assert list(hit.items()) == [
+                ("rank", rank),
+                ("score", score),
+                ("doc_id", document["id"]),
+                ("text", document["text"]),
+            ]
 
     def test_where_and_columns(self, sentences: Path) -> None:
         flags = ("--where", "label IN ('coil', 'season') AND n <> 9", "--columns", "label, n", "-k", "20")
@@ -93,15 +87,9 @@ class TestSentences:
         assert (nothing.code, nothing.out) == (0, "")
         assert nothing.err == f"bertfeat: {sentences}: nothing fits the filters\n"
 
-    def test_a_changed_index_is_refused(self, sentences: Path, tmp_path: Path) -> None:
-        copy = tmp_path / "copy"
-        shutil.copytree(sentences, copy)
-        (copy / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
-        assert "has 204 bytes" in refused("search", copy, "fishing")
-
 
 class TestWords:
-    def test_words_in_context_under_each_other(self, words: Path) -> None:
+    def test_words_are_aligned_in_context(self, words: Path) -> None:
         lines = good("search", words, QUERY, "-k", "4", "--level", "word", "--span", "--context", "20").out.splitlines()
         assert lines[0] == "rank   score  doc_id  context"
         assert all("[bank]" in line for line in lines[1:])
@@ -123,15 +111,10 @@ class TestWords:
         ("text", "said"),
         [
             ("He went to the bank", "query 'He went to the bank': no word is marked; put brackets around one"),
-            ("The [bank] and the [river]", "2 words are marked"),
-            ("The [bank of", "brackets do not match"),
             ("The [ ] bank", "query 'The [ ] bank': the brackets cover no word"),
-            ("[] bank", "the brackets cover no word"),
-            ("The [river bank]", "query 'The [river bank]': the brackets cover several words; put them around one"),
-            ("", "no word in it"),
         ],
     )
-    def test_marks_that_mark_no_word(self, words: Path, text: str, said: str) -> None:
+    def test_wrong_brackets(self, words: Path, text: str, said: str) -> None:
         assert said in refused("search", words, text)
 
 
@@ -150,7 +133,7 @@ class TestManyQueries:
                 alone = index.search(text, 5)
                 batch = frame.filter(pl.col("query_id") == f"q{n}")
                 np.testing.assert_allclose(batch["score"].to_numpy(), alone["score"].to_numpy(), atol=1e-3)
-                # Rounding may turn the order of two that are all but equal.
+                # Rounding may change the order of two nearly equal hits.
                 assert set(batch["doc_id"].head(3)) <= set(alone["doc_id"])
                 assert batch["doc_id"][0] == alone["doc_id"][0]
         assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -242,7 +225,7 @@ class TestManyQueries:
         for name, content, said in [
             ("a.jsonl", b'{"id": 1, "text": "one"}\n{"id": 2}\n', "a.jsonl:2: no column 'text'"),
             ("b.jsonl", b'{"id": 1, "text": "one"}\nnope\n', "b.jsonl:2: no JSON"),
-            ("c.csv", b"id,text\n1,one\n1,two\n", "c.csv:3: id '1' stands twice"),
+            ("c.csv", b"id,text\n1,one\n1,two\n", "c.csv:3: id '1' "),
             ("d.txt", b"one\n\xff\n", "d.txt:2: byte 0xff"),
             ("e.txt", b"one\n \n", "e.txt:2: query ' ': has no tokens"),
             ("f.txt", b"", "f.txt: holds no queries"),
@@ -283,51 +266,22 @@ class TestRefused:
             (["text", "--same-word"], "need a query with a [word] in an index of words"),
             (["text", "--same-word", "--exclude-same-word"], "leave nothing to find"),
             (["text", "--where", "nope = 1"], "no column 'nope'; columns are doc_id, text"),
-            (["text", "--where", "label = 'x"], "is no SQL condition"),
-            (["text", "--where", "label ="], "is no SQL condition"),
+            (["text", "--where", "label ="], "not an SQL condition"),
             (["text", "--columns", "nope"], "no column 'nope'"),
             ([" "], "query ' ': has no tokens to search by"),
         ],
     )
-    def test_what_cannot_be_asked(self, sentences: Path, arguments: list[str], said: str) -> None:
+    def test_arguments(self, sentences: Path, arguments: list[str], said: str) -> None:
         assert said in refused("search", sentences, *arguments)
 
-    def test_what_is_no_index(self, sentences: Path, store: Store, tmp_path: Path) -> None:
-        assert "no such folder; give the folder that bertfeat index build wrote" in refused(
-            "search", tmp_path / "i", "x"
-        )
+    def test_other_and_damaged_folders(self, sentences: Path, store: Store, tmp_path: Path) -> None:
+        assert "no such folder; give the folder that" in refused("search", tmp_path / "i", "x")
         assert "not an index: it has no index.json" in refused("search", store.path, "x")
-        copy = tmp_path / "copy"
-        shutil.copytree(sentences, copy)
-        for name in ("rows.parquet", "index.faiss"):
-            raw = bytearray((copy / name).read_bytes())
-            raw[len(raw) // 2] ^= 1
-            (copy / name).write_bytes(raw)
-            assert f"{name}: its content does not match the digest in index.json" in refused("search", copy, "x")
+        shutil.copytree(sentences, tmp_path / "copy")
+        (tmp_path / "copy" / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
+        assert "has 204 bytes" in refused("search", tmp_path / "copy", "x")
 
-    def test_other_stores(self, sentences: Path, tiny: Store, tmp_path: Path, tiny_folder: Path) -> None:
+    def test_other_stores(self, sentences: Path, tmp_path: Path, tiny_folder: Path) -> None:
+        tiny = tiny_store(tmp_path / "s", tiny_folder, levels="sentence")
         assert "hold different features (model 'minilm' != " in refused("search", sentences, "x", "--store", tiny.path)
         assert "no such folder" in refused("search", sentences, "x", "--store", tmp_path / "nowhere")
-        store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence")
-        good("index", "build", store.path, "-o", tmp_path / "i")
-        shutil.rmtree(tmp_path / "s")
-        assert "its store is not at" in refused("search", tmp_path / "i", "x")
-        tiny_store(tmp_path / "s", tiny_folder, documents(9), levels="sentence")
-        assert "has changed since" in refused("search", tmp_path / "i", "x")
-
-
-@pytest.mark.parametrize(
-    "arguments", [["search", "--help"], ["index", "--help"], ["index", "build", "--help"], ["index", "eval", "--help"]]
-)
-def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
-    heavy = ("torch", "transformers", "faiss", "pyarrow", "polars", "numpy", "tokenizers")
-    code = (
-        f"import sys\nsys.argv = ['bertfeat', *{arguments!r}]\nfrom bertfeat.cli import main\n"
-        f"try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
-        f"print('LOADED', *[name for name in {heavy!r} if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=dict(os.environ)
-    )
-    assert done.stdout.splitlines()[-1] == "LOADED"
-    assert "Usage: bertfeat" in done.stdout

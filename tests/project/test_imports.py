@@ -250,10 +250,12 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()) if done.stdout.splitlines() else set()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["extract", "--help"], ["inspect", "--help"]])
-def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command", ["", "extract", "inspect", "search", "index", "index build", "index eval", "probe fit"]
+)
+def test_help_loads_nothing_heavy(command: str) -> None:
     code = f"""
-sys.argv = ["bertfeat", *{arguments!r}]
+sys.argv = ["bertfeat", *{command.split()!r}, "--help"]
 from bertfeat.cli import main
 try:
     main()

@@ -246,7 +246,7 @@ class TestSemanticSearch:
         assert "1 judged queries have no text, 'r' among them" in refusal("semantic_search", *three)
         qrels.write_text("q 0 b 1\n", encoding="utf-8")
         assert "none of 1 documents is relevant" in refusal("semantic_search", *three, "--limit", 1)
-        assert "--poolings 'men' is none of" in refusal("semantic_search", *three, "--poolings", "men")
+        assert "--poolings 'men' is not one of" in refusal("semantic_search", *three, "--poolings", "men")
         assert "transform 'white'" in refusal("semantic_search", *three, "--transforms", "white")
         odd = tmp_path / "odd.json"
         odd.write_text('{"data": [{}]}', encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A grown store: its index takes the new rows, and is then what a new one would be."""
+"""Update of an index with new rows: it is then the same as a new one."""
 
 from __future__ import annotations
 
@@ -14,22 +14,12 @@ from bertfeat.progress import Silent
 from bertfeat.search.quality import evaluate_index
 from bertfeat.search.storeupdate import update_or_find
 from bertfeat.store.reader import Store
-from tests.support.index_stores import contents, documents, shared_store, tiny_store
+from tests.support.index_stores import contents, documents, tiny_store
 from tests.support.runner_fakes import Heard
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
 FEATURE = "layer_06"
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return shared_store(tmp_path_factory, "base")
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return shared_store(tmp_path_factory, "grown")
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +32,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> tuple[S
 class TestUpdate:
     @pytest.mark.parametrize(("level", "metric"), [("sentence", "l2"), ("word", "cosine"), ("token", "ip")])
     def test_flat_is_the_same_as_a_new_index(
-        self, base: Store, grown: Store, tmp_path: Path, level: str, metric: str
+        self, store: Store, grown: Store, tmp_path: Path, level: str, metric: str
     ) -> None:
         settings = {"level": level, "feature": FEATURE, "metric": metric, "index": "Flat", "threads": 1}
-        bertfeat.build_index(base, tmp_path / "index", **settings).close()
+        bertfeat.build_index(store, tmp_path / "index", **settings).close()
         heard = Heard()
         with bertfeat.update_index(tmp_path / "index", grown, progress=heard) as updated:
             assert updated.store is grown
@@ -60,9 +50,9 @@ class TestUpdate:
         assert heard.said[0] == "comparing rows"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "new"]
 
-    def test_others_are_tuned_and_measured_again(self, base: Store, grown: Store, tmp_path: Path) -> None:
+    def test_other_indexes_are_tuned_and_measured_again(self, store: Store, grown: Store, tmp_path: Path) -> None:
         settings = {"level": "word", "feature": FEATURE, "index": "IVF16,SQ8", "transform": "center", "threads": 1}
-        bertfeat.build_index(base, tmp_path / "index", recall=0.9, **settings).close()
+        bertfeat.build_index(store, tmp_path / "index", recall=0.9, **settings).close()
         learned = contents(tmp_path / "index")["transform.safetensors"]
         with bertfeat.update_index(tmp_path / "index", grown) as updated:
             described = updated.description
@@ -70,20 +60,12 @@ class TestUpdate:
             assert described.measured["recall_at_10"] >= 0.9
             assert evaluate_index(updated)["recall@10"] >= 0.88
             assert contents(tmp_path / "index")["transform.safetensors"] == learned
-            # What is new is found as well as what was there.
+            # New rows are found as well as old ones.
             last = grown.n_rows("word") - 1
             found = updated.search(grown.take("word", FEATURE, [last]), 1, columns=["row"])
             assert found["row"].to_list() == [last]
 
-    def test_nothing_new(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
-        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
-        before = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()}
-        index, n_added = update_or_find(tmp_path / "index", tiny[0].path, progress=Silent())
-        index.close()
-        assert n_added == 0
-        assert {path: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()} == before
-
-    def test_an_updated_index_is_what_its_settings_ask_for(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
+    def test_an_updated_index_has_the_settings_of_its_build(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
         index, n_added = update_or_find(tmp_path / "index", tiny[1], progress=Silent())
         index.close()
@@ -110,16 +92,6 @@ class TestRefused:
                 bertfeat.update_index(tmp_path / "index", store)
         assert contents(tmp_path / "index") == before
 
-    def test_a_store_of_another_model_or_pooling(
-        self, tiny: tuple[Store, Store], grown: Store, tmp_path: Path, tiny_folder: Path
-    ) -> None:
-        bertfeat.build_index(tiny[0], tmp_path / "index", level="sentence").close()
-        with pytest.raises(UserError, match=r"hold different features \(model '.*' != 'minilm'"):
-            bertfeat.update_index(tmp_path / "index", grown)
-        pooled = tiny_store(tmp_path / "s", tiny_folder, documents(12), levels="sentence", pooling="cls")
-        with pytest.raises(UserError, match=r"hold different features \(pooling 'mean' != 'cls'\)"):
-            bertfeat.update_index(tmp_path / "index", pooled)
-
     def test_a_damaged_index(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
         raw = bytearray((tmp_path / "index" / "index.faiss").read_bytes())
@@ -130,7 +102,7 @@ class TestRefused:
         with pytest.raises(UserError, match="no such folder"):
             bertfeat.update_index(tmp_path / "nowhere", tiny[1])
 
-    def test_what_does_not_fit_any_more(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
+    def test_an_index_that_no_longer_fits_into_memory(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
         described = read_description(tmp_path / "index")
         little = {**described.settings, "max_memory_bytes": 1_000_000}

@@ -1,4 +1,4 @@
-"""Marked queries, and hits in their context: pure text, no model."""
+"""Marked queries, and hits in their context, without a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TestMarks:
             ("[größe] 大", "größe 大", "größe"),
         ],
     )
-    def test_brackets_come_off(self, query: str, text: str, marked: str) -> None:
+    def test_brackets_are_removed(self, query: str, text: str, marked: str) -> None:
         found = parse_marked(query)
         assert (found.text, found.marked) == (text, marked)
 
@@ -55,7 +55,7 @@ class TestMarks:
             parse_marked(query, "query 7")
         assert str(error.value).startswith(f"query 7 {query!r}: ")
 
-    def test_the_first_word_that_is_covered_in_part_or_whole(self) -> None:
+    def test_the_first_word_in_the_brackets(self) -> None:
         #        0   4   8
         words = ("one two six", [0, 4, 8], [3, 7, 11])
         for query, row in [("one [two] six", 1), ("[on]e two six", 0), ("one tw[o] six", 1), ("one [ two] six", 1)]:
@@ -75,7 +75,7 @@ class TestMarks:
         assert found.bracketed == f"{parts[0]}[{parts[1]}]{parts[2]}"
 
     @given(st.lists(st.text("ab \t", max_size=5), min_size=3, max_size=3))
-    def test_collapsing_blanks_keeps_what_is_marked(self, parts: list[str]) -> None:
+    def test_collapsing_spaces_keeps_the_marked_word(self, parts: list[str]) -> None:
         marked = MarkedText("".join(parts), len(parts[0]), len(parts[0]) + len(parts[1]))
         found = marked.collapsed()
         assert found.text == " ".join(marked.text.split())
@@ -93,7 +93,7 @@ class TestContext:
         assert context_of(text, 16, 19, width=0).marked() == "[fox]"
         assert context_of(text, 16, 19, width=1).marked() == "…[fox]…"
 
-    def test_wide_and_combining_characters_are_counted_as_they_are_shown(self) -> None:
+    def test_wide_and_combining_characters_are_counted_in_columns(self) -> None:
         context = context_of("大人 e\u0301e\u0301e\u0301 X 大人小", 10, 11, width=5)
         assert context.left == "…e\u0301e\u0301e\u0301 "
         assert context.right == " 大…"
@@ -103,7 +103,7 @@ class TestContext:
     def test_a_word_cut_inside_a_letter_shows_the_mark_on_a_circle(self) -> None:
         assert context_of("re\u0301sume\u0301 x", 0, 2, width=3).right == "\u25cc\u0301s…"
 
-    def test_what_a_terminal_would_obey_is_made_harmless(self) -> None:
+    def test_control_characters_are_replaced(self) -> None:
         text = "a\tb\r\nc\x1b[31mred\x07 \u202eevil\u2066\u200b \u2028d \x00\x9b end"
         shown = printable(text)
         assert shown == "a b  c\ufffd[31mred\ufffd evil  d \ufffd\ufffd end"
@@ -115,7 +115,7 @@ class TestContext:
         assert (context.left, context.right) == ("x ", " y")
 
     @given(st.text(max_size=60), st.integers(0, 60), st.integers(0, 12), st.integers(0, 20))
-    def test_any_text_gives_one_line_no_wider_than_asked(self, text: str, start: int, n: int, width: int) -> None:
+    def test_any_text_gives_one_line_of_the_given_width(self, text: str, start: int, n: int, width: int) -> None:
         start = min(start, len(text))
         context = context_of(text, start, min(start + n, len(text)), width)
         for side in (context.left, context.right):

@@ -1,4 +1,4 @@
-"""Stores and corpora in an object store: what holds of a folder holds there, on a server that speaks S3."""
+"""Stores and corpora in an object store, on a server that speaks S3: the same as in a folder."""
 
 from __future__ import annotations
 
@@ -12,15 +12,8 @@ from bertfeat import build_index, extract, open_index, open_store, verify
 from bertfeat.errors import PlanMismatch, StorageError
 from tests.support.command_line import good
 from tests.support.drill import result_files, write_corpus
-from tests.support.object_stores import (
-    BUCKET,
-    objects,
-    result_objects,
-    upload,
-)
+from tests.support.object_stores import BUCKET, objects, result_objects, upload
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("one_thread", "s3")
 
 
@@ -84,7 +77,7 @@ class TestWhatIsWritten:
         part = pl.read_parquet(f"{there.path}/sentence/part-00000.parquet", storage_options={"aws_allow_http": "true"})
         assert part.equals(pl.read_parquet(local.path / "sentence/part-00000.parquet"))
 
-    def test_it_verifies_and_says_what_is_in_it(self, whole):
+    def test_verify_and_inspect(self, whole):
         url = str(whole[1].path)
         report = verify(url)
         assert report.is_good
@@ -108,14 +101,14 @@ class TestWhatIsWritten:
             extract(f"s3://{BUCKET}/in/a*", f"s3://{BUCKET}/out", **settings)
         assert objects(f"s3://{BUCKET}/out") == before
 
-    def test_an_index_of_it_lies_in_a_folder_and_finds_it_again(self, whole, tmp_path):
+    def test_an_index_in_a_folder_finds_its_store(self, whole, tmp_path):
         build_index(whole[1], tmp_path / "index", level="sentence", feature="layer_03")
         with open_index(tmp_path / "index") as index:
             assert index.store.path == whole[1].path
-        with pytest.raises(StorageError, match="an index lies in a local folder"):
+        with pytest.raises(StorageError, match="an index must be in a local folder"):
             build_index(whole[1], f"s3://{BUCKET}/index", level="sentence", feature="layer_03")
 
-    def test_standard_input_and_parquet_go_there_too(self, root, settings, tmp_path):
+    def test_standard_input_and_parquet(self, root, settings, tmp_path):
         pl.DataFrame({"text": ["one two", "three"]}).write_parquet(tmp_path / "c.parquet")
         parquet = upload(tmp_path / "c.parquet", root + ".parquet")
         flags = ["--model", settings["model"], "--level", "sentence", "--layers=-1"]

@@ -1,4 +1,4 @@
-"""A network and a server that fail at random: right bytes, or one line after which the same command gives them."""
+"""Random failures of network and server: the right bytes, or one line, and then the same command gives them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from bertfeat.errors import BertfeatError, CheckFailed
 from bertfeat.store import open_for_writing
 from tests.support.object_stores import BUCKET, FAULTS, forget_clients, point_at, proxy, result_objects
 from tests.support.store_fakes import make_plan, make_result
-
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 
 PLAN = make_plan((3, 4), combine="none")
 OTHER = make_plan((7,), levels=(Level.SENTENCE,), combine="none", kind="other")

@@ -20,9 +20,6 @@ from tests.support.places import ROOT
 from tests.support.runner_fakes import is_alive
 from tests.support.store_fakes import make_plan, write_store
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-
 # Loaded before the fork, so that a child does not pay for them; none of them starts a thread by being imported.
 MODULES = ["s3fs", "aiobotocore.session", "botocore.client", "fsspec.asyn", "bertfeat.store.objectfolder"]
 SEED = 9
@@ -52,7 +49,7 @@ def warm(tmp_path_factory, settings, s3):
 
 
 class Drill:
-    """Runs one store after another to its end, through kills, and says what is wrong with them."""
+    """Runs one store after another to its end, through kills, and checks it."""
 
     def __init__(self, warm, folder, settings):
         self.warm, self.folder, self.settings = warm, folder, settings
@@ -69,7 +66,7 @@ class Drill:
             code = self.one_run(root, n_workers, resumed=n_runs > 0, kills=self.n_kills < n_wanted and n_runs < 8)
             assert code in (0, 3, -signal.SIGKILL), code
             n_runs += 1
-            # What is there is whole, whenever the kill came.
+            # Each file is whole, whenever the kill came.
             assert result_objects(root).items() <= self.whole.items()
         assert result_objects(root) == self.whole
         strays = objects(root).keys() - self.whole.keys()

@@ -1,4 +1,4 @@
-"""A writer that was stopped for longer than its lease, and wakes up in a store that is another run's by now."""
+"""A writer that was stopped for longer than its lease, and resumes when another run has taken over the store."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from tests.support.object_stores import BUCKET, bucket, objects, result_objects
 from tests.support.places import ROOT
 from tests.support.store_fakes import make_plan, make_result, write_store
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("s3")
 
 BOTH = (Level.TOKEN, Level.SENTENCE)
@@ -74,7 +72,7 @@ except BertfeatError as error:
 
 @pytest.fixture
 def another_machine(monkeypatch):
-    """Be another machine than the processes that tests start, long after these have written their locks."""
+    """Act as another machine, long after processes of this one have written their locks."""
     monkeypatch.setattr(objectlock, "LEASE_S", 0.0)
     monkeypatch.setattr(objectlock, "_is_over", lambda unseen_s: False)
     monkeypatch.setattr(objectlock, "_machine", lambda: {"boot": "another", "pids": ""})
@@ -88,7 +86,7 @@ def take_over(url, plan):
 
 
 def sleep_through_a_takeover(url, place, count, plan):
-    """Stop a writer, have another one make the store, and let the first one go on: it must write nothing more."""
+    """Stop a writer, make the store with another one, and resume the first: it must write nothing more."""
     here = [str(ROOT)]
     command = [sys.executable, "-c", _CHILD, url, place, str(count), *here]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as child:
@@ -134,7 +132,7 @@ def test_a_writer_gives_up_before_its_lease_ends_by_its_own_clock(root, monkeypa
         with pytest.raises(RunError, match=r"did not reach the store, for 10\d s, and another one may write"):
             writer.commit(plan.shards[1], make_result(plan, plan.shards[1]))
         assert objects(root) == before
-    # Nobody has taken it over, so that the same process may begin again at once.
+    # No other run has taken it over, so the same process may begin again at once.
     monkeypatch.undo()
     write_store(root, plan)
     assert verify(root).is_good

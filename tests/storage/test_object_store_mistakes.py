@@ -1,4 +1,4 @@
-"""What a user can get wrong with URLs: each mistake is one line, and exit code 2."""
+"""Mistakes with URLs: each is one line, with exit code 2."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from bertfeat.errors import StorageError
 from tests.support.command_line import bertfeat
 from tests.support.object_stores import BUCKET, forget_clients, point_at, s3_server, upload
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("s3")
 
 
@@ -65,9 +63,9 @@ class TestMistakes:
         assert f"{scheme}:// needs the package {package}" in line
         assert line.endswith(f"run pip install 'bertfeat[{extra}]'")
 
-    def test_places_that_are_none(self, tmp_path):
+    def test_wrong_places(self, tmp_path):
         for place, reason in (
-            ("az://features/out", "no object store that is known; pass a path, or a URL with s3://, gs://, gcs://"),
+            ("az://features/out", "unknown object store; pass a path, or a URL with s3://, gs://, gcs://"),
             ("s3://", "not a place in an object store; write s3://BUCKET/NAME"),
             ("s3://features//out", "not a place in an object store"),
         ):
@@ -82,5 +80,7 @@ class TestMistakes:
 
     def test_probes_are_written_to_folders(self, tmp_path):
         arguments = ["probe", "fit", str(tmp_path), "-o", "s3://features/probe", "--label", "x", "--head", "ridge"]
-        assert "a probe lies in a local folder" in self.one_line(*arguments, "--level", "word", "--feature", "layer_01")
+        assert "a probe must be in a local folder" in self.one_line(
+            *arguments, "--level", "word", "--feature", "layer_01"
+        )
         assert not list(Path.cwd().glob("s3:*"))

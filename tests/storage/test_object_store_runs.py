@@ -1,4 +1,4 @@
-"""Runs on a cluster whose store lies in an object store: tries, the fence, and (marked `ray`) a real run."""
+"""Runs on a cluster with a store in an object store: tries, the fence, and (marked `ray`) a real run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from tests.support.command_line import bertfeat
 from tests.support.drill import result_files, write_corpus
 from tests.support.object_stores import objects, result_objects
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("one_thread", "s3")
 
 
@@ -37,7 +35,7 @@ def test_tries_are_counted_as_in_a_folder(root):
     assert tries.count("00007") == 2
     tries.forget("00007")
     assert tries.count("00007") == 0
-    # What the end of the run has removed is not made anew.
+    # What the end of the run has removed is not made again.
     marks_in(folder).write("try-00007.0.tmp", "late")
     assert objects(root) == {}
 

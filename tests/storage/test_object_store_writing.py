@@ -1,4 +1,4 @@
-"""Writing, mending and locking in an object store: what dies, is damaged, is written twice or misbehaves."""
+"""Writing, repair and locks in an object store: kills, damage, second writers and servers that misbehave."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from tests.support.object_stores import (
 from tests.support.places import ROOT
 from tests.support.store_fakes import make_plan, make_result, write_store
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.usefixtures("s3")
 
 PLAN = make_plan(levels=(Level.TOKEN, Level.SENTENCE))
@@ -48,7 +46,7 @@ def rerun(url, plan=PLAN, **opening):
 
 
 class TestResuming:
-    def test_a_run_broken_off_at_any_step_is_finished_by_the_next(self, root, monkeypatch):
+    def test_a_run_interrupted_at_any_step_is_finished_by_the_next(self, root, monkeypatch):
         passed: list[str] = []
         plan = make_plan((3, 2), combine="none")
         with monkeypatch.context() as patch:
@@ -78,7 +76,7 @@ class TestResuming:
             assert result_objects(url) == made, passed[point - 1]
             assert verify(url).is_good
 
-    def test_damage_is_named_and_its_shard_alone_done_again(self, root):
+    def test_damage_is_reported_and_only_its_shard_done_again(self, root):
         write_store(root, PLAN, n_bad=1)
         made = result_objects(root)
         rng = random.Random(3)
@@ -122,7 +120,7 @@ class TestResuming:
         write_store(f"{root}-fresh", PLAN, n_bad=1)
         assert result_objects(root) == result_objects(f"{root}-fresh")
 
-    def test_what_is_no_store_is_left_alone(self, root):
+    def test_other_objects_are_not_changed(self, root):
         bucket().pipe_file(f"{root}/notes.txt", b"mine")
         for overwrite in (False, True):
             with pytest.raises(StoreError, match=r"not part of a store \(notes.txt\); choose another --output"):

@@ -24,7 +24,7 @@ class Result:
 
     @property
     def json(self) -> Any:
-        """The one JSON value that stands on stdout."""
+        """The only line on stdout, a JSON value."""
         assert self.out.count("\n") == 1, self.out
         return json.loads(self.out)
 
@@ -55,9 +55,9 @@ def good(*arguments: str | Path, stdin: bytes = b"") -> Result:
     return result
 
 
-def refused(*arguments: str | Path) -> str:
+def refused(*arguments: str | Path, stdin: bytes = b"") -> str:
     """Run a command that must end with exit code 2 and one line; return the line."""
-    result = bertfeat(*arguments)
+    result = bertfeat(*arguments, stdin=stdin)
     assert (result.code, result.out) == (2, ""), (result.code, result.err)
     assert result.err.startswith("bertfeat: ")
     assert result.err.count("\n") == 1, result.err

@@ -16,9 +16,11 @@ import pytest
 
 import bertfeat
 from bertfeat.config import Level
+from bertfeat.nearest import Metric
 from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, ShardResult
 from bertfeat.store import commit_shard, open_for_writing
 from bertfeat.store.reader import Store
+from tests.support import search_vectors
 from tests.support.places import ROOT
 from tests.support.store_fakes import DOC_ID, make_plan
 
@@ -122,7 +124,7 @@ def shared_store(factory: pytest.TempPathFactory, name: str) -> Store:
 def brute_force(
     vectors: np.ndarray, queries: np.ndarray, k: int, metric: str, transform: str = "none"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores and positions of the k best vectors, all in float64 from the definitions."""
+    """Return scores and positions of the k best vectors, with the transform in float64 from its definition."""
     vectors, queries = vectors.astype(np.float64), queries.astype(np.float64)
     kind, _, dim = transform.partition(":")
     if kind != "none":
@@ -135,16 +137,7 @@ def brute_force(
         if kind == "whiten":
             axes = axes / np.sqrt(np.maximum(values[chosen], 1e-7 * values.max()))
         vectors, queries = vectors @ axes, queries @ axes
-    if metric == "l2":
-        scores = np.sqrt(((queries[:, None] - vectors[None]) ** 2).sum(axis=2))
-        order = np.argsort(scores, axis=1, kind="stable")[:, :k]
-    else:
-        if metric == "cosine":
-            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-            queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
-        scores = queries @ vectors.T
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(scores, order, axis=1), order
+    return search_vectors.brute_force(vectors, queries, k, Metric(metric))
 
 
 def tiny_store(folder: Path, model: Path, rows: list[dict[str, Any]] | None = None, **settings: Any) -> Store:

@@ -17,24 +17,35 @@ def mixture(n: int, dim: int, *, n_clusters: int = 50, spread: float = 0.6, offs
     return (offset + centres[rng.integers(0, n_clusters, n)] + spread * rng.normal(size=(n, dim))).astype(np.float32)
 
 
-def brute_force(vectors, queries, k, metric, *, transform=None, allowed=None):
-    """Compare every pair in float64; of equal scores the lower position comes first."""
-    if transform is not None:
-        vectors, queries = transform.apply(vectors), transform.apply(queries)
+def all_scores(vectors, queries, metric):
+    """Compare every pair in float64: float32 (n_queries, n_vectors)."""
     x, q = vectors.astype(np.float64), queries.astype(np.float64)
     if metric is Metric.L2:
-        scores = np.sqrt(np.maximum(((q[:, None] - x[None]) ** 2).sum(-1), 0))
+        scores = np.sqrt(np.array([np.square(x - query).sum(axis=1) for query in q]).reshape(len(q), len(x)))
     else:
-        scores = q @ x.T
-        if metric is Metric.COSINE:
-            lengths = np.linalg.norm(q, axis=1)[:, None] * np.linalg.norm(x, axis=1)
-            scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
-    scores = scores.astype(np.float32)
-    keys = scores if metric is Metric.L2 else -scores
-    if allowed is not None:
-        keys = np.where(allowed, keys, np.inf)
-    positions = np.lexsort((np.broadcast_to(np.arange(len(x)), keys.shape), keys), axis=-1)[:, :k]
-    return np.take_along_axis(scores, positions, axis=1), positions
+        # Not by BLAS, which may round equal vectors otherwise.
+        scores = np.einsum("qd,nd->qn", q, x)
+    if metric is Metric.COSINE:
+        lengths = np.linalg.norm(q, axis=1)[:, None] * np.linalg.norm(x, axis=1)
+        scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
+    return scores.astype(np.float32)
+
+
+def brute_force(vectors, queries, k, metric, *, transform=None, allowed=None, exclude=None):
+    """Return the k best scores and positions, among equal scores the lower position first; NaN and -1 for no hit."""
+    if transform is not None:
+        vectors, queries = transform.apply(vectors), transform.apply(queries)
+    scores, places = all_scores(vectors, queries, metric), np.arange(len(vectors))
+    hidden = np.zeros(scores.shape, bool) if allowed is None else np.broadcast_to(~allowed, scores.shape)
+    if exclude is not None:
+        hidden = hidden | (places == exclude[:, None])
+    keys = np.where(hidden, np.inf, -scores if metric.higher_is_better else scores)
+    positions = np.lexsort((np.broadcast_to(places, keys.shape), keys), axis=-1)[:, :k]
+    hits, n_missing = ~np.take_along_axis(hidden, positions, axis=1), max(0, k - len(vectors))
+    found = np.where(hits, np.take_along_axis(scores, positions, axis=1), np.float32(np.nan))
+    wide = ((0, 0), (0, n_missing))
+    positions = np.pad(np.where(hits, positions, -1), wide, constant_values=-1)
+    return np.pad(found, wide, constant_values=np.nan), positions
 
 
 def recall(found, truth) -> float:

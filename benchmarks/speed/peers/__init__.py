@@ -1,4 +1,4 @@
-"""One small file a rival. A rival loads its model once, then takes a corpus to files, as often as it is asked to.
+"""One small file per rival. A rival loads its model once, and then encodes corpora to files.
 
     class Peer:
         BATCHES = (16, 32, 64)             batch sizes to try; the best of the day is used
@@ -34,7 +34,7 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """What a rival is to do: with which model (a folder), which output, where and how.
+    """The task of a rival: the model (a folder), the output, the device and so on.
 
     Attributes:
         model: A folder of the Hugging Face form.

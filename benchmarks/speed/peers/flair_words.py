@@ -16,7 +16,7 @@ from benchmarks.speed.peers.writing import write_features
 
 
 class Peer:
-    """flair, several sentences a batch."""
+    """flair, in batches of several sentences."""
 
     BATCHES = (1, 8, 32)
 
@@ -30,7 +30,7 @@ class Peer:
         )
 
     def run(self, corpus: Path, output: Path, batch: int) -> None:
-        """Take a corpus to a file."""
+        """Encode a corpus to a file."""
         texts = read_corpus(corpus)
         doc_ids, indices, words, vectors = [], [], [], []
         for start in range(0, len(texts), batch):

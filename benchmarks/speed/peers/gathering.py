@@ -1,4 +1,4 @@
-"""From the hidden states of a padded batch to rows in corpus order: what a script on top of transformers does."""
+"""Rows in corpus order from the hidden states of padded batches, as in a script on top of transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMPY = {"float16": np.float16, "float32": np.float32}
 
 
 class Gathered:
-    """Collects the rows of documents that come in any order, and writes them in corpus order."""
+    """Collector of rows of documents in any order, which writes them in corpus order."""
 
     def __init__(self, task: Task, texts: Sequence[Any], tokenizer: Any) -> None:
         self._task = task
@@ -33,7 +33,7 @@ class Gathered:
         word_ids: Sequence[Sequence[int | None]] | None,
         states: Mapping[int, torch.Tensor],
     ) -> None:
-        """Take a batch.
+        """Add a batch.
 
         Args:
             documents: The numbers of its documents in the corpus.

@@ -37,7 +37,7 @@ class Peer:
         self._takes = [given.name for given in self._session.get_inputs()]
 
     def run(self, corpus: Path, output: Path, batch: int) -> None:
-        """Take a corpus to a file; rows are put back in corpus order."""
+        """Encode a corpus to a file; rows are put back in corpus order."""
         texts = read_corpus(corpus)
         is_split = self._task.output.level == "word"
         tokens = self._tokenizer(texts, truncation=True, max_length=self._task.max_length, is_split_into_words=is_split)
@@ -82,11 +82,11 @@ class _States(torch.nn.Module):
 
 
 def _export(task: Task) -> Path:
-    """Write the model as ONNX; blocks above the highest layer are cut off, for a graph does not run them anyway."""
+    """Write the model as ONNX; blocks above the highest layer are cut off; a graph would not run them."""
     path = Path(task.scratch) / f"{task.output_name}-{'fused' if task.settings['fused'] else 'plain'}.onnx"
     if path.exists():
         return path
-    # The optimizer for transformers knows attention when it is written out.
+    # The optimizer for transformers finds attention only in its plain form.
     model = AutoModel.from_pretrained(task.model, attn_implementation="eager", add_pooling_layer=False).eval()
     ids = torch.ones(2, 16, dtype=torch.long)
     mask = ids.clone()

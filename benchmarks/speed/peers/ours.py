@@ -1,4 +1,4 @@
-"""bertfeat: `bertfeat.extract` as anybody calls it. Every call opens and checks the model again.
+"""bertfeat: `bertfeat.extract` as users call it. Every call opens and checks the model again.
 
 In memory, the model is loaded once and `TextEncoder` encodes the texts: `bertfeat.embed` without its loading.
 """
@@ -36,7 +36,7 @@ class Peer:
         self._encoder: TextEncoder | None = None
 
     def run(self, corpus: Path, output: Path, batch: int) -> dict[str, Any]:  # noqa: ARG002
-        """Take a corpus to a store."""
+        """Encode a corpus to a store."""
         store = bertfeat.extract(corpus, output, **self._settings)
         seconds: dict[str, float] = {}
         for receipt in store.receipts():

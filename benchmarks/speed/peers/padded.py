@@ -1,4 +1,4 @@
-"""The script that people usually write: corpus order, 32 padded texts a batch, everything in memory, pyarrow."""
+"""The script that people usually write: corpus order, padded batches of 32, everything in memory, pyarrow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Peer:
         self._model = TransformersModel(task)
 
     def run(self, corpus: Path, output: Path, batch: int) -> None:
-        """Take a corpus to a file."""
+        """Encode a corpus to a file."""
         texts = read_corpus(corpus)
         gathered = Gathered(self._task, texts, self._model.tokenizer)
         for start in range(0, len(texts), batch):

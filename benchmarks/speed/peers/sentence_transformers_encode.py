@@ -39,7 +39,7 @@ class Peer:
         return self._model.encode(list(texts), batch_size=batch, show_progress_bar=False)
 
     def run(self, corpus: Path, output: Path, batch: int) -> None:
-        """Take a corpus to a file."""
+        """Encode a corpus to a file."""
         texts = read_corpus(corpus)
         if self._task.output.level == "sentence":
             keys: dict[str, list[Any]] = {"doc_id": list(range(len(texts))), "text": texts}

@@ -21,7 +21,7 @@ class Peer:
         self._model = TransformersModel(task)
 
     def run(self, corpus: Path, output: Path, batch: int) -> None:
-        """Take a corpus to a file; rows are put back in corpus order."""
+        """Encode a corpus to a file; rows are put back in corpus order."""
         texts = read_corpus(corpus)
         tokens = self._model.tokenize(texts)
         ids = tokens["input_ids"]
