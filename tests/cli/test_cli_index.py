@@ -88,7 +88,7 @@ class TestBuild:
             (["--level", "word", "--index", "IVF0,Flat"], "index 'IVF0,Flat'"),
             (["--level", "word", "--index", "HNSW32,SQ8", "--max-memory", "1MB"], "more than max_memory 1.0 MB"),
             (["--level", "word", "--max-memory", "1MB"], "too little for any index"),
-            (["--level", "word", "--max-memory", "plenty"], "'plenty' is no size"),
+            (["--level", "word", "--max-memory", "plenty"], "'plenty' is not a size"),
             (["--level", "word", "--recall", "95"], "recall is 95"),
             (["--level", "word", "--seed", "-1"], "seed is -1"),
             (["--level", "word", "--threads", "0"], "0 is not in the range"),

@@ -188,7 +188,7 @@ class TestChoices:
             ({"level": "word", "feature": FEATURE, "index": "Flut"}, "'Flut' is not known here"),
             ({"level": "sentence", "feature": FEATURE, "index": "IVF64,Flat"}, "64 vectors or more, and there are 56"),
             ({"level": "word", "feature": FEATURE, "recall": 1.5}, "recall is 1.5"),
-            ({"level": "word", "feature": FEATURE, "max_memory": "lots"}, "max_memory 'lots' is no size"),
+            ({"level": "word", "feature": FEATURE, "max_memory": "lots"}, "max_memory 'lots' is not a size"),
             ({"level": "word", "feature": FEATURE, "max_memory": 1000}, "too little for any index"),
             ({"level": "word", "feature": FEATURE, "threads": 0}, "n_threads is 0"),
         ],
