@@ -48,18 +48,10 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
 
 
 def planned_device(spec: str, *, elsewhere: bool) -> torch.device:
-    """Return the device that a plan is made for.
-
-    Args:
-        spec: As `resolve_device` takes it.
-        elsewhere: Other machines compute; they may have a CUDA device even if this one has not.
+    """Return the device that a plan is made for; if other machines compute (`elsewhere`), `cuda` needs no device here.
 
     Raises:
         ConfigError: A device is malformed or is not available.
-
-    Example:
-        >>> planned_device("cuda", elsewhere=True)
-        device(type='cuda')
     """
     return torch.device("cuda") if elsewhere and spec == "cuda" else resolve_device(spec)[0]
 

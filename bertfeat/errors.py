@@ -62,7 +62,7 @@ class CheckpointError(UserError):
 
 
 class StoreError(UserError):
-    """An output folder cannot be used: it holds something else, another plan, or a running process."""
+    """An output folder cannot be used: it has other content or another plan, or another process writes to it."""
 
 
 class StorageError(UserError):
@@ -120,7 +120,7 @@ def checkpoint_errors(
         CheckpointError: The library raised an exception or panicked. Errors of bertfeat, a lack of memory and an
             interrupt are raised unchanged.
     """
-    # transformers logs a bad value, as an error too, and with the whole config.
+    # transformers may log a bad value as an error, with the whole config.
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -39,7 +39,7 @@ def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_d
     Args:
         path: A finished store.
         inputs: Where the inputs are now; by default, where they were.
-        n_documents: How many documents to compare, or a few more; with document context, whole documents of sentences.
+        n_documents: How many documents to compare, or a few more; with document context, how many groups of sentences.
 
     Returns:
         The problems, and what was compared.

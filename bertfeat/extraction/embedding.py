@@ -52,15 +52,8 @@ def embed(
         (2, 384)
     """
     documents = documents_of(texts)
-    config = ExtractConfig(
-        model=model,
-        levels=(Level.SENTENCE,),
-        layers=layers,  # type: ignore[arg-type]  # the config turns numbers into text
-        combine=combine,  # type: ignore[arg-type]
-        pooling=pooling,  # type: ignore[arg-type]
-        store_dtype=StoreDtype.FLOAT32,
-        device=device,
-    )
+    chosen = {"model": model, "layers": layers, "combine": combine, "pooling": pooling, "device": device}
+    config = ExtractConfig.from_dict({**chosen, "levels": Level.SENTENCE, "store_dtype": StoreDtype.FLOAT32})
     encoder = TextEncoder(config)
     columns = encoder.features(Level.SENTENCE)
     if len(columns) > 1:
@@ -115,7 +108,7 @@ def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]
         ConfigError: `texts` is a single string, or an item is not a string.
     """
     if isinstance(texts, str):
-        raise ConfigError(f"{what} is one string and takes a list of texts; put the text into a list")
+        raise ConfigError(f"{what} takes a list of texts, not one string; put the text into a list")
     texts = list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):

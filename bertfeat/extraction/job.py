@@ -93,9 +93,7 @@ def open_inputs(
         if beside is None:
             raise InputError("- cannot be read by the machines of a cluster; upload it first, and name the object")
         if not beside.is_dir():
-            raise InputError(
-                f"- is copied to where every machine can read it, beside the output; create {beside} first"
-            )
+            raise InputError(f"- is copied to a folder that every machine can read; create {beside} first")
     where = beside if beside is not None and beside.is_dir() else None
     with tempfile.TemporaryDirectory(prefix=".bertfeat-stdin-", dir=where, ignore_cleanup_errors=True) as folder:
         spooled = spool_stdin(sys.stdin.buffer, Path(folder))

@@ -172,7 +172,7 @@ class LevelBuffer:
             self._store(_placer(rows, self._device), pooled, counts)
 
     def _store(self, place: Place, pooled: Mapping[int, torch.Tensor], counts: torch.Tensor | None) -> None:
-        """Put layers into their columns; layers that are added must come together."""
+        """Put layers into their columns; layers that are summed must be given together."""
         if counts is not None and self._mode.finish is not None:
             pooled = {i: self._mode.finish(merged, counts) for i, merged in pooled.items()}
         cast = {i: vectors.to(self._dtype) for i, vectors in pooled.items()}

@@ -1,22 +1,25 @@
-"""The command line, run in this process: the same `main`, without the seconds that a fresh one takes to start."""
+"""The command line and the pipelines, run in this process, without the seconds that a new process takes to start."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
+import runpy
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from bertfeat.cli import main
+from tests.support.places import ROOT
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left: its exit code and what it wrote."""
+    """The exit code of a command and what it wrote."""
 
     code: int
     out: str
@@ -24,16 +27,24 @@ class Result:
 
     @property
     def json(self) -> Any:
-        """The one JSON value that stands on stdout."""
+        """The only JSON value on stdout."""
         assert self.out.count("\n") == 1, self.out
         return json.loads(self.out)
 
 
 def bertfeat(*arguments: str | Path, stdin: bytes = b"") -> Result:
     """Run `bertfeat ARGUMENTS...`."""
+    return _run(["bertfeat", *map(str, arguments)], main, stdin)
+
+
+def pipeline(name: str, *arguments: object) -> Result:
+    """Run `python pipelines/NAME.py ARGUMENTS...`."""
+    path = str(ROOT / "pipelines" / f"{name}.py")
+    return _run([path, *map(str, arguments)], lambda: runpy.run_path(path, run_name="__main__"), code=0)
+
+
+def _run(argv: list[str], program: Callable[[], object], stdin: bytes = b"", code: Any = None) -> Result:
     out, err = io.StringIO(), io.StringIO()
-    argv = ["bertfeat", *map(str, arguments)]
-    code: Any = None
     with (
         mock.patch.object(sys, "argv", argv),
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
@@ -41,7 +52,7 @@ def bertfeat(*arguments: str | Path, stdin: bytes = b"") -> Result:
         contextlib.redirect_stderr(err),
     ):
         try:
-            main()
+            program()
         except SystemExit as done:
             code = done.code
     assert isinstance(code, int), f"{argv}: ended with {code!r}"
@@ -57,7 +68,24 @@ def good(*arguments: str | Path, stdin: bytes = b"") -> Result:
 
 def refused(*arguments: str | Path) -> str:
     """Run a command that must end with exit code 2 and one line; return the line."""
-    result = bertfeat(*arguments)
+    return _refusal(bertfeat(*arguments))
+
+
+def pipeline_result(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
+    """Run a pipeline that must succeed, with its output in `folder`; return its result.json."""
+    done = pipeline(name, *arguments, "--out", folder)
+    assert done.code == 0, done.err
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert result["pipeline"] == name
+    return result
+
+
+def pipeline_refused(name: str, *arguments: object) -> str:
+    """Run a pipeline that must end with exit code 2 and one line; return the line."""
+    return _refusal(pipeline(name, *arguments))
+
+
+def _refusal(result: Result) -> str:
     assert (result.code, result.out) == (2, ""), (result.code, result.err)
     assert result.err.startswith("bertfeat: ")
     assert result.err.count("\n") == 1, result.err
