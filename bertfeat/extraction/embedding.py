@@ -112,5 +112,5 @@ def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]
     texts = list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ConfigError(f"{what}[{number}] is {text!r:.60}, not a text")
+            raise ConfigError(f"{what}[{number}] is {text!r:.60}, which is not text")
     return [Document(index=i, doc_id=i, text=clean(text)) for i, text in enumerate(texts)]

@@ -1,4 +1,4 @@
-"""The examples run, from the root of the repository, and print what they promise."""
+"""The examples run, from the root of the repository, and say what they promise."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def test_example(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         runpy.run_path(str(path), run_name="__main__")
     for words in SAID[path.stem]:
         assert words in out.getvalue()
-    # An example writes only into its output folder.
-    assert {entry.name for entry in ROOT.iterdir()} - before <= {"__pycache__"}
+    assert {entry.name for entry in ROOT.iterdir()} - before <= {"__pycache__"}, (
+        "an example writes only where it is told"
+    )
 
 
 def test_they_are_short_and_in_order() -> None:

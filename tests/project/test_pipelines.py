@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import bertfeat
-from tests.support.command_line import pipeline, pipeline_refused, pipeline_result
+from tests.support.pipeline_runs import refusal, result_of, run
 from tests.support.probe_stores import blocks, corpus, write_jsonl
 
 N_SENTENCES = 60
@@ -29,7 +29,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("one_thread")
 def test_table7(words: Path, tmp_path: Path) -> None:
     asked = ("--head", "linear", "--limit", N_SENTENCES, "--seeds", 2, "--max-epochs", 3)
-    done = pipeline("table7", "--corpus", words, "--out", tmp_path, *asked)
+    done = run("table7", "--corpus", words, "--out", tmp_path, *asked)
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "result.json").read_text("utf-8"))
     assert [row["features"] for row in found["rows"]] == [
@@ -70,7 +70,7 @@ def test_table7_turns_document_context_on_where_documents_are_marked(tmp_path: P
     for name, text in texts.items():
         (tmp_path / f"{name}.conllu").write_text(text + "\n\n", encoding="utf-8")
     asked = ("--label", "upos", "--head", "linear", "--seeds", 1, "--max-epochs", 2)
-    found = pipeline_result(tmp_path / "out", "table7", "--corpus", tmp_path, *asked)
+    found = result_of(tmp_path / "out", "table7", "--corpus", tmp_path, *asked)
     assert found["document_context"]
     assert {row["metric"] for row in found["rows"]} == {"accuracy"}
     assert bertfeat.open_store(tmp_path / "out" / "features" / "dev").metadata["document_context"]
@@ -79,7 +79,7 @@ def test_table7_turns_document_context_on_where_documents_are_marked(tmp_path: P
 def test_sentence_classifier(tmp_path: Path) -> None:
     rows = [row for row in corpus(0, 40) if row["text"] != " "]
     path = write_jsonl(tmp_path / "train.jsonl", rows)
-    found = pipeline_result(tmp_path / "out", "sentence_classifier", "--corpus", path, "--label", "domain")
+    found = result_of(tmp_path / "out", "sentence_classifier", "--corpus", path, "--label", "domain")
     n_rows = found["n_rows"]
     assert sum(n_rows.values()) == len(rows)
     assert n_rows["test"] == len(rows) // 5
@@ -97,7 +97,7 @@ def test_sentence_classifier(tmp_path: Path) -> None:
 
 def test_layer_sweep(words: Path, tmp_path: Path) -> None:
     asked = ("--corpus", words / "train.tsv", "--dev", words / "devel.tsv", "--format", "conll", "--head", "ridge")
-    found = pipeline_result(tmp_path, "layer_sweep", *asked)["sweep"]
+    found = result_of(tmp_path, "layer_sweep", *asked)["sweep"]
     names = [row["feature"] for row in found["rows"]]
     assert names[:7] == [f"layer_{layer:02d}" for layer in range(7)]
     assert {"concat_last4", "mean_last4"} <= set(names)
@@ -113,7 +113,7 @@ def test_table7_knows_the_files_of_conll_2003(names: tuple[str, str, str], tmp_p
         sentence = f"She O\nlives O\nin O\n{city} B-LOC\n\n"
         (tmp_path / name).write_text(f"-DOCSTART- O\n\n{sentence * 3}", encoding="utf-8")
     asked = ("--head", "linear", "--seeds", 1, "--max-epochs", 1)
-    found = pipeline_result(tmp_path / "out", "table7", "--corpus", tmp_path, *asked)
+    found = result_of(tmp_path / "out", "table7", "--corpus", tmp_path, *asked)
     assert found["files"] == dict(zip(("train", "dev", "test"), names, strict=True))
 
 
@@ -133,14 +133,14 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
         (("table7", "--train", words / "train.tsv"), "no dev file"),
         (("table7", "--corpus", words, "--dev", words / "devel.tsv"), "--corpus names the folder of all files"),
     ]:
-        assert message in pipeline_refused(*asked, *out)
+        assert message in refusal(*asked, *out)
 
 
 def test_labels_of_a_csv_are_text_or_missing(tmp_path: Path) -> None:
     cells = [f"row {n} of {'cats' if n % 2 else 'dogs'},{'' if n % 9 == 0 else n % 2}" for n in range(90)]
     path = tmp_path / "rows.csv"
     path.write_text("text,label\n" + "\n".join(cells) + "\na late one,unsure\n")
-    found = pipeline_result(tmp_path / "out", "sentence_classifier", "--corpus", path, "--head", "centroid")
+    found = result_of(tmp_path / "out", "sentence_classifier", "--corpus", path, "--head", "centroid")
     classes = json.loads((tmp_path / "out" / "probe" / "probe.json").read_text())["classes"]["values"]
     assert {"0", "1"} <= set(classes) <= {"0", "1", "unsure"}
     assert found["training"]["n_without_label"] > 0

@@ -15,8 +15,8 @@ from scipy.sparse.csgraph import connected_components
 from threadpoolctl import threadpool_limits
 
 import bertfeat
-from tests.support.command_line import pipeline, pipeline_refused, pipeline_result
 from tests.support.index_stores import SENSES, brute_force, documents, write_jsonl
+from tests.support.pipeline_runs import refusal, result_of, run
 from tests.support.places import TESTS
 
 XQUAD = TESTS / "data" / "xquad_en" / "xquad.en.json"
@@ -97,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(folder: Path) -> dict[str, Any]:
-    return pipeline_result(folder, "semantic_search", "--corpus", XQUAD, *ASKED)
+    return result_of(folder, "semantic_search", "--corpus", XQUAD, *ASKED)
 
 
 class TestSemanticSearch:
@@ -137,7 +137,7 @@ class TestSemanticSearch:
     def test_a_second_run_encodes_nothing_and_finds_the_same(self, folder: Path, result: dict[str, Any]) -> None:
         parts = times_of(folder.glob("features/*/sentence/*.parquet"))
         assert len(parts) == 4
-        again = pipeline_result(folder, "semantic_search", "--corpus", XQUAD, *ASKED)
+        again = result_of(folder, "semantic_search", "--corpus", XQUAD, *ASKED)
         assert again["rows"] == result["rows"]
         assert times_of(parts) == parts
 
@@ -145,7 +145,7 @@ class TestSemanticSearch:
         peers = pytest.importorskip("sentence_transformers")
         alike = ("--include-special-tokens", "--max-length", 256, "--on-overlong", "truncate")
         one = ("--layers", 6, "--poolings", "mean", "--transforms", "none")
-        found = pipeline_result(tmp_path, "semantic_search", "--corpus", XQUAD, *one, *alike)["rows"]
+        found = result_of(tmp_path, "semantic_search", "--corpus", XQUAD, *one, *alike)["rows"]
         peer = peers.SentenceTransformer(str(minilm_folder), device="cpu")
         peer.max_seq_length = 256
         questions = [question["question"] for paragraph in PARAGRAPHS for question in paragraph["qas"]]
@@ -163,7 +163,7 @@ class TestSemanticSearch:
         lines = [f"{question['id']}\t{document}\t2" for document, question in questions]
         lines += [f"{question['id']}\tp0\t0" for document, question in questions if document != "p0"]
         (tmp_path / "qrels.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]), encoding="utf-8")
-        found = pipeline_result(
+        found = result_of(
             tmp_path / "out",
             "semantic_search",
             *("--corpus", tmp_path / "docs.csv", "--queries", tmp_path / "queries.jsonl"),
@@ -176,7 +176,7 @@ class TestSemanticSearch:
 
     def test_the_first_documents_alone(self, tmp_path: Path) -> None:
         asked = ("--layers", 6, "--poolings", "mean", "--transforms", "none", "--limit", 3)
-        found = pipeline_result(tmp_path, "semantic_search", "--corpus", XQUAD, *asked)
+        found = result_of(tmp_path, "semantic_search", "--corpus", XQUAD, *asked)
         assert (found["n_documents"], found["n_queries"]) == (3, 47)
         assert found["rows"][0]["recall@10"] == 1.0
 
@@ -186,19 +186,17 @@ class TestSemanticSearch:
         qrels = tmp_path / "qrels.txt"
         qrels.write_text("q 0 c 1\n", encoding="utf-8")
         three = ("--corpus", docs, "--queries", queries, "--qrels", qrels, "--out", tmp_path / "out")
-        assert "pass --queries and --qrels" in pipeline_refused(
-            "semantic_search", "--corpus", docs, "--out", tmp_path / "out"
-        )
-        assert "none of the 1 judged documents is in" in pipeline_refused("semantic_search", *three)
+        assert "pass --queries and --qrels" in refusal("semantic_search", "--corpus", docs, "--out", tmp_path / "out")
+        assert "none of the 1 judged documents is in" in refusal("semantic_search", *three)
         qrels.write_text("r 0 a 1\n", encoding="utf-8")
-        assert "1 judged queries have no text, 'r' among them" in pipeline_refused("semantic_search", *three)
+        assert "1 judged queries have no text, 'r' among them" in refusal("semantic_search", *three)
         qrels.write_text("q 0 b 1\n", encoding="utf-8")
-        assert "none of 1 documents is relevant" in pipeline_refused("semantic_search", *three, "--limit", 1)
-        assert "--poolings 'men' is none of" in pipeline_refused("semantic_search", *three, "--poolings", "men")
-        assert "transform 'white'" in pipeline_refused("semantic_search", *three, "--transforms", "white")
+        assert "none of 1 documents is relevant" in refusal("semantic_search", *three, "--limit", 1)
+        assert "--poolings 'men' is none of" in refusal("semantic_search", *three, "--poolings", "men")
+        assert "transform 'white'" in refusal("semantic_search", *three, "--transforms", "white")
         odd = tmp_path / "odd.json"
         odd.write_text('{"data": [{}]}', encoding="utf-8")
-        assert "not a SQuAD file" in pipeline_refused("semantic_search", "--corpus", odd, "--out", tmp_path / "out")
+        assert "not a SQuAD file" in refusal("semantic_search", "--corpus", odd, "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
     def test_nothing_to_compare(self, tmp_path: Path) -> None:
@@ -207,7 +205,7 @@ class TestSemanticSearch:
         empty = {"data": [{"paragraphs": [{"context": "  ", "qas": questions}, {"context": "", "qas": []}]}]}
         corpus.write_text(json.dumps(empty), encoding="utf-8")
         asked = ("--corpus", corpus, "--layers", 6, "--poolings", "mean", "--out", tmp_path / "out")
-        assert "nothing to compare: layer_06, mean: all documents have" in pipeline_refused("semantic_search", *asked)
+        assert "nothing to compare: layer_06, mean: all documents have" in refusal("semantic_search", *asked)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +221,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bank(words: Path) -> Senses:
     """The result for the word `bank`, and its occurrences with their senses."""
-    result = pipeline_result(words / "bank", "word_senses", "--corpus", words / "corpus.txt", "--word", "Bank")
+    result = result_of(words / "bank", "word_senses", "--corpus", words / "corpus.txt", "--word", "Bank")
     return result, pl.read_csv(words / "bank" / "senses.csv")
 
 
@@ -277,26 +275,26 @@ class TestWordSenses:
     def test_another_word_uses_the_features_that_are_there(self, words: Path) -> None:
         before = times_of(words.glob("bank/features/**/*.parquet"))
         assert before
-        again = pipeline_result(words / "bank", "word_senses", "--corpus", words / "corpus.txt", "--word", "the")
+        again = result_of(words / "bank", "word_senses", "--corpus", words / "corpus.txt", "--word", "the")
         assert again["one_sense_plausible"]
         assert "one sense only is plausible" in (words / "bank" / "examples.txt").read_text(encoding="utf-8")
         store = ("--store", words / "bank" / "features")
-        spring = pipeline_result(words / "spring", "word_senses", *store, "--word", "spring", "--senses", 2)
+        spring = result_of(words / "spring", "word_senses", *store, "--word", "spring", "--senses", 2)
         assert (spring["chosen_by"], spring["n_clusters"], spring["n_occurrences"]) == ("--senses", 2, 8)
-        some = pipeline_result(words / "some", "word_senses", *store, "--word", "bank", "--limit", 12, "--seed", 3)
+        some = result_of(words / "some", "word_senses", *store, "--word", "bank", "--limit", 12, "--seed", 3)
         assert (some["n_clustered"], some["n_occurrences"]) == (12, 28)
         assert sum(sense["n_occurrences"] for sense in some["senses"]) == 12
         assert times_of(before) == before
 
     def test_mistakes(self, words: Path, tmp_path: Path) -> None:
         store = ("--store", words / "bank" / "features", "--out", tmp_path)
-        assert "1 occurrences of 'otters'" in pipeline_refused("word_senses", *store, "--word", "otters")
-        assert "2 different occurrences are too few" in pipeline_refused("word_senses", *store, "--word", "water")
-        assert "28 different occurrences are too few" in pipeline_refused(
+        assert "1 occurrences of 'otters'" in refusal("word_senses", *store, "--word", "otters")
+        assert "2 different occurrences are too few" in refusal("word_senses", *store, "--word", "water")
+        assert "28 different occurrences are too few" in refusal(
             "word_senses", *store, "--word", "bank", "--senses", 29
         )
-        assert "no feature 'layer_03'" in pipeline_refused("word_senses", *store, "--word", "bank", "--layer", 3)
-        assert "pass either --corpus or --store" in pipeline_refused("word_senses", "--word", "bank", "--out", tmp_path)
+        assert "no feature 'layer_03'" in refusal("word_senses", *store, "--word", "bank", "--layer", 3)
+        assert "pass either --corpus or --store" in refusal("word_senses", "--word", "bank", "--out", tmp_path)
 
 
 PLANTED = {
@@ -351,7 +349,7 @@ class TestNearDuplicates:
         corpus = repeated / "corpus.jsonl"
         out = repeated / f"{transform}-{index}".replace(":", "")
         asked = ("--threshold", threshold, "--transform", transform, *(() if index is None else ("--index", index)))
-        result = pipeline_result(out, "near_duplicates", "--corpus", corpus, *asked)
+        result = result_of(out, "near_duplicates", "--corpus", corpus, *asked)
         frame = pl.read_parquet(out / "clusters.parquet")
         assert frame.equals(pl.read_ndjson(out / "clusters.jsonl", schema=frame.schema))
         expected = clusters_by_brute_force(corpus, out, threshold, transform)
@@ -361,7 +359,7 @@ class TestNearDuplicates:
         assert result["n_superfluous"] == len(frame) - len(expected)
 
     def test_planted_ones_are_found_with_their_scores(self, repeated: Path, tmp_path: Path) -> None:
-        result = pipeline_result(tmp_path, "near_duplicates", "--corpus", repeated / "corpus.jsonl", "--threshold", 0.9)
+        result = result_of(tmp_path, "near_duplicates", "--corpus", repeated / "corpus.jsonl", "--threshold", 0.9)
         rows = [json.loads(line) for line in (tmp_path / "clusters.jsonl").read_text(encoding="utf-8").splitlines()]
         cluster_of = {row["doc_id"]: row["cluster"] for row in rows}
         alike = [
@@ -396,14 +394,14 @@ class TestNearDuplicates:
 
     def test_a_second_run_and_another_threshold_use_what_is_there(self, repeated: Path, tmp_path: Path) -> None:
         asked = ("--corpus", repeated / "corpus.jsonl")
-        pipeline_result(tmp_path, "near_duplicates", *asked)
+        result_of(tmp_path, "near_duplicates", *asked)
         made = times_of([*tmp_path.glob("*/**/*.parquet"), *tmp_path.glob("*/**/*.faiss")])
-        loose = pipeline_result(tmp_path, "near_duplicates", *asked, "--threshold", -1)
+        loose = result_of(tmp_path, "near_duplicates", *asked, "--threshold", -1)
         # All documents with a vector are one cluster.
         assert (loose["n_clusters"], loose["n_in_clusters"]) == (2, 79)
         assert len(made) >= 2
         assert times_of(made) == made
-        assert pipeline_result(tmp_path, "near_duplicates", *asked, "--transform", "center")["transform"] == "center"
+        assert result_of(tmp_path, "near_duplicates", *asked, "--transform", "center")["transform"] == "center"
 
     def test_the_first_documents_alone(self, tmp_path: Path) -> None:
         corpus = tmp_path / "corpus.txt"
@@ -411,16 +409,16 @@ class TestNearDuplicates:
             "It was called off because of heavy rain.\nIt was called off because of the heavy rain.\nthree\nthree\n",
             encoding="utf-8",
         )
-        result = pipeline_result(tmp_path / "out", "near_duplicates", "--corpus", corpus, "--limit", 3)
+        result = result_of(tmp_path / "out", "near_duplicates", "--corpus", corpus, "--limit", 3)
         assert (result["n_documents"], result["n_texts"], result["n_in_clusters"]) == (3, 3, 2)
-        ran = pipeline("near_duplicates", "--corpus", corpus, "--limit", 1, "--out", tmp_path / "one")
+        ran = run("near_duplicates", "--corpus", corpus, "--limit", 1, "--out", tmp_path / "one")
         assert ran.code == 0
         assert ran.out == "0 clusters with 0 of 1 documents; 0 could go\n"
 
     def test_mistakes(self, tmp_path: Path) -> None:
         corpus = write_jsonl(tmp_path / "corpus.jsonl", [{"id": 1, "body": "x"}])
         asked = ("--corpus", corpus, "--out", tmp_path / "out")
-        assert "no column 'text'" in pipeline_refused("near_duplicates", *asked)
-        assert "transform 'centre'" in pipeline_refused("near_duplicates", *asked, "--transform", "centre")
-        assert "--threshold" in pipeline_refused("near_duplicates", *asked, "--threshold", 2)
+        assert "no column 'text'" in refusal("near_duplicates", *asked)
+        assert "transform 'centre'" in refusal("near_duplicates", *asked, "--transform", "centre")
+        assert "--threshold" in refusal("near_duplicates", *asked, "--threshold", 2)
         assert not (tmp_path / "out").exists()

@@ -18,7 +18,7 @@ from tests.support.places import ROOT, TESTS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
-# The number of lines of each text under examples/data: enough to show everything, and quick.
+# Of each text under examples/data: enough to show everything, and quick.
 N_LINES = {"peps.txt": 24, "wnut17_dev.conll": 300}
 
 
@@ -46,13 +46,19 @@ def run_command(command: str, folder: Path) -> None:
         assert result.code == 0, f"{command}: {result.err}"
         assert result.err == ""
         return
-    # The checks themselves run the targets of make; here they only have to exist.
+    # What make would install and run is run by the checks themselves; here its targets only have to be there.
     line = f"{command} --dry-run" if words[0] == "make" else command
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # The suite itself may run under make; its settings must not reach this make.
+    # The suite itself may run under make, whose settings are none of this one's.
     environment = {**os.environ, "PATH": path, "MAKEFLAGS": "", "MAKELEVEL": ""}
-    shell = ["bash", "-euo", "pipefail", "-c", line]
-    done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
     assert done.stderr == b""
 

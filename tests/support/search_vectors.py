@@ -1,4 +1,4 @@
-"""Clustered vectors to index, like those of tokens, and their exact neighbours by brute force."""
+"""Vectors to index: clustered as those of tokens are, and what brute force says of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def mixture(n: int, dim: int, *, n_clusters: int = 50, spread: float = 0.6, offs
 
 
 def brute_force(vectors, queries, k, metric, *, transform=None, allowed=None):
-    """Compare every pair in float64; equal scores are ordered by position."""
+    """Compare every pair in float64; of equal scores the lower position comes first."""
     if transform is not None:
         vectors, queries = transform.apply(vectors), transform.apply(queries)
     x, q = vectors.astype(np.float64), queries.astype(np.float64)
@@ -38,12 +38,12 @@ def brute_force(vectors, queries, k, metric, *, transform=None, allowed=None):
 
 
 def recall(found, truth) -> float:
-    """Return the share of the true neighbours that was found."""
+    """Return which part of the truth was found."""
     return float(np.mean([len(set(f) & set(t)) / len(t) for f, t in zip(found.tolist(), truth.tolist(), strict=True)]))
 
 
 class MadeParts:
-    """Many vectors that are made when they are read, and are never in memory all at once."""
+    """Many vectors that are made as they are read, and never are in memory together."""
 
     def __init__(self, n_vectors: int, dim: int, *, n_parts: int = 5, batch_size: int = 8192) -> None:
         self.n_vectors, self.dim = n_vectors, dim
