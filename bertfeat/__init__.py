@@ -1,6 +1,6 @@
 """Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times.
 
-Nothing heavy is imported here: the public names load on first use, so that `bertfeat --help` stays quick.
+This module imports nothing heavy: public names load on first use, so that `bertfeat --help` stays quick.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index", "verify", "words_in_context",
 ]  # fmt: skip
 
-# module -> the public names that it holds; both load on first use
+# module -> its public names; both load on first use
 _HOMES = {
     "ann.evaluation": "retrieval_metrics",
     "ann.transforms": "TransformSpec",

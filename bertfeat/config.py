@@ -1,4 +1,4 @@
-"""The settings of an extraction: one frozen object that flags, JSON and Python all make."""
+"""The settings of an extraction: one frozen object, made from flags, JSON or Python."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, get_type_hints
 
 from bertfeat.errors import ConfigError
 
-DEFAULT_SHARD_BYTES = 256_000_000
-DEFAULT_MODEL = "minilm"
-
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 class Level(StrEnum):
-    """What one row of a part stands for; `sentence` is the whole document."""
+    """The unit of text that one row represents; `sentence` is the whole document."""
 
     TOKEN = "token"
     WORD = "word"
@@ -29,7 +26,7 @@ class Level(StrEnum):
 
 
 class Combine(StrEnum):
-    """How the selected layers become columns: one a layer (`none`), or one of the whole set."""
+    """How the selected layers become columns: one per layer (`none`), or one for all of them."""
 
     NONE = "none"
     CONCAT = "concat"
@@ -38,7 +35,7 @@ class Combine(StrEnum):
 
 
 class WordPooling(StrEnum):
-    """How the tokens of a word become one vector."""
+    """How the vectors of a word's tokens become one vector."""
 
     FIRST = "first"
     LAST = "last"
@@ -47,7 +44,7 @@ class WordPooling(StrEnum):
 
 
 class Pooling(StrEnum):
-    """How the tokens of a document become one vector."""
+    """How the vectors of a document's tokens become one vector."""
 
     MEAN = "mean"
     MAX = "max"
@@ -56,7 +53,7 @@ class Pooling(StrEnum):
 
 
 class OnOverlong(StrEnum):
-    """What happens to a document longer than the model takes."""
+    """What happens to a document that is longer than the model's limit."""
 
     WINDOW = "window"
     TRUNCATE = "truncate"
@@ -64,7 +61,7 @@ class OnOverlong(StrEnum):
 
 
 class StoreDtype(StrEnum):
-    """The type of the stored vectors, by the name that NumPy, Arrow, polars and torch have for it."""
+    """The type of the stored vectors, under its name in NumPy, Arrow, polars and torch."""
 
     FLOAT16 = "float16"
     FLOAT32 = "float32"
@@ -76,7 +73,7 @@ class StoreDtype(StrEnum):
 
 
 class VectorEncoding(StrEnum):
-    """How a vector is laid in Parquet: fixed-size list, or fixed-size binary (little-endian)."""
+    """How a vector is stored in Parquet: as a fixed-size list or as fixed-size binary (little-endian)."""
 
     ARRAY = "array"
     BINARY = "binary"
@@ -92,7 +89,7 @@ class ComputeDtype(StrEnum):
 
 
 class CorpusFormat(StrEnum):
-    """The formats that a corpus is read from; `auto` goes by the file ending."""
+    """The format of a corpus file; `auto` uses the file ending."""
 
     AUTO = "auto"
     TXT = "txt"
@@ -105,7 +102,7 @@ class CorpusFormat(StrEnum):
 
 
 class BadRows(StrEnum):
-    """What happens to a row that cannot be read: the run ends, or the row is kept aside and counted."""
+    """What happens to a row that cannot be read: the run ends, or the row is set aside and counted."""
 
     ERROR = "error"
     QUARANTINE = "quarantine"
@@ -118,20 +115,19 @@ class Runner(StrEnum):
     RAY = "ray"
 
 
-# Settings that decide where and how fast a shard runs, never its bytes: a rerun may change them.
-RUN_ONLY = {"plan": False}
+# Settings that decide where and how fast a shard runs, but not its bytes: a resumed run may change them.
+_RUN_ONLY = ("device", "workers", "runner", "ray_address")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractConfig:
     """Every setting of `bertfeat extract`, checked on construction.
 
-    Strings are accepted wherever an enum stands, lists and comma-separated strings wherever a tuple stands.
-    `None` means the default that depends on the model (`max_length`, `stride`) or the device (`max_batch_tokens`,
-    `workers`).
+    Enums may be given as strings, and tuples as lists or comma-separated strings. `None` selects a default that
+    depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`).
 
     Raises:
-        ConfigError: A value is not one of the choices, out of range, or contradicts another.
+        ConfigError: A value is not one of the choices, is out of range, or contradicts another value.
 
     Example:
         >>> ExtractConfig(levels="word,sentence", layers=[-1, 0]).layers
@@ -149,7 +145,7 @@ class ExtractConfig:
     document_column: str | None = None
     bad_rows: BadRows = BadRows.ERROR
 
-    model: str = DEFAULT_MODEL
+    model: str = "minilm"
     revision: str | None = None
 
     levels: tuple[Level, ...] = (Level.TOKEN,)
@@ -166,12 +162,12 @@ class ExtractConfig:
     vector_encoding: VectorEncoding = VectorEncoding.ARRAY
     compute_dtype: ComputeDtype = ComputeDtype.AUTO
     max_batch_tokens: int | None = None
-    shard_bytes: int = DEFAULT_SHARD_BYTES
+    shard_bytes: int = 256_000_000
 
-    device: str = field(default="auto", metadata=RUN_ONLY)
-    workers: int | None = field(default=None, metadata=RUN_ONLY)
-    runner: Runner = field(default=Runner.LOCAL, metadata=RUN_ONLY)
-    ray_address: str | None = field(default=None, metadata=RUN_ONLY)
+    device: str = "auto"
+    workers: int | None = None
+    runner: Runner = Runner.LOCAL
+    ray_address: str | None = None
 
     def __post_init__(self) -> None:
         for name, kind in _ENUMS.items():
@@ -199,11 +195,10 @@ class ExtractConfig:
     def _check_together(self) -> None:
         if self.text_pair_column and self.text_pairs:
             raise ConfigError("--text-pair-column and --text-pairs both name a second text; pass one of them")
-        if self.is_split_into_words and (self.text_pair_column or self.text_pairs):
-            raise ConfigError("--is-split-into-words takes no second text; drop --text-pair-column or --text-pairs")
+        for name in ("is_split_into_words", "document_context"):
+            if getattr(self, name) and (self.text_pair_column or self.text_pairs):
+                raise ConfigError(f"{flag(name)} takes no second text; drop --text-pair-column or --text-pairs")
         if self.document_context:
-            if self.text_pair_column or self.text_pairs:
-                raise ConfigError("--document-context takes no second text; drop --text-pair-column or --text-pairs")
             if self.include_special_tokens:
                 raise ConfigError(
                     "--include-special-tokens has no meaning with --document-context, where sentences share the "
@@ -218,20 +213,25 @@ class ExtractConfig:
             raise ConfigError("--keep-columns are written at the sentence level; add it: --level token,sentence")
 
     def _check_runner(self) -> None:
-        if self.runner is Runner.RAY:
-            if "cuda:" in self.device:
-                raise ConfigError(f"--device {self.device} numbers devices, which Ray deals out; pass --device cuda")
-            if self.ray_address is not None:
-                _check_ray_address(self.ray_address)
-        elif self.ray_address is not None:
+        on_ray = self.runner is Runner.RAY
+        if on_ray and "cuda:" in self.device:
+            raise ConfigError(f"--device {self.device} numbers devices, which Ray assigns; pass --device cuda")
+        if self.ray_address is None or (on_ray and self.ray_address in ("auto", "local")):
+            return
+        if not on_ray:
             raise ConfigError(f"--ray-address {self.ray_address} has no meaning without --runner ray; add it")
+        host, _, port = self.ray_address.removeprefix("ray://").rpartition(":")
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(
+                f"--ray-address {self.ray_address!r} must be one of auto, local, HOST:PORT, ray://HOST:PORT"
+            )
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ExtractConfig:
-        """Build a config from plain values, refusing unknown keys.
+        """Build a config from plain values; reject unknown keys.
 
         Raises:
-            ConfigError: A key is no setting (the nearest one is named), or a value is wrong.
+            ConfigError: A key is not a setting (the message suggests the nearest one), or a value is wrong.
         """
         known = [f.name for f in dataclasses.fields(cls)]
         for key in settings:
@@ -243,14 +243,10 @@ class ExtractConfig:
 
     @classmethod
     def of(cls, config: ExtractConfig | None, settings: Mapping[str, Any]) -> ExtractConfig:
-        """Return the config that was given as an object, or else by name.
-
-        Args:
-            config: The settings as one object, or None.
-            settings: The settings by name; empty where there is an object.
+        """Return the config that was given as an object, or build it from settings by name.
 
         Raises:
-            ConfigError: Both were given, a key is no setting, or a value is wrong.
+            ConfigError: Both were given, a key is not a setting, or a value is wrong.
 
         Example:
             >>> ExtractConfig.of(None, {"max_length": 64}).max_length
@@ -265,12 +261,12 @@ class ExtractConfig:
         return config
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; `from_dict` of them is equal to this config."""
+        """Return plain JSON values, from which `from_dict` builds an equal config."""
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def planned(self) -> dict[str, Any]:
         """Return the settings that decide the bytes of a store, as plain JSON values."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.metadata.get("plan", True)}
+        return {name: value for name, value in self.to_dict().items() if name not in _RUN_ONLY}
 
 
 _HINTS = get_type_hints(ExtractConfig)
@@ -279,7 +275,7 @@ _MINIMA = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1
 
 
 def flag(name: str) -> str:
-    """Return the command line's flag of a setting.
+    """Return the command-line flag of a setting.
 
     Example:
         >>> flag("levels"), flag("store_dtype")
@@ -289,14 +285,10 @@ def flag(name: str) -> str:
 
 
 def parse_size(value: int | str, name: str = "") -> int:
-    """Return a number of bytes that may be written with a decimal unit.
-
-    Args:
-        value: The number, or its text.
-        name: What is set to it, for the message.
+    """Return a number of bytes; a text may have a decimal unit. `name` is the setting, for the message.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: `value` is not a size.
 
     Example:
         >>> parse_size("1.5 GB"), parse_size("256mb"), parse_size(1000)
@@ -306,8 +298,8 @@ def parse_size(value: int | str, name: str = "") -> int:
         return value
     found = _SIZE.fullmatch(value)
     if found is None:
-        raise ConfigError(f"{name} {value!r} is no size; write for example 256MB".lstrip())
-    # Through decimals, for 0.29GB times a billion is no whole number of bytes.
+        raise ConfigError(f"{name} {value!r} is not a size; write for example 256MB".lstrip())
+    # Decimal, because the float 0.29 times a billion is not a whole number.
     return int(Decimal(found[1]) * _FACTORS[found[2].upper()])
 
 
@@ -316,7 +308,7 @@ def _enum(name: str, kind: type[StrEnum], value: object) -> StrEnum:
         return kind(str(value))
     except ValueError:
         choices = ", ".join(kind)
-        raise ConfigError(f"{flag(name)} {value!r} is none of {choices}") from None
+        raise ConfigError(f"{flag(name)} {value!r} must be one of {choices}") from None
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -344,17 +336,9 @@ def _check_int(name: str, value: object, least: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{flag(name)} {value!r} is no whole number")
+        raise ConfigError(f"{flag(name)} {value!r} is not a whole number")
     if value < least:
         raise ConfigError(f"{flag(name)} {value} is below {least}")
-
-
-def _check_ray_address(address: str) -> None:
-    if address in ("auto", "local"):
-        return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"--ray-address {address!r} is none of auto, local, HOST:PORT, ray://HOST:PORT")
 
 
 def _plain(value: object) -> object:

@@ -1,6 +1,6 @@
-"""The errors that bertfeat raises on purpose; each carries the exit code that the command line ends with.
+"""The errors that bertfeat raises on purpose; each has the exit code of the command line.
 
-A message says what was wrong (the value), where (file and row), and what to do, in one line:
+A message is one line: the place (file and row), what is wrong (the value), and what to do:
 `corpus.csv:118: no column 'text'; columns are id, body, label; pass --text-column`.
 """
 
@@ -26,7 +26,7 @@ class CheckFailed(BertfeatError):
 
 
 class UserError(BertfeatError):
-    """The user's input, flags or environment are at fault; exit code 2."""
+    """The user's input, flags or environment are wrong; exit code 2."""
 
     exit_code = 2
 
@@ -38,7 +38,7 @@ class InputError(UserError):
         """Build the one-line message `path:row: reason`.
 
         Args:
-            reason: What was wrong, with the value, and what to do.
+            reason: What is wrong, with the value, and what to do.
             path: The file, as the user gave it.
             row: The 1-based line (text formats) or row (Parquet) in that file.
         """
@@ -50,7 +50,7 @@ class InputError(UserError):
 
 
 class TokenizingError(InputError):
-    """The model's tokenizer fails on a document, or takes too long over it."""
+    """The model's tokenizer fails on a document, or takes too long."""
 
 
 class ConfigError(UserError):
@@ -62,22 +62,22 @@ class CheckpointError(UserError):
 
 
 class StoreError(UserError):
-    """An output folder cannot be used: it holds something else, another plan, or a running process."""
+    """An output folder cannot be used: it has other content or another plan, or another process writes to it."""
 
 
 class StorageError(UserError):
-    """An object store cannot be used: a package, credentials or a bucket is missing, or it lacks what is needed."""
+    """An object store cannot be used: a package, credentials, a bucket or a needed operation is missing."""
 
 
 class PlanMismatch(StoreError):
-    """A store was made under a different plan; `fields` names what differs, with both values."""
+    """A store was made under a different plan; `fields` has the fields that differ, with both values."""
 
     def __init__(self, message: str, fields: Mapping[str, tuple[object, object]]) -> None:
         super().__init__(message)
         self.fields = fields
 
     def __reduce__(self) -> tuple[type[PlanMismatch], tuple[str, Mapping[str, tuple[object, object]]]]:
-        """Pickle with every argument, as from a worker process; exceptions keep only the message."""
+        """Pickle both arguments, for worker processes; by default an exception keeps only the message."""
         return type(self), (str(self), dict(self.fields))
 
 
@@ -90,39 +90,37 @@ class FeatureError(RunError):
 
 
 def is_panic(error: BaseException) -> bool:
-    """Tell whether an error is a panic of a Rust library; pyo3's class is a BaseException, not an Exception."""
+    """Return whether an error is a panic of a Rust library; pyo3's class is a BaseException, not an Exception."""
     return type(error).__name__ == "PanicException"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error means that memory ran out, on a GPU or on the CPU."""
-    message = str(error).lower()
-    # cuBLAS and cuDNN have words of their own for it.
-    said = ("out of memory", "can't allocate memory", "_status_alloc_failed")
-    # torch.OutOfMemoryError is a RuntimeError, too.
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in message for words in said)
-    )
+    """Return whether an error means that memory ran out, on a GPU or on the CPU."""
+    if not isinstance(error, RuntimeError):
+        return isinstance(error, MemoryError)
+    # torch.OutOfMemoryError is a RuntimeError; the last phrase is that of cuBLAS and cuDNN.
+    phrases = ("out of memory", "can't allocate memory", "_status_alloc_failed")
+    return any(phrase in str(error).lower() for phrase in phrases)
 
 
 @contextmanager
 def checkpoint_errors(
     place: Path | Callable[[], Path], what: str, remedy: str = "correct the file or download the model again"
 ) -> Iterator[None]:
-    """Turn whatever a foreign library raises on a bad model folder into one line, and keep its own warnings silent.
+    """Turn every error of another library on a bad model folder into one line, and silence its warnings.
 
-    Put it around calls into that library alone, so that mistakes of our own code keep their traceback.
+    Wrap calls into that library only, so that bugs of bertfeat keep their traceback.
 
     Args:
-        place: The model folder, or a function that finds the file at fault; it is called on an error only.
+        place: The model folder, or a function that finds the faulty file; it is called only on an error.
         what: What the library could not do, for the message.
         remedy: What the user can do, for the message.
 
     Raises:
-        CheckpointError: The library raised an exception or panicked. Our own errors, a lack of memory and an
-            interrupt pass as they are.
+        CheckpointError: The library raised an exception or panicked. Errors of bertfeat, a lack of memory and an
+            interrupt are raised unchanged.
     """
-    # transformers reports a bad value on the way, at the level of errors too, and with the whole config.
+    # transformers may log a bad value as an error, with the whole config.
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

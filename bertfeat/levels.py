@@ -1,4 +1,4 @@
-"""Levels: one entry each, with the columns that come before the vectors and what identifies a row."""
+"""Levels: one entry each, with the columns before the vectors and the keys that identify a row."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from bertfeat.config import Level
 from bertfeat.records import Column
 
-# Where the corpus has string ids, this column has their type.
+# A string column if the ids of the corpus are strings.
 DOC_ID = Column("doc_id", "int64", nullable=False)
 _SPAN = (Column("char_start", "int32"), Column("char_end", "int32"))
 _SEGMENT = Column("segment", "int8")
 _TEXT_PAIR = Column("text_pair", "string")
-# Written only where documents may have a second text.
+# Written only if documents may have a second text.
 PAIR_COLUMNS = (_SEGMENT, _TEXT_PAIR)
 
 
@@ -21,11 +21,11 @@ class LevelEntry:
     """The facts of one level.
 
     Attributes:
-        columns: The columns that bertfeat writes, in order; those of the corpus follow.
+        columns: The columns that bertfeat writes, in order; the columns of the corpus follow them.
         keys: The columns that identify a row.
-        surface: The column that shows the word or token; empty where a row is a whole text.
-        pooling: The setting that says how tokens become a row; None where a row is one token.
-        row_bytes: About what the columns of a row take on disk, without texts.
+        surface: The column with the word or token; empty if a row is a whole text.
+        pooling: The setting for how tokens become a row; None if a row is one token.
+        row_bytes: The approximate size on disk of the columns of a row, without texts.
     """
 
     columns: tuple[Column, ...]
@@ -36,12 +36,12 @@ class LevelEntry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that name a row to people: its keys and its surface."""
+        """The columns that name a row for a reader: its keys and its surface."""
         return (*self.keys, self.surface) if self.surface else self.keys
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The columns of a search hit, unless others are asked for."""
+        """The default columns of a search hit."""
         return (*self.names, *(c.name for c in self.columns if c.name in ("char_start", "char_end", "text")))
 
 

@@ -1,4 +1,4 @@
-"""How much memory is free: of the machine, and of what this process and its container are allowed."""
+"""Free memory: that of the machine, or less under the limits of this process and its container."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that are free now: the machine's, or less where a limit is set.
+    """Return the bytes of memory that are free now on this machine, or fewer if a limit is lower.
 
-    Limits are those of the control group (a container, a batch system's job) and of the address space (`ulimit -v`).
+    The limits are those of the control group (a container, a job of a batch system) and of the address space
+    (`ulimit -v`).
     """
     return max(0, min([_of_machine(), *_of_groups(), *_of_address_space()]))
 
@@ -25,7 +26,7 @@ def _of_machine() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    # macOS does not say what is free.
+    # macOS does not report free memory.
     pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf(pages)
 
@@ -56,12 +57,13 @@ def _of_groups() -> Iterator[int]:
 
 
 def _of_group(root: Path, path: str, names: tuple[str, str, str]) -> Iterator[int]:
-    """Yield what the limits of a group and of those above it leave.
+    """Yield what the limits of a control group and of its parents leave free.
 
     Args:
-        root: Where groups are mounted.
-        path: The group's path there; in a container it may be that of the machine outside, which is not there.
-        names: The files of limit and use, and the field of memory.stat that counts what the system gives back.
+        root: The folder where groups are mounted.
+        path: The group's path there; in a container it may be a path of the host, which does not exist here.
+        names: The files with the limit and the use, and the field of memory.stat with the memory that the system can
+            reclaim.
     """
     limit_name, used_name, reclaimable = names
     group = root / path.lstrip("/")

@@ -1,4 +1,4 @@
-"""Reports of how a long call gets on, and the stopwatch of its stages."""
+"""Progress reports of long calls, and a stopwatch for their stages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TypeVar
 
 from bertfeat.records import Plan, Receipt
@@ -19,19 +19,19 @@ _DOCUMENTS = "{desc}{percentage:3.0f}%|{bar}| {n:,}/{total:,} documents [{elapse
 
 
 class Progress:
-    """Receiver of what a long call reports: pass `progress=True` for a bar, or an object of a class that inherits this.
+    """Receiver of the reports of a long call: pass `progress=True` for a bar, or an instance of a subclass.
 
-    Each method does nothing until it is overridden, and may be called from several threads.
+    Each method does nothing unless it is overridden, and may be called from several threads.
     """
 
     def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
-        """Report what is being done, such as `loading the model`, and how much of it, where that is counted."""
+        """Report the current stage, such as `loading the model`, and how much of it is done, if that is counted."""
 
     def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        """Report that an extraction begins with its shards; `receipts` are those of an earlier run."""
+        """Report that the shards of an extraction begin; `receipts` are those of earlier runs."""
 
     def encoded(self, n_tokens: int) -> None:
-        """Report that a pack went through the encoder."""
+        """Report that the encoder has processed a pack."""
 
     def committed(self, receipt: Receipt) -> None:
         """Report that a shard is safely on disk."""
@@ -42,9 +42,9 @@ class Silent(Progress):
 
 
 class Bar(Progress):
-    """Progress as a line on standard error or, in a notebook, a widget, drawn by tqdm.
+    """Progress as a line on standard error or a widget in a notebook, drawn by tqdm.
 
-    After an extraction the line stays, with what was done; after other calls it goes.
+    The line of an extraction stays on the screen; that of another call is removed at its end.
     """
 
     def __init__(self, *, draws: bool = True) -> None:
@@ -54,22 +54,15 @@ class Bar(Progress):
         self._rows_of: dict[int, int] = {}
         self._n_tokens = self._n_bytes = 0
         self._counted: tuple[str, int | None] = ("", None)
-        # Given a height, tqdm draws on terminals that report none, too.
-        self._bar = tqdm(
-            bar_format="{desc}",
-            disable=not draws,
-            file=sys.stderr,
-            leave=False,
-            miniters=0,
-            smoothing=0,
-            nrows=24,
-        )
+        # With a height, tqdm also draws on terminals that report none.
+        settings = {"leave": False, "miniters": 0, "smoothing": 0, "nrows": 24}
+        self._bar = tqdm(bar_format="{desc}", disable=not draws, file=sys.stderr, **settings)
 
     def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
-        """Name a stage; draw a bar where it is counted."""
+        """Show the name of a stage, with a bar if it is counted."""
         with self._lock:
             if self._bar.leave:
-                # The documents of an extraction are counted already.
+                # The bar already counts the documents of an extraction.
                 self._bar.set_description_str(f"{text}: ")
             elif n_total is None:
                 self._begin(f"{text} ...", "{desc}", 0, None)
@@ -79,7 +72,7 @@ class Bar(Progress):
                 self._begin(text, _COUNTED, n_done, n_total)
 
     def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        """Start to count documents."""
+        """Start the bar that counts documents."""
         self._rows_of = {shard.index: shard.n_rows for shard in plan.shards}
         with self._lock:
             n_before = sum(self._rows_of.get(receipt.shard, 0) for receipt in receipts)
@@ -95,11 +88,11 @@ class Bar(Progress):
         self._add(n_rows=self._rows_of.get(receipt.shard, 0), n_bytes=sum(part.n_bytes for part in receipt.parts))
 
     def clear(self) -> None:
-        """Wipe the line, so that others can write there."""
+        """Clear the line, so that other output can be written there."""
         self._bar.clear()
 
     def close(self) -> None:
-        """Draw for the last time."""
+        """Draw the bar for the last time."""
         self._bar.close()
 
     def _begin(self, text: str, bar_format: str, n_done: int, n_total: int | None) -> None:
@@ -123,13 +116,10 @@ class Bar(Progress):
 
 @contextmanager
 def reporting(progress: bool | Progress) -> Iterator[Progress]:
-    """Yield what a call reports to: a bar for True, which is closed at the end, and nothing for False."""
+    """Yield the receiver of a call's reports: a bar for True, closed at the end, and a silent one for False."""
     if progress is True:
-        bar = Bar()
-        try:
+        with closing(Bar()) as bar:
             yield bar
-        finally:
-            bar.close()
     else:
         yield progress or Silent()
 
@@ -142,7 +132,7 @@ class Stopwatch:
 
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:
-        """Time a stage; wall-clock seconds."""
+        """Add the wall-clock seconds of the block to a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -150,7 +140,7 @@ class Stopwatch:
             self.seconds[stage] += time.perf_counter() - start
 
     def each(self, stage: str, items: Iterable[ItemT]) -> Iterator[ItemT]:
-        """Yield items, and time how long they are waited for."""
+        """Yield items, and add the time of waiting for them to a stage."""
         following = iter(items)
         while True:
             with self.time(stage):
@@ -159,5 +149,5 @@ class Stopwatch:
                 except StopIteration:
                     return
             yield item
-            # Not kept while the next one is made: on a GPU, hidden states take most of the memory.
+            # Free it before the next one is made: on a GPU, hidden states take most of the memory.
             del item

@@ -1,4 +1,4 @@
-"""Index arithmetic on ragged arrays: many runs of different lengths, laid end to end in one flat array."""
+"""Index arithmetic on ragged arrays: runs of different lengths, laid end to end in one flat array."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertfeat.records import IntArray
 
 
 def starts_of(lengths: IntArray) -> IntArray:
-    """Return where each run starts, and the total: int64 (n_runs + 1,).
+    """Return the start of each run, and the total: int64 (n_runs + 1,).
 
     Example:
         >>> starts_of(np.array([2, 0, 3])).tolist()
@@ -33,7 +33,7 @@ def ragged_arange(firsts: IntArray, lengths: IntArray) -> IntArray:
 
 
 def run_of(lengths: IntArray) -> IntArray:
-    """Return the number of the run that each flat entry belongs to: int64 (sum of lengths,).
+    """Return the run that each flat entry belongs to: int64 (sum of lengths,).
 
     Example:
         >>> run_of(np.array([2, 0, 3])).tolist()
@@ -43,7 +43,7 @@ def run_of(lengths: IntArray) -> IntArray:
 
 
 def word_bounds(words: Sequence[Sequence[str]]) -> tuple[IntArray, IntArray, IntArray]:
-    """Return how many words each text has, and each word's start and end in its text, the words joined by one blank.
+    """Return the number of words of each text, and each word's start and end in the text, the words joined by spaces.
 
     Example:
         >>> n_words, start, end = word_bounds([("a", "word"), (), ("", "x")])

@@ -1,7 +1,7 @@
-"""The typed things that travel through the flow.
+"""The typed records that pass through the flow.
 
-Bulk data travels as flat NumPy arrays (one array a column, one entry a token, window, ...), not as one object a
-token: a shard holds tens of thousands of tokens, and Python objects would cost more than the encoder.
+Bulk data is in flat NumPy arrays (one array per column, one entry per token or window), not in one object per token:
+a shard has tens of thousands of tokens, and Python objects for them would take more time than the encoder.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ DocId = int | str
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One input row, as the corpus gives it.
+    """One row of the corpus.
 
-    `index` is the 0-based row number in the whole corpus (rows that cannot be read count too, so that it always
-    leads back to the input). `path` and `row` say where it stands: the 1-based line (text formats: the first line of
-    the row) or row (Parquet) of that file. `text` is always there; where words were given it is the words joined by
-    one blank. `group` names the document that a sentence belongs to, for document context.
+    `index` is the 0-based row number in the whole corpus; rows that cannot be read count too. `path` and `row` are the
+    file and the 1-based line (text formats: the first line of the row) or row (Parquet) in it. If words are given,
+    `text` is the words joined by spaces. `group` names the document that a sentence belongs to, for document context.
     """
 
     index: int
@@ -48,7 +47,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be read, with its raw bytes (None where the format has none) and the reason."""
+    """A row that cannot be read, with the reason and its raw bytes (None if the format has no raw bytes)."""
 
     index: int
     path: str
@@ -59,7 +58,7 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file of the corpus: its digest (xxh3-128, hex) is over the bytes as they lie on disk."""
+    """One file of the corpus; its digest (xxh3-128, hex) is that of the bytes on disk."""
 
     path: str
     format: str
@@ -72,9 +71,9 @@ class InputFile:
 class FileSlice:
     """Consecutive rows of one file.
 
-    `offset` says where reading starts: a byte of the decompressed stream (text formats) or a row (Parquet). `row` is
-    the 1-based line or row number there, for messages; `n_rows` counts bad rows too. `state` is what a reader needs
-    beside the offset (CoNLL: the group that is open there).
+    Reading starts at `offset`: a byte of the decompressed stream (text formats) or a row (Parquet). `row` is the
+    1-based line or row number there, for messages; `n_rows` includes bad rows. `state` is what a reader needs in
+    addition to the offset (CoNLL: the current group).
     """
 
     file: int
@@ -101,7 +100,7 @@ class ShardSpec:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a level's table: its name and its type, an Arrow type's name (`int64`, `string`, `bool`, ...)."""
+    """One column of a level's table: its name and its Arrow type (`int64`, `string`, `bool`, ...)."""
 
     name: str
     type: str
@@ -110,7 +109,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class FeatureColumn:
-    """One vector column: its name, the layers it is made of (absolute, ascending), how, and its width in values."""
+    """One vector column: its name, its layers (absolute, ascending), how they are combined, and its width in values."""
 
     name: str
     layers: tuple[int, ...]
@@ -120,7 +119,7 @@ class FeatureColumn:
 
 @dataclass(frozen=True, slots=True)
 class LevelSchema:
-    """The columns of one level: what stands before the vectors, then the vectors."""
+    """The columns of one level: first those without vectors, then the vector columns."""
 
     level: Level
     columns: tuple[Column, ...]
@@ -131,8 +130,9 @@ class LevelSchema:
 class LevelTable:
     """The rows of one shard at one level, in corpus order.
 
-    `columns` follow the level's schema. `vectors` maps a feature's name to an array (n_rows, dim) of the stored type.
-    `valid` is False where a row has no vector (null in the part; its array content is ignored); None means all have.
+    `columns` are in the order of the schema. `vectors` maps the name of a feature to an array (n_rows, dim) of the
+    stored type. `valid` is False for rows without a vector (null in the part; their values are ignored); None means
+    that every row has a vector.
     """
 
     level: Level
@@ -142,18 +142,13 @@ class LevelTable:
     valid: BoolArray | None = None
 
 
-def _nothing() -> Mapping[str, float]:
-    """Wait for nothing."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What a shard task hands to the store: the tables, the rows that were set aside, counts and seconds by stage.
+    """The result of a shard task: the tables, the rows that were set aside, counts, and seconds per stage.
 
-    `notes` count what befell this run alone, such as packs that were halved for want of memory. The vectors hold their
-    values after `wait`, since a GPU may still be copying them; it returns the seconds that are only then known:
-    `encode` of a GPU has all that it did, pooling included, while `pool` is the host's.
+    `notes` counts events of this run only, such as packs that were halved because memory ran out. The vectors have
+    their values only after `wait`, because a GPU may still be copying them. `wait` returns the seconds that are known
+    only then: `encode` covers all work of the GPU, pooling too, while `pool` is the time of the host.
     """
 
     tables: Mapping[Level, LevelTable]
@@ -161,15 +156,15 @@ class ShardResult:
     counts: Mapping[str, int]
     seconds: Mapping[str, float]
     notes: Mapping[str, int] = field(default_factory=dict)
-    wait: Callable[[], Mapping[str, float]] = _nothing
+    wait: Callable[[], Mapping[str, float]] = dict
 
 
 @dataclass(frozen=True, slots=True)
 class VectorRuns:
-    """Where the vectors of a part lie as they are: the rows of each row group, and where the values of each start.
+    """The places of a part's raw vectors: the number of rows of each row group, and where their values start.
 
-    `offsets` maps each vector column to bytes of the file, one for each entry of `rows`. The values of a row group are
-    `rows * width` bytes from there on.
+    `offsets` maps each vector column to offsets in the file in bytes, one for each entry of `rows`. The values of a
+    row group are the `rows * width` bytes from that offset on.
     """
 
     rows: tuple[int, ...]
@@ -178,10 +173,9 @@ class VectorRuns:
 
 @dataclass(frozen=True, slots=True)
 class PartInfo:
-    """One committed part file, as its receipt and the manifest list it. `digest` is xxh3-128 of the file, hex.
+    """One committed part file, as in its receipt and in the manifest. `digest` is the xxh3-128 of the file, hex.
 
-    `runs` follow from the file's bytes, and are None where its vectors have to be decoded: where one is null, or in
-    stores that were written without them.
+    `runs` is None if the vectors must be decoded: if one is null, or if the store was written without runs.
     """
 
     level: Level
@@ -194,7 +188,7 @@ class PartInfo:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof that a shard is done. Counts are reproducible; seconds and notes are not."""
+    """The record that a shard is done. Counts are reproducible; seconds and notes are not."""
 
     shard: int
     plan_hash: str
@@ -208,7 +202,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The encoder that a plan names: what it is, what it can take, and the digests of what it was loaded from."""
+    """The encoder of a plan: its family, its sizes, and the digests of its weights and tokenizer."""
 
     name: str
     revision: str | None
@@ -225,7 +219,7 @@ class ModelInfo:
 class Plan:
     """What a store is made from, decided before any weight is loaded.
 
-    `fields` holds everything that decides the bytes of the parts as flat JSON values, one comparable entry each
+    `fields` holds everything that decides the bytes of the parts, as flat JSON values that can be compared one by one
     (`input.0.digest`, `layers`, `model.weights_sha256`, ...); `plan_hash` is the sha256 of their canonical JSON.
     """
 
@@ -240,7 +234,7 @@ class Plan:
 
     @property
     def n_rows(self) -> int:
-        """Rows of the corpus, bad rows included."""
+        """The number of rows in the corpus, bad rows included."""
         return sum(shard.n_rows for shard in self.shards)
 
 
@@ -248,10 +242,10 @@ class Plan:
 class Pack:
     """Windows laid end to end for one forward pass, all arrays flat.
 
-    `input_ids`, `position_ids` (restarting at 0 in each window) and `type_ids` are (n_tokens,); `lengths` is
-    (n_windows,), descending, and sums to n_tokens; `windows` (n_windows,) are the windows' numbers in their shard.
-    `copies` (n_copies,) are further windows of the shard with the very same tokens as some of these, and `copy_of`
-    (n_copies,) says which: an index into `windows`. Their states are those of the window that they repeat.
+    `input_ids`, `position_ids` (starting at 0 in each window) and `type_ids` are (n_tokens,); `lengths` is
+    (n_windows,), descending, and sums to n_tokens; `windows` (n_windows,) are the window numbers in the shard.
+    `copies` (n_copies,) are further windows of the shard that have exactly the tokens of a window of this pack, and
+    so the same states; `copy_of` (n_copies,) is the index of that window in `windows`.
     """
 
     input_ids: IntArray
@@ -264,11 +258,11 @@ class Pack:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens in the pack, special tokens included."""
+        """The number of tokens in the pack, special tokens included."""
         return len(self.input_ids)
 
     @property
     def served(self) -> tuple[IntArray, IntArray]:
-        """The windows whose states the pack gives, copies last, and for each its place in `lengths`."""
+        """The windows that get their states from this pack, copies last, and the index in `lengths` of each."""
         own = np.arange(len(self.windows), dtype=np.int64)
         return np.concatenate([self.windows, self.copies]), np.concatenate([own, self.copy_of])

@@ -1,6 +1,6 @@
-"""Settings that public functions take by name, with their types, so that editors complete and check them.
+"""Types of the settings that public functions take by name, so that editors complete and check them.
 
-`ExtractConfig` and the heads check the values; a test holds these names and types to theirs.
+`ExtractConfig` and the heads check the values; a test compares these names and types with theirs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ExtractSettings(TypedDict, total=False):
 
 
 class HeadSettings(TypedDict, total=False):
-    """The parameters of all heads, as `fit_probe` and `sweep_probes` take them; each head has some of them."""
+    """The parameters of all heads, as `fit_probe` and `sweep_probes` take them; each head uses some of them."""
 
     C: float | Sequence[float]
     alpha: float | Sequence[float]

@@ -1,4 +1,4 @@
-"""What every test stands on: models without a network, and guards that keep it so."""
+"""Fixtures for all tests: models that need no network, and guards against connections and changes outside."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def s3_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def s3(s3_url: str) -> Iterator[str]:
-    """A bucket on that server, which `s3://` leads to in this process and its children."""
+    """A bucket on that server; `s3://` refers to the server in this process and its children."""
     from tests.support.object_stores import make_bucket, point_at
 
     with pytest.MonkeyPatch.context() as patch:
@@ -108,7 +108,7 @@ def root(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: tiny matrices are slower when they are shared out among several."""
+    """Compute on one thread: tiny matrices are slower on several."""
     import torch
 
     n_threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""The deep check: documents of the original inputs, encoded again and compared with what a store holds."""
+"""The deep check: documents of the original inputs, encoded again and compared with the vectors of a store."""
 
 from __future__ import annotations
 
@@ -20,50 +20,46 @@ from bertfeat.extraction.estimation import spread
 from bertfeat.extraction.job import Job, load_tokenizer, open_inputs
 from bertfeat.extraction.plan import hash_fields, plan_fields, resolve
 from bertfeat.extraction.shardtask import ShardTask
-from bertfeat.progress import Silent
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
-# Relative to the length of a document's vectors. Packed with other neighbours, a text's states differ in the last bits:
-# 1e-5 of a vector in float32, 1e-2 in the types with eight and eleven bits.
+# Relative to the length of a vector. In another pack, the states of a text differ in the last bits: by 1e-5 in float32,
+# by 1e-2 in bfloat16 and float16.
 _FLOAT32_TOLERANCE = 1e-4
 _HALF_TOLERANCE = 3e-2
 
 
 def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_documents: int = 16) -> VerifyReport:
-    """Encode documents from the whole length of a store again and compare their vectors with the stored ones.
+    """Encode documents from all over a store again and compare their vectors with the stored ones.
 
-    Which documents is decided by the plan alone. Their texts are read from the inputs, and the model is the one that
-    the plan names; both must be what they were.
+    The plan alone decides which documents. Texts are read from the inputs, and the model is the plan's; both must be
+    unchanged.
 
     Args:
         path: A finished store.
-        inputs: Where its inputs lie now; where they lay by default.
-        n_documents: How many, or a few more; with document context, how many documents in the sense of the corpus.
+        inputs: Where the inputs are now; by default, where they were.
+        n_documents: How many documents to compare, or a few more; with document context, how many groups of sentences.
 
     Returns:
-        Problems by document, level and feature, and what was compared.
+        The problems, and what was compared.
 
     Raises:
         InputError: An input is missing.
-        PlanMismatch: An input or the model has changed since.
+        PlanMismatch: An input or the model has changed.
     """
     store = open_store(path)
     plan = store.plan
     config = _config_of(plan)
     problems: list[Problem] = []
     n_parts = n_rows = n_bytes = 0
-    with open_inputs(inputs or _paths(store, plan), path, config) as files:
+    with open_inputs(inputs or _paths(store), path, config) as files:
         task = _task(store, config, files)
         shards = spread(plan.shards, n_documents)
         for number, shard in enumerate(shards):
             share = n_documents // len(shards) + (number < n_documents % len(shards))
-            prepared = task.flow.prepare(_sample(task.corpus, shard, share))
-            result = task.flow.encode(prepared, Silent())
-            result.wait()
             part = store.shard(shard.index)
-            for level, table in result.tables.items():
+            for level, table in task.flow.run(_sample(task.corpus, shard, share)).items():
                 problems += _compare(part, shard.index, level, table, _tolerance(plan))
                 n_parts += 1
                 n_rows += table.n_rows
@@ -77,10 +73,10 @@ def _config_of(plan: Plan) -> ExtractConfig:
     return ExtractConfig.from_dict({**settings, "device": plan.fields["device_kind"]})
 
 
-def _paths(store: Store, plan: Plan) -> list[str]:
-    paths = [file.path for file in plan.inputs]
+def _paths(store: Store) -> list[str]:
+    paths = [file.path for file in store.plan.inputs]
     if STDIN in paths:
-        raise InputError(f"{store.path}: made from standard input, which is gone; name its text with --input FILE")
+        raise InputError(f"{store.path}: made from standard input; name a file with the same text with --input FILE")
     return paths
 
 
@@ -91,7 +87,7 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     now = plan_fields(config, resolved, files)
     if hash_fields(now) != plan.plan_hash:
         fields = differing(plan.fields, now)
-        text = f"{store.path}: cannot be encoded again, for it was made from something else: {named(fields)}"
+        text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {named(fields)}"
         raise PlanMismatch(text, fields)
     return ShardTask(Job(store.path, plan, config, files, resolved, 1))
 
@@ -99,12 +95,12 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
 def _tolerance(plan: Plan) -> float:
     if plan.fields["compute_dtype"] != "float32":
         return _HALF_TOLERANCE
-    # Storing rounds by up to half of `eps`.
+    # Storing a value rounds it by up to half of `eps`.
     return max(_FLOAT32_TOLERANCE, 2 * float(np.finfo(plan.fields["store_dtype"]).eps))
 
 
 def _sample(corpus: Corpus, shard: ShardSpec, n_wanted: int) -> list[Document]:
-    """Return a few of a shard's documents, whole groups where they see each other."""
+    """Return a few documents of a shard; with document context, all sentences of each group."""
     documents = [row for row in corpus.read(shard) if isinstance(row, Document)]
     keys = [row.group if corpus.config.document_context else row.index for row in documents]
     chosen = set(spread(list(dict.fromkeys(keys)), n_wanted))
@@ -117,12 +113,12 @@ def _compare(part: Store, shard: int, level: Level, table: LevelTable, tolerance
     stored_ids = np.array(part.arrow(level, ["doc_id"]).column(0).to_pylist(), dtype=object)
     rows = np.flatnonzero(np.isin(stored_ids, list(set(wanted)))) if wanted else np.zeros(0, np.int64)
     if stored_ids[rows].tolist() != wanted:
-        yield Problem(shard, name, f"{len(rows)} rows of the documents encoded again, not {len(wanted)}")
+        yield Problem(shard, name, f"has {len(rows)} rows of the documents that were encoded again, not {len(wanted)}")
         return
     valid = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
     for feature, vectors in table.vectors.items():
         if not np.array_equal(part.valid(level, feature)[rows], valid):
-            yield Problem(shard, name, f"{feature} is missing in other rows than it should be")
+            yield Problem(shard, name, f"{feature} is null in the wrong rows")
             continue
         error = _worst(part.numpy(level, feature)[rows][valid], vectors[valid])
         if error > tolerance:
@@ -130,7 +126,7 @@ def _compare(part: Store, shard: int, level: Level, table: LevelTable, tolerance
 
 
 def _worst(stored: npt.NDArray[Any], again: npt.NDArray[Any]) -> float:
-    """Return the largest distance of two vectors, relative to the length of the second."""
+    """Return the largest distance between two vectors of the same row, relative to the length of the second."""
     if not len(again):
         return 0.0
     distance = np.linalg.norm(stored.astype(np.float64) - again.astype(np.float64), axis=1)

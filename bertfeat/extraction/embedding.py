@@ -1,4 +1,4 @@
-"""Embeddings of a few texts in memory, by the same flow that fills a store."""
+"""Embeddings of a few texts in memory, made by the same flow as a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.job import load_flow
 from bertfeat.extraction.plan import level_schema, resolve
-from bertfeat.progress import Silent
 from bertfeat.records import Document, FeatureColumn, LevelTable
 from bertfeat.text.tokenizer import Tokenizer
 
@@ -31,10 +30,10 @@ def embed(
     normalize: bool = False,
     device: str = "auto",
 ) -> npt.NDArray[np.float32]:
-    """Return one vector a text, in memory; for more than a few thousand texts, `extract` to a store.
+    """Return one vector per text, in memory; for more than a few thousand texts, use `extract`.
 
     Args:
-        texts: The texts; long ones are windowed, nothing is cut off.
+        texts: The texts; a long text is split into windows, nothing is cut off.
         model: Installed model package, local folder, or hub id.
         pooling: `mean`, `max`, `cls` or `pooler`.
         layers: The layer, or several: `-1`, `"last4"`, `[9, 12]`.
@@ -43,25 +42,18 @@ def embed(
         device: `auto`, `cpu`, `cuda`, ...
 
     Returns:
-        float32 (n_texts, dim). The row of a text without tokens is NaN, for it has no mean and no maximum.
+        float32 (n_texts, dim). The row of a text without tokens is NaN: it has no mean and no maximum.
 
     Raises:
-        UserError: The model or a setting cannot be used, or `texts` does not hold strings alone.
+        UserError: The model or a setting cannot be used, or an item of `texts` is not a string.
 
     Example:
         >>> embed(["a river bank", "a savings bank"]).shape
         (2, 384)
     """
     documents = documents_of(texts)
-    config = ExtractConfig(
-        model=model,
-        levels=(Level.SENTENCE,),
-        layers=layers,  # type: ignore[arg-type]  # the config turns numbers into text
-        combine=combine,  # type: ignore[arg-type]
-        pooling=pooling,  # type: ignore[arg-type]
-        store_dtype=StoreDtype.FLOAT32,
-        device=device,
-    )
+    chosen = {"model": model, "layers": layers, "combine": combine, "pooling": pooling, "device": device}
+    config = ExtractConfig.from_dict({**chosen, "levels": Level.SENTENCE, "store_dtype": StoreDtype.FLOAT32})
     encoder = TextEncoder(config)
     columns = encoder.features(Level.SENTENCE)
     if len(columns) > 1:
@@ -76,11 +68,11 @@ def embed(
 
 
 class TextEncoder:
-    """A model and its settings, loaded once, that turns texts into the rows that a store of them would have.
+    """A model and its settings, loaded once, that turns texts into the rows of a store.
 
     Args:
-        config: The settings; those of the corpus are not used.
-        given_words: Whether documents come as words.
+        config: The settings; settings of the corpus have no effect.
+        given_words: Whether the documents are lists of words.
 
     Attributes:
         info: The model, with the digests of its weights and tokenizer.
@@ -93,7 +85,7 @@ class TextEncoder:
         checkpoint = open_checkpoint(config.model, config.revision)
         self.info = checkpoint.info()
         tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
-        # A text is a document of its own.
+        # Each text is a separate document.
         config = dataclasses.replace(config, document_context=False)
         resolved = resolve(config, self.info, tokenizer)
         schemas = {level: level_schema(level, CorpusSchema(), columns) for level, columns in resolved.columns.items()}
@@ -105,25 +97,20 @@ class TextEncoder:
         return self._flow.schemas[level].features
 
     def encode(self, documents: Sequence[Document]) -> Mapping[Level, LevelTable]:
-        """Return the rows of each level: the columns that tell what a row is, and the vectors of the stored type.
-
-        Rows stand in the order of the documents; a row without a vector is marked in `valid`.
-        """
-        result = self._flow.encode(self._flow.prepare(documents), Silent())
-        result.wait()
-        return result.tables
+        """Return the rows of each level in the order of the documents, with vectors of the stored type."""
+        return self._flow.run(documents)
 
 
 def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]:
-    """Make documents of texts, numbered from 0; surrogates and the like are replaced as readers of files do.
+    """Make documents from texts, numbered from 0; invalid characters such as surrogates are replaced as in files.
 
     Raises:
-        ConfigError: It is one string, or holds something else than strings.
+        ConfigError: `texts` is a single string, or an item is not a string.
     """
     if isinstance(texts, str):
-        raise ConfigError(f"{what} is one string, where it takes a list of texts; put the text into a list")
+        raise ConfigError(f"{what} takes a list of texts, not one string; put the text into a list")
     texts = list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ConfigError(f"{what}[{number}] is {text!r:.60}, which is no text")
+            raise ConfigError(f"{what}[{number}] is {text!r:.60}, which is not text")
     return [Document(index=i, doc_id=i, text=clean(text)) for i, text in enumerate(texts)]

@@ -1,4 +1,4 @@
-"""What a run would take: rows, tokens, bytes on disk and time, without writing anything."""
+"""Estimate of a run: rows, tokens, bytes on disk and time, without writing anything."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from bertfeat.records import Pack, ShardSpec
 
 ItemT = TypeVar("ItemT")
 
-# Up to so many shards are tokenized; of a larger corpus as many, evenly spread, stand for the rest.
+# The number of shards that are tokenized; of a larger corpus, so many shards at equal distances.
 _MAX_SHARDS_READ = 16
 _CALIBRATION_PACKS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run would take. Counts are exact where every shard was read (`is_exact`); bytes and time are estimates.
+    """The estimate of a run. Counts are exact if every shard was read (`is_exact`); bytes and time are estimates.
 
-    `n_encoded_tokens` counts special tokens and the overlap of windows as well. `seconds` is wall-clock time at
-    `tokens_per_s`, measured on a few packs of the corpus itself.
+    `n_encoded_tokens` includes special tokens and the overlap of windows. `seconds` is wall-clock time at
+    `tokens_per_s`, which is measured on a few packs of the corpus.
     """
 
     n_documents: int
@@ -51,12 +51,12 @@ class Estimate:
 
 
 def estimate(inputs: str | Path | Sequence[str | Path], config: ExtractConfig) -> Estimate:
-    """Read and tokenize a corpus, or a spread of it, and run a few packs.
+    """Read and tokenize a corpus, or shards from all over it, and encode a few packs.
 
     Raises:
         UserError: The inputs or the settings cannot be used.
     """
-    # Standard input is copied beside the output; where there is none, it belongs with the other temporary files.
+    # Standard input is copied to the folder of the output; a dry run has none, so that it is a temporary file.
     nowhere = Path(tempfile.gettempdir()) / "dry-run"
     with open_inputs(inputs, nowhere, config) as files:
         job = open_job(config, files, nowhere, Silent(), overwrite=True)
@@ -66,7 +66,7 @@ def estimate(inputs: str | Path | Sequence[str | Path], config: ExtractConfig) -
 
 
 def spread(items: Sequence[ItemT], n_wanted: int) -> list[ItemT]:
-    """Return up to `n_wanted` items at equal distances, the first among them."""
+    """Return up to `n_wanted` items at equal distances, starting with the first."""
     n_taken = min(n_wanted, len(items))
     return [items[number * len(items) // n_taken] for number in range(n_taken)]
 
@@ -106,7 +106,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
 
 
 def _calibrate(encoder: Encoder, packs: Sequence[Pack]) -> float:
-    """Return the tokens a second of the encoder, on packs spread over the lengths of a shard; the first warms up."""
+    """Return the tokens per second of the encoder on packs of all lengths of a shard, after one pack to warm up."""
     if not packs:
         return 0.0
     step = max(1, len(packs) // _CALIBRATION_PACKS)
@@ -114,7 +114,7 @@ def _calibrate(encoder: Encoder, packs: Sequence[Pack]) -> float:
     start = time.perf_counter()
     n_tokens = 0
     for pack, states in encode_packs(encoder, packs[::step]):
-        # Reading a value waits for the device.
+        # Reading a value waits until the device is done.
         float(states.layer(encoder.layers[-1])[0, 0])
         del states
         n_tokens += pack.n_tokens

@@ -1,4 +1,4 @@
-"""The flow, from top to bottom.
+"""The flow from documents to tables, top to bottom.
 
 corpus -> documents -> tokens -> windows -> packs -> encoder -> hidden states -> pooled features -> tables
 
@@ -16,8 +16,8 @@ from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
 from bertfeat.extraction.plan import Resolved
-from bertfeat.progress import Progress, Stopwatch
-from bertfeat.records import BadRow, Document, LevelSchema, Pack, ShardResult
+from bertfeat.progress import Progress, Silent, Stopwatch
+from bertfeat.records import BadRow, Document, LevelSchema, LevelTable, Pack, ShardResult
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
@@ -25,7 +25,7 @@ from bertfeat.text.windows import cut_windows
 
 @dataclass(frozen=True, slots=True)
 class PreparedText:
-    """Documents as text, ready for the encoder, and the rows that could not be read."""
+    """Documents that are ready for the encoder, and the rows that could not be read."""
 
     text: ShardText
     packs: Sequence[Pack]
@@ -35,7 +35,7 @@ class PreparedText:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The flow with all that it needs beside documents: the settings, the tokenizer and the encoder."""
+    """The flow, with the settings, the tokenizer and the encoder that it needs."""
 
     config: ExtractConfig
     schemas: Mapping[Level, LevelSchema]
@@ -44,7 +44,7 @@ class Flow:
     encoder: Encoder
 
     def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
-        """Read documents, tokenize them, cut windows, find the rows of every level, and pack the windows."""
+        """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows."""
         clock, limits = Stopwatch(), self.resolved.limits
         with clock.time("read"):
             rows = list(rows)
@@ -60,7 +60,7 @@ class Flow:
         return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
 
     def encode(self, prepared: PreparedText, progress: Progress) -> ShardResult:
-        """Run the encoder and pool every level from the same states; rows are in the order of the documents."""
+        """Run the encoder once and pool every level from its states; rows are in the order of the documents."""
         encoder, text, clock = self.encoder, prepared.text, prepared.clock
         buffers = make_buffers(text, self.schemas, self.config, encoder.device)
         fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
@@ -79,3 +79,9 @@ class Flow:
         counts["n_repeated_windows"] = sum(len(pack.copies) for pack in prepared.packs)
         notes = {"n_halvings": encoder.n_halvings - n_halvings}
         return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)
+
+    def run(self, documents: Iterable[Document]) -> Mapping[Level, LevelTable]:
+        """Return the tables of documents, with all vectors on the host."""
+        result = self.encode(self.prepare(documents), Silent())
+        result.wait()
+        return result.tables

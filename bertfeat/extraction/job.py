@@ -1,4 +1,4 @@
-"""A job: a plan with what every worker needs to run its shards, and the loading of its flow."""
+"""A job: a plan with everything that a worker needs to run its shards, and the loading of its flow."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from bertfeat.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker must know to run any shard; small, and it pickles.
+    """Everything that a worker needs to run any shard; small, and it can be pickled.
 
-    `workers` is how many processes of this machine there are to be, or where on Ray; `lease` that of the open store.
+    `workers` is the number of processes on this machine, or the place on Ray; `lease` is that of the open store.
     """
 
     root: AnyPath
@@ -51,14 +51,11 @@ class Job:
 
     @property
     def on_cluster(self) -> bool:
-        """Whether workers run on other machines, too."""
+        """Whether workers may run on other machines."""
         return isinstance(self.workers, OnRay)
 
     def for_workers(self, lease: Lease | None) -> Job:
-        """Return what workers need of this job, and of the store that is open for it.
-
-        Other machines do not know this process's folder, and are told which kind of device the plan is made for.
-        """
+        """Return the job as it is sent to workers; other machines get absolute paths and the plan's kind of device."""
         if not self.on_cluster:
             return dataclasses.replace(self, lease=lease)
         config = dataclasses.replace(
@@ -78,26 +75,27 @@ class Job:
 def open_inputs(
     inputs: str | Path | Sequence[str | Path], output: str | AnyPath, config: ExtractConfig
 ) -> Iterator[tuple[InputFile, ...]]:
-    """Resolve the inputs to files; standard input is copied beside the output for as long as the run lasts.
+    """Resolve the inputs to files; standard input is copied to the folder of the output until the run ends.
 
     Raises:
-        InputError: A file is missing or of no known format.
+        InputError: A file is missing, or its format is unknown.
     """
-    arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in _listed(inputs)]
+    listed = [inputs] if isinstance(inputs, str | Path) else inputs
+    arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in listed]
     if not arguments:
         raise InputError("no input; name files, a glob, or - for standard input")
     if STDIN not in arguments:
         yield _with_bytes(resolve_inputs(arguments, config.format))
         return
-    beside = _beside(output)
-    if config.runner is Runner.RAY and beside is None:
-        place = as_path(output)
-        if isinstance(place, ObjectPath):
+    place = as_path(output)
+    beside = None if isinstance(place, ObjectPath) else place.absolute().parent
+    if config.runner is Runner.RAY:
+        if beside is None:
             raise InputError("- cannot be read by the machines of a cluster; upload it first, and name the object")
-        raise InputError(
-            f"- is copied beside the output, where every machine can read it; create {place.absolute().parent} first"
-        )
-    with tempfile.TemporaryDirectory(prefix=".bertfeat-stdin-", dir=beside, ignore_cleanup_errors=True) as folder:
+        if not beside.is_dir():
+            raise InputError(f"- is copied to a folder that every machine can read; create {beside} first")
+    where = beside if beside is not None and beside.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix=".bertfeat-stdin-", dir=where, ignore_cleanup_errors=True) as folder:
         spooled = spool_stdin(sys.stdin.buffer, Path(folder))
         try:
             yield _with_bytes(resolve_inputs(arguments, config.format, spooled=spooled))
@@ -105,19 +103,6 @@ def open_inputs(
             if error.path != str(spooled):
                 raise
             raise InputError(error.reason, path="<stdin>", row=error.row) from None
-
-
-def _listed(inputs: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    return [inputs] if isinstance(inputs, str | Path) else inputs
-
-
-def _beside(output: str | AnyPath) -> Path | None:
-    """Return the folder that an output lies in; None where it is no local one, or not there."""
-    place = as_path(output)
-    if isinstance(place, ObjectPath):
-        return None
-    beside = place.absolute().parent
-    return beside if beside.is_dir() else None
 
 
 def _absolute(place: AnyPath) -> AnyPath:
@@ -130,26 +115,14 @@ def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
     return files
 
 
-def takes_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
-    """Tell whether the corpus gives words, not running text.
-
-    Raises:
-        InputError: Some files give words and others text.
-    """
-    first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
-    if len(first) > 1:
-        raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
-    return True in first
-
-
 def open_job(
     config: ExtractConfig, files: tuple[InputFile, ...], output: AnyPath, progress: Progress, *, overwrite: bool
 ) -> Job:
-    """Plan a run, or take up the plan of the store that stands at `output` if it is the same.
+    """Plan a run, or use the plan of the store at `output` if it is the same.
 
     Raises:
         UserError: The model, the settings or a row of the corpus cannot be used.
-        PlanMismatch: A broken-off store was begun by other versions of the libraries.
+        PlanMismatch: An unfinished store was begun by other versions of the libraries.
     """
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
@@ -169,7 +142,7 @@ def open_job(
         workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda", folder)
     else:
         workers = config.workers or len(resolve_device(config.device))
-    # What a hub's branch stands for now; the plan taken up may know the model by another name.
+    # The commit that the hub's branch is at now; a stored plan may have another name for the model.
     config = dataclasses.replace(config, revision=checkpoint.revision)
     return Job(output, plan, config, files, resolved, workers)
 
@@ -178,11 +151,11 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
     try:
         stored = read_plan(output)
     except PlanDamaged:
-        # Opening the store for writing mends it from the plan that is made anew.
+        # The plan is made again, and opening the store for writing repairs the file.
         return None
     if stored is None:
         return None
-    # The digests of weights and tokenizer say which model it is; a folder has many names.
+    # The digests of weights and tokenizer identify the model; its folder may have another name now.
     names = {name: stored.fields.get(name) for name in MODEL_NAMES}
     if stored.plan_hash != hash_fields(plan_fields(config, resolved, files) | names):
         return None
@@ -195,12 +168,15 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
 
 
 def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig) -> Tokenizer:
-    """Load the tokenizer of a model for words or for running text, as the corpus gives them.
+    """Load the tokenizer of a model for the words or the running text of a corpus.
 
     Raises:
         UserError: Some files give words and others text, or the tokenizer cannot be used.
     """
-    return Tokenizer.load(checkpoint.folder, given_words=takes_words(files, config), n_ids=checkpoint.n_ids)
+    first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
+    if len(first) > 1:
+        raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
+    return Tokenizer.load(checkpoint.folder, given_words=True in first, n_ids=checkpoint.n_ids)
 
 
 def load_flow(
@@ -211,7 +187,7 @@ def load_flow(
     tokenizer: Tokenizer,
     device: torch.device,
 ) -> Flow:
-    """Load an encoder, cut above the highest layer that a level asks for, and return its flow."""
+    """Load an encoder, without the layers above the highest one that a level needs, and return its flow."""
     encoder = load_encoder(
         checkpoint,
         sorted({layer for schema in schemas.values() for column in schema.features for layer in column.layers}),

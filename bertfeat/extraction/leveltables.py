@@ -1,4 +1,4 @@
-"""The tables of a shard: which rows each level has, and the columns that stand before its vectors."""
+"""The tables of a shard: the rows of each level, and the columns before its vectors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Values = Sequence[Any] | npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ShardText:
-    """A shard's documents, their tokens and the windows over them, and where each level's rows come from."""
+    """The documents of a shard, their tokens and windows, and the positions that each level's rows are pooled from."""
 
     documents: Sequence[Document]
     tokens: Tokens
@@ -42,7 +42,7 @@ class ShardText:
     units: Mapping[Level, Units]
 
     def counts(self) -> dict[str, int]:
-        """Return what there is, for the receipt: tokens of the text, and windows."""
+        """Return the numbers of tokens and windows, for the receipt."""
         n_tokens = int(self.tokens.n_texts.sum())
         return {
             "n_tokens": n_tokens,
@@ -54,7 +54,7 @@ class ShardText:
 def align(
     documents: Sequence[Document], tokens: Tokens, windows: Windows, tokenizer: Tokenizer, config: ExtractConfig
 ) -> ShardText:
-    """Find the rows of every level that is asked for, and the positions that each is pooled from."""
+    """Find the rows of every requested level, and the positions that each row is pooled from."""
     units: dict[Level, Units] = {}
     words: WordRows | None = None
     for level in config.levels:
@@ -73,7 +73,7 @@ def align(
 def make_buffers(
     text: ShardText, schemas: Mapping[Level, LevelSchema], config: ExtractConfig, device: torch.device
 ) -> dict[Level, LevelBuffer]:
-    """Allocate each level's vectors, on the encoder's device where it is a GPU with room for them."""
+    """Allocate the vectors of each level, on the encoder's device if it is a GPU with enough memory."""
     n_values = sum(units.n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
     where = gathering_device(device, n_values * config.store_dtype.width)
 
@@ -86,7 +86,7 @@ def make_buffers(
     try:
         return build(where)
     except torch.OutOfMemoryError:
-        # What is free may be in pieces.
+        # The free memory may be fragmented.
         return build(torch.device("cpu"))
 
 
@@ -98,9 +98,9 @@ def level_table(
     tokenizer: Tokenizer,
     fetches: Fetches,
 ) -> LevelTable:
-    """Put the columns of a level before its vectors, in the order of its schema.
+    """Make the table of a level, with its columns in the order of the schema.
 
-    The vectors hold their values after `fetches.wait`.
+    The vectors have their values only after `fetches.wait`.
     """
     if level is Level.TOKEN:
         columns = _token_columns(text, tokenizer)
@@ -108,35 +108,31 @@ def level_table(
         columns = _word_columns(text)
     else:
         columns = _sentence_columns(text)
+    for name in [column.name for column in schema.columns if column.name not in columns]:
+        if level is Level.WORD:
+            columns[name] = [value for document in text.documents for value in document.annotations[name]]
+        else:
+            columns[name] = [document.kept.get(name) for document in text.documents]
     valid = buffer.valid
     return LevelTable(
         level=level,
         n_rows=len(valid),
-        columns={
-            c.name: columns[c.name] if c.name in columns else _own_column(c.name, level, text) for c in schema.columns
-        },
+        columns={column.name: columns[column.name] for column in schema.columns},
         vectors={name: fetches.fetch(vectors) for name, vectors in buffer.vectors.items()},
         valid=None if bool(valid.all()) else valid,
     )
 
 
-def _own_column(name: str, level: Level, text: ShardText) -> list[Any]:
-    """Return a column that the corpus brought along: an annotation of the words, or a kept column."""
-    if level is Level.WORD:
-        return [value for document in text.documents for value in document.annotations[name]]
-    return [document.kept.get(name) for document in text.documents]
-
-
 def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:
     tokens, windows = text.tokens, text.windows
-    # Windows are in the order of their documents, and a document keeps each token once: the kept positions, in order,
-    # are the rows.
+    # Windows are in the order of the documents, and each token is kept in one window only: so the kept positions, in
+    # order, are the rows.
     flat = np.flatnonzero(windows.kept)
     document, token_id, source = documents_at(flat, tokens, windows), windows.input_ids[flat], windows.source[flat]
     special = source < 0
 
     def of_source(values: npt.NDArray[Any]) -> Values:
-        # What a special token takes is the last entry here, and masked.
+        # Special tokens have index -1, which is the appended entry; it is masked.
         return np.ma.MaskedArray(np.append(values, 0).astype(np.int32)[source], mask=special)
 
     return {
@@ -155,26 +151,24 @@ def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:
 def _word_columns(text: ShardText) -> dict[str, Values]:
     words = text.words
     assert words is not None
-    given = bool(text.documents) and text.documents[0].words is not None
-    in_second = _in_second(text.tokens, words.first_token) if not given else np.zeros(len(words.word), dtype=np.bool_)
+    if text.documents and text.documents[0].words is not None:
+        in_second = np.zeros(len(words.word), dtype=np.bool_)
+        surfaces = [word for document in text.documents for word in document.words or ()]
+    else:
+        in_second = _in_second(text.tokens, words.first_token)
+        texts = [text for d in text.documents for text in (d.text, d.text_pair or "")]
+        number = (2 * words.document + in_second).tolist()
+        bounds = zip(number, words.char_start.tolist(), words.char_end.tolist(), strict=True)
+        surfaces = [texts[i][start:end] for i, start, end in bounds]
     return {
         "doc_id": _doc_ids(text, words.document),
         "word_index": words.word.astype(np.int32),
-        "word": _word_texts(text, words, in_second),
+        "word": surfaces,
         "char_start": words.char_start,
         "char_end": words.char_end,
         "n_tokens": words.n_tokens.astype(np.int32),
         "segment": in_second.astype(np.int8),
     }
-
-
-def _word_texts(text: ShardText, words: WordRows, in_second: BoolArray) -> list[str]:
-    if text.documents and text.documents[0].words is not None:
-        return [word for document in text.documents for word in document.words or ()]
-    texts = [text for d in text.documents for text in (d.text, d.text_pair or "")]
-    number = (2 * words.document + in_second).tolist()
-    bounds = zip(number, words.char_start.tolist(), words.char_end.tolist(), strict=True)
-    return [texts[i][start:end] for i, start, end in bounds]
 
 
 def _sentence_columns(text: ShardText) -> dict[str, Values]:
@@ -185,7 +179,7 @@ def _sentence_columns(text: ShardText) -> dict[str, Values]:
     return {
         "doc_id": _doc_ids(text, np.arange(len(documents))),
         "text": [document.text for document in documents],
-        # Where there are no pairs, the name is free for a kept column.
+        # Without pairs, a kept column may have this name.
         **({"text_pair": pairs} if any(pair is not None for pair in pairs) else {}),
         "n_tokens": n_kept.astype(np.int32),
         "n_windows": _n_windows(tokens, windows).astype(np.int32),
@@ -194,7 +188,7 @@ def _sentence_columns(text: ShardText) -> dict[str, Values]:
 
 
 def _n_windows(tokens: Tokens, windows: Windows) -> IntArray:
-    """Return how many windows each document's rows come from, those of its special tokens too."""
+    """Return the number of windows that the rows of each document come from, special tokens included."""
     flat = np.flatnonzero(windows.kept)
     document, window = documents_at(flat, tokens, windows), run_of(windows.lengths)[flat]
     is_new = np.ones(len(flat), dtype=np.bool_)
@@ -203,7 +197,7 @@ def _n_windows(tokens: Tokens, windows: Windows) -> IntArray:
 
 
 def _in_second(tokens: Tokens, token: IntArray) -> BoolArray:
-    """Return which tokens stand in their document's second text: bool, one a number in `token`."""
+    """Return whether each token in `token` belongs to the second text of its document: bool (len(token),)."""
     if not len(tokens.ids):
         return np.zeros(len(token), dtype=np.bool_)
     is_second: BoolArray = token >= tokens.pair_starts[tokens.document[token]]
@@ -212,6 +206,6 @@ def _in_second(tokens: Tokens, token: IntArray) -> BoolArray:
 
 def _doc_ids(text: ShardText, document: IntArray) -> Values:
     ids = [d.doc_id for d in text.documents]
-    # Where there are none, an array of objects fits either type.
+    # Without documents, an array of objects fits both types.
     is_int = bool(ids) and all(isinstance(doc_id, int) for doc_id in ids)
     return np.array(ids, dtype=np.int64 if is_int else object)[document]

@@ -1,4 +1,4 @@
-"""The plan: what a store is made from and how the corpus is cut into shards, decided before any weight is loaded."""
+"""The plan: what a store is made from, and the cut of the corpus into shards, before any weight is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.pooling import mode_of
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
-from bertfeat.records import Column, Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
+from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.layout import FORMAT_VERSION
 from bertfeat.text.alignment import Takes
@@ -27,18 +27,24 @@ from bertfeat.text.pieces import MAX_UNCUT_CHARS
 from bertfeat.text.spans import WindowLimits, check_lengths
 from bertfeat.text.tokenizer import Tokenizer
 
-# What a shard's bookkeeping takes in memory for each token, whatever is stored: ids, offsets, windows, strings.
+# The memory for each token of a shard apart from its vectors: ids, offsets, windows, strings.
 _WORKING_BYTES_PER_TOKEN = 256
 _WORDS_PER_TOKEN = 0.8
 _SAMPLE_ROWS = 512
 _SAMPLE_CHARS = 2_000
-# Fields of a plan that name the model. They decide no vector: the model's digests do.
+# Fields of a plan that name the model. They do not decide the vectors: the digests of the model do.
 MODEL_NAMES = ("model", "revision")
+# Fields of a plan that every part and the manifest repeat.
+_DESCRIBING = (
+    *("format_version", "model", "revision", "layers", "combine", "word_pooling", "pooling", "include_special_tokens"),
+    *("store_dtype", "vector_encoding", "compute_dtype", "device_kind", "max_length", "stride", "on_overlong"),
+    *("document_context", "is_split_into_words"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings with every default that depends on the model or the device filled in."""
+    """The settings that depend on the model or the device, with their defaults filled in."""
 
     model: ModelInfo
     layers: tuple[int, ...]
@@ -51,18 +57,19 @@ class Resolved:
 
 
 def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Resolved:
-    """Fill in what the model and the device decide, and check the settings against them.
+    """Fill in the defaults that depend on the model and the device, and check the settings against them.
 
     Raises:
-        ConfigError: A layer is out of range, `max_length` is more than the model takes or leaves no room, `stride`
-            leaves no step, the pooling needs a token that the tokenizer has not, or a device is not there.
+        ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
+            `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
     device = planned_device(config.device, elsewhere=config.runner is Runner.RAY)
     family = family_of(info.family)
+    layers = parse_layers(config.layers, info.n_layers, model=config.model)
     return Resolved(
         model=info,
-        layers=parse_layers(config.layers, info.n_layers, model=config.model),
-        columns={level: _columns(level, config, info, tokenizer) for level in config.levels},
+        layers=layers,
+        columns={level: _columns(level, config, layers, info, tokenizer) for level in config.levels},
         limits=_limits(config, info, tokenizer),
         compute_dtype=str(resolve_compute_dtype(config.compute_dtype, device)).removeprefix("torch."),
         device_kind=device.type,
@@ -71,8 +78,9 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Res
     )
 
 
-def _columns(level: Level, config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> tuple[FeatureColumn, ...]:
-    layers = parse_layers(config.layers, info.n_layers, model=config.model)
+def _columns(
+    level: Level, config: ExtractConfig, layers: tuple[int, ...], info: ModelInfo, tokenizer: Tokenizer
+) -> tuple[FeatureColumn, ...]:
     takes = mode_of(level, config).takes
     if takes is Takes.WINDOW:
         return (FeatureColumn("pooler", (info.n_layers,), str(Combine.NONE), info.hidden_size),)
@@ -89,7 +97,7 @@ def _limits(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Win
         raise ConfigError(f"--max-length {max_length} is more than {config.model} takes, which is {info.max_length}")
     pairs = config.text_pairs or config.text_pair_column is not None
     capacity = max_length - tokenizer.template(pair=pairs).n_specials
-    # Two texts are windowed over the second, which gets at least half of the room.
+    # A pair is split into windows over its second text, which gets at least half of the room.
     least = 2 if pairs else 1
     if capacity < least:
         raise ConfigError(
@@ -104,7 +112,7 @@ def _limits(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Win
 def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> dict[str, Any]:
     """Return everything that decides the bytes of the parts, as flat JSON values.
 
-    Paths of the corpus stand for nothing here, its bytes do; workers, the device's number and the runner are left out.
+    The corpus is identified by its bytes, not by its paths; workers, device number and runner do not decide the bytes.
     """
     fields = config.planned()
     fields |= {
@@ -133,7 +141,7 @@ def hash_fields(fields: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a store names as its makers."""
+    """Return the versions of the libraries, which a store records."""
     return {"bertfeat": __version__, "torch": version("torch"), "transformers": version("transformers")}
 
 
@@ -142,16 +150,15 @@ def make_plan(
 ) -> Plan:
     """Read the corpus once, check every row, and cut it into shards.
 
-    The plan is a pure function of the inputs and the settings. A shard's size follows from the bytes that its rows
-    will take: tokens are estimated from a row's bytes by what the first rows of the corpus have.
+    The plan is a pure function of the inputs and the settings. The size of a shard follows from the bytes that its rows
+    will take on disk; tokens are estimated from bytes by the ratio in the first rows of the corpus.
 
     Raises:
-        InputError: A row cannot be read (unless bad rows are set aside), an id stands twice, or a document is too long
-            for the tokenizer, or for a window where `on_overlong` is `error`.
+        InputError: A row cannot be read (unless bad rows are set aside), two rows have the same id, or a document is
+            too long for the tokenizer, or for a window if `on_overlong` is `error`.
     """
     fields = plan_fields(config, resolved, files)
     tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
-
     long_rows: set[int] = set()
 
     def cost(row: ScannedRow) -> int:
@@ -162,20 +169,19 @@ def make_plan(
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context)
     schemas = {level: level_schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
     if config.on_overlong is OnOverlong.ERROR:
-        # Found later, it would leave the shards before it behind; tokenizing the corpus twice is the smaller price.
+        # Check before anything is written, although the corpus is then tokenized twice.
         for shard in shards:
             check_lengths([row for row in corpus.read(shard) if isinstance(row, Document)], tokenizer, resolved.limits)
     else:
         _check_long_rows(long_rows, shards, corpus, tokenizer, resolved.limits.max_tokens(config.levels))
-    plan_hash = hash_fields(fields)
     return Plan(
-        plan_hash=plan_hash,
+        plan_hash=hash_fields(fields),
         fields=fields,
         inputs=tuple(files),
         model=resolved.model,
         schemas=schemas,
         shards=shards,
-        metadata=_metadata(config, resolved, plan_hash),
+        metadata=_metadata(fields, resolved),
         kept_schema=corpus.schema().kept_arrow,
     )
 
@@ -183,7 +189,7 @@ def make_plan(
 def _check_long_rows(
     rows: Collection[int], shards: Sequence[ShardSpec], corpus: Corpus, tokenizer: Tokenizer, max_tokens: int | None
 ) -> None:
-    """Refuse documents that are too long for the tokenizer before anything is written; `rows` may be."""
+    """Refuse documents that are too long for the tokenizer before anything is written; only `rows` are checked."""
     for shard in shards:
         if any(index in rows for index in range(shard.first_row, shard.first_row + shard.n_rows)):
             for row in corpus.read(shard):
@@ -192,13 +198,12 @@ def _check_long_rows(
 
 
 def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:
-    """Return the tokens that a byte of text makes, measured on the first rows of the corpus."""
-    head = cut_shards(
-        itertools.islice(corpus.scan(), _SAMPLE_ROWS), lambda row: row.n_bytes, 1 << 20, keep_groups=False
-    )
+    """Return the number of tokens per byte of text, measured on the first rows of the corpus."""
+    rows = itertools.islice(corpus.scan(), _SAMPLE_ROWS)
+    head = cut_shards(rows, lambda row: row.n_bytes, 1 << 20, keep_groups=False)
     documents = [row for shard in head[:1] for row in corpus.read(shard) if isinstance(row, Document)]
     n_bytes = sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in documents)
-    # Ids that the model does not have are found here, before anything is written.
+    # This finds token ids that the model does not have, before anything is written.
     tokenizer.encode([d for d in documents if len(d.text) < _SAMPLE_CHARS])
     return max(int(tokenizer.count(documents).sum()), 1) / max(n_bytes, 1)
 
@@ -212,7 +217,7 @@ def _row_cost(n_bytes: int, n_tokens: int, resolved: Resolved, dtype: StoreDtype
 
 
 def row_bytes(level: Level, columns: Sequence[FeatureColumn], dtype: StoreDtype) -> int:
-    """Return about how many bytes a row takes on disk; the text of a sentence row comes on top."""
+    """Return the approximate size of a row on disk in bytes, without the text of a sentence."""
     return LEVELS[level].row_bytes + dtype.width * sum(column.dim for column in columns)
 
 
@@ -225,43 +230,22 @@ def level_schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColu
     first, *written = (c for c in LEVELS[level].columns if corpus.has_pairs or c not in PAIR_COLUMNS)
     own = {Level.WORD: corpus.annotations, Level.SENTENCE: corpus.kept}.get(level, ())
     columns = (dataclasses.replace(first, type=corpus.id_type), *written, *own)
-    _check_names(columns, features)
-    return LevelSchema(level, columns, features)
-
-
-def _check_names(columns: Sequence[Column], features: Sequence[FeatureColumn]) -> None:
-    names = [column.name for column in columns] + [feature.name for feature in features]
+    names = [*(column.name for column in columns), *(feature.name for feature in features)]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"column {name!r} of the input has the name of a column that bertfeat writes; rename it")
+    return LevelSchema(level, columns, features)
 
 
-def _metadata(config: ExtractConfig, resolved: Resolved, plan_hash: str) -> dict[str, Any]:
+def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
     model = resolved.model
-    return {
-        "format_version": FORMAT_VERSION,
-        "plan_hash": plan_hash,
-        "model": model.name,
-        "revision": model.revision,
+    return {name: fields[name] for name in _DESCRIBING} | {
+        "plan_hash": hash_fields(fields),
         "family": model.family,
         "weights_sha256": model.weights_sha256,
         "tokenizer_sha256": model.tokenizer_sha256,
         "n_layers": model.n_layers,
         "hidden_size": model.hidden_size,
-        "layers": list(resolved.layers),
-        "combine": [str(how) for how in config.combine],
-        "word_pooling": str(config.word_pooling),
-        "pooling": str(config.pooling),
-        "include_special_tokens": config.include_special_tokens,
-        "store_dtype": str(config.store_dtype),
-        "vector_encoding": str(config.vector_encoding),
-        "compute_dtype": resolved.compute_dtype,
-        "device_kind": resolved.device_kind,
         "attention": resolved.attention,
-        "max_length": resolved.limits.max_length,
-        "stride": resolved.limits.stride,
-        "on_overlong": str(config.on_overlong),
-        "document_context": config.document_context,
-        "is_split_into_words": config.is_split_into_words,
         "versions": versions(),
     }

@@ -17,7 +17,7 @@ from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import BoolArray, FeatureColumn, IntArray, Pack
 from bertfeat.text.alignment import Takes, Units
 
-# What puts vectors into some rows of a target.
+# A function that puts vectors into some rows of a target: (target, vectors).
 Place = Callable[[torch.Tensor, torch.Tensor], None]
 _CPU = torch.device("cpu")
 
@@ -27,13 +27,13 @@ class PoolingMode:
     """How the positions of a row become one vector.
 
     Attributes:
-        takes: Which positions of a row count.
-        reduce: Makes one vector of each segment: from states, float (n_tokens, hidden), positions in them, int64
-            (n_positions,), and where each segment starts in the positions, int64 (n_segments,), none of them empty;
-            returns (n_segments, hidden), float32 unless it takes single positions.
-        merge: Joins what two windows give to one row, both (hidden,).
-        finish: Turns what all windows gave, (n_rows, hidden), and the number of its positions, float32 (n_rows, 1),
-            into the vectors of the rows; None where nothing is left to do.
+        takes: The positions of a row that are used.
+        reduce: Makes one vector per segment. Arguments: states, float (n_tokens, hidden); positions in them, int64
+            (n_positions,); the start of each segment in the positions, int64 (n_segments,), no segment empty. Returns
+            (n_segments, hidden), float32 unless it takes single positions.
+        merge: Joins the vectors that two windows give to a row, both (hidden,).
+        finish: Turns the merged vectors, (n_rows, hidden), and their numbers of positions, float32 (n_rows, 1), into
+            the vectors of the rows; None if they are final already.
     """
 
     takes: Takes
@@ -46,7 +46,7 @@ def _take(states: torch.Tensor, positions: torch.Tensor, _: torch.Tensor) -> tor
     return states.index_select(0, positions)
 
 
-# `embedding_bag` is the one fused gather-and-reduce that is deterministic on every device.
+# `embedding_bag` is the only fused gather-and-reduce that is deterministic on every device.
 def _sum(states: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     return embedding_bag(positions, states.float(), starts, mode="sum")
 
@@ -74,14 +74,12 @@ def mode_of(level: Level, config: ExtractConfig) -> PoolingMode:
 
 
 def needs_pooler(config: ExtractConfig) -> bool:
-    """Tell whether a level takes the model's own pooled output."""
+    """Return whether a level uses the pooled output of the model."""
     return any(mode_of(level, config).takes is Takes.WINDOW for level in config.levels)
 
 
 def combine_layers(layers: Sequence[torch.Tensor], combine: Combine) -> torch.Tensor:
-    """Combine layers, ascending, each (n, hidden): `concat` gives (n, k * hidden), the others (n, hidden)."""
-    if combine is Combine.CONCAT:
-        return torch.cat(list(layers), dim=1)
+    """Return the float32 sum or mean of layers, each (n, hidden), added in ascending order."""
     total = layers[0].float()
     for layer in layers[1:]:
         total = total + layer
@@ -89,11 +87,10 @@ def combine_layers(layers: Sequence[torch.Tensor], combine: Combine) -> torch.Te
 
 
 class LevelBuffer:
-    """The vectors of one level of one shard: rows arrive pack by pack, in any order, and stand in corpus order.
+    """The vectors of one level of one shard: they arrive pack by pack, in any order, and are put into corpus order.
 
-    All pooling, combining and casting is done on the encoder's device, and so is the gathering where there is room; the
-    host receives what is stored and no more. Only rows that several windows share wait as float32 parts until the last
-    of them has come.
+    Pooling, combining and casting run on the encoder's device. The vectors are gathered there too if they fit, so that
+    the host receives only what is stored. Rows that several windows share are kept as float32 until the last window.
 
     Attributes:
         vectors: The stored vectors by column, (n_rows, dim), on the device where they are gathered.
@@ -107,15 +104,7 @@ class LevelBuffer:
         dtype: StoreDtype,
         device: torch.device = _CPU,
     ) -> None:
-        """Allocate the arrays.
-
-        Args:
-            units: The rows, and where they come from.
-            mode: How the positions of a row become one vector.
-            columns: The vector columns.
-            dtype: The stored type.
-            device: Where the vectors are gathered: the encoder's device, or the CPU.
-        """
+        """Allocate the arrays on `device`: the encoder's device, or the CPU."""
         self._units = units
         self._mode = mode
         self._columns = columns
@@ -131,11 +120,11 @@ class LevelBuffer:
 
     @property
     def valid(self) -> BoolArray:
-        """Which rows have a vector: bool (n_rows,)."""
+        """Whether each row has a vector: bool (n_rows,)."""
         return self._n_segments > 0
 
     def add(self, pack: Pack, states: HiddenStates) -> None:
-        """Pool what `pack` gives to this level and put it into place."""
+        """Pool the states of `pack` and put the vectors into their rows."""
         units, device = self._units, self._states(states, self._layers[0]).device
         windows, slots = pack.served
         first, last = units.window_starts[windows], units.window_starts[windows + 1]
@@ -149,7 +138,7 @@ class LevelBuffer:
         alone = self._n_segments[rows] == 1
         at, starts = to_device(positions, device), to_device(starts_of(n)[:-1], device)
         if alone.all():
-            # Layers that are stored as they are need not be held together, in float32 and cast, beside the states.
+            # To save memory, layers that are not added to others are pooled and stored one at a time.
             batches = [self._layers] if self._adds_layers else [[layer] for layer in self._layers]
             place, counts = _placer(rows, self._device), self._counts(rows, device)
             for layers in batches:
@@ -172,7 +161,7 @@ class LevelBuffer:
         return self._mode.takes is Takes.WINDOW
 
     def _counts(self, rows: IntArray, device: torch.device) -> torch.Tensor | None:
-        """Return the positions of each row, float32 (n_rows, 1); None where the mode has no use for them."""
+        """Return the number of positions of each row, float32 (n_rows, 1); None if the mode does not need it."""
         if self._mode.finish is None:
             return None
         return to_device(self._n_positions[rows].astype(np.float32), device)[:, None]
@@ -183,7 +172,7 @@ class LevelBuffer:
             self._store(_placer(rows, self._device), pooled, counts)
 
     def _store(self, place: Place, pooled: Mapping[int, torch.Tensor], counts: torch.Tensor | None) -> None:
-        """Put layers into their columns; those that are added up with others come together with them."""
+        """Put layers into their columns; layers that are summed must be given together."""
         if counts is not None and self._mode.finish is not None:
             pooled = {i: self._mode.finish(merged, counts) for i, merged in pooled.items()}
         cast = {i: vectors.to(self._dtype) for i, vectors in pooled.items()}
@@ -199,7 +188,7 @@ class LevelBuffer:
                 place(target, combined.to(self._dtype))
 
     def _collect(self, rows: IntArray, pooled: Mapping[int, torch.Tensor]) -> None:
-        """Add what a window gives to rows that others share; store those that have all of it now."""
+        """Merge the vectors of a pack into rows that several windows share; store the rows that are complete."""
         merge = self._mode.merge
         complete = []
         for i, row in enumerate(rows.tolist()):
@@ -212,19 +201,18 @@ class LevelBuffer:
         if complete:
             parts = [self._parts.pop(row) for row in complete]
             whole = {layer: torch.stack([part[layer] for part in parts]) for layer in self._layers}
-            done = np.array(complete, dtype=np.int64)
-            self._store_rows(done, whole)
+            self._store_rows(np.array(complete, dtype=np.int64), whole)
 
 
 def _allocate(
     units: Units, columns: Sequence[FeatureColumn], dtype: StoreDtype, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return an array a column, of zeros where no vector will come."""
+    """Return one array per column; rows without a vector are zero."""
     shapes = {column.name: (units.n_rows, column.dim) for column in columns}
     if device.type != "cpu":
         kind: torch.dtype = getattr(torch, dtype)
         return {name: torch.zeros(shape, dtype=kind, device=device) for name, shape in shapes.items()}
-    # NumPy asks the system for large pages, of which a shard needs some hundred and not some ten thousand.
+    # NumPy uses huge pages: a shard then needs some hundred pages instead of some ten thousand.
     arrays = {name: np.empty(shape, str(dtype)) for name, shape in shapes.items()}
     empty = units.n_segments == 0
     if empty.any():
@@ -239,10 +227,10 @@ def _select(pooled: Mapping[int, torch.Tensor], mask: BoolArray) -> dict[int, to
 
 
 def _placer(rows: IntArray, device: torch.device) -> Place:
-    """Return what puts vectors into the given rows of a target, which lies on `device`."""
+    """Return a function that puts vectors into these rows of a target on `device`."""
 
     def place_on_host(target: torch.Tensor, vectors: torch.Tensor) -> None:
-        # NumPy is five times as fast as `index_copy_` there.
+        # On the host, NumPy is five times as fast as `index_copy_`.
         target.numpy()[rows] = vectors.cpu().numpy()
 
     if device.type == "cpu":

@@ -1,4 +1,4 @@
-"""`extract`: a plan, every shard through the flow on a worker, and the manifest."""
+"""`extract`: the plan, the flow for every shard on the workers, and the manifest."""
 
 from __future__ import annotations
 
@@ -28,25 +28,24 @@ def extract(
     progress: bool | Progress = False,
     **settings: Unpack[ExtractSettings],
 ) -> Store:
-    """Run an encoder over a corpus once and keep its hidden states as Parquet.
+    """Run an encoder over a corpus once and store its hidden states as Parquet.
 
-    Called again with the same inputs and settings it continues where it broke off; on a finished store it does
-    nothing. The plan is made first and checks every input row; then each shard is a task of its own, and its receipt
-    says that it is done; the manifest comes last.
+    The same call resumes an interrupted run, and does nothing on a finished store. The plan comes first and checks
+    every input row. Then each shard is a separate task, which ends with a receipt. The manifest comes last.
 
     Args:
         inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`).
         output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.
-        progress: See `bertfeat.progress.Progress`; True draws documents, tokens per second and the time left.
+        progress: True for a bar with documents, tokens per second and the time left, or a `bertfeat.Progress`.
         **settings: The fields of `ExtractConfig`: `model`, `levels`, `layers`, ...
 
     Returns:
         The finished store.
 
     Raises:
-        UserError: The inputs, the settings or the output folder cannot be used; nothing is left behind.
+        UserError: The inputs, the settings or the output folder cannot be used; nothing was written.
         RunError: The run failed; the same call resumes it.
 
     Example:

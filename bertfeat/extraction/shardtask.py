@@ -1,4 +1,4 @@
-"""The work on one shard, from its rows in the corpus to its receipt."""
+"""The task of one shard, from its rows in the corpus to its receipt."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from bertfeat.store.commit import commit_shard
 
 
 class ShardTask:
-    """The work on one shard in three stages, which a runner may overlap; made once per worker.
+    """The work on a shard in three stages, which a runner may overlap; made once per worker.
 
-    Deterministic and idempotent: a shard reads its own slice and nothing of another, so it gives the same bytes
-    whichever worker runs it, and however often.
+    The task is deterministic and idempotent: it reads only the slice of its shard, so the bytes are the same on every
+    worker and in every run.
     """
 
     def __init__(self, job: Job, worker: int = 0, n_workers: int = 1) -> None:
-        """Load the tokenizer and the encoder; workers take the devices in turn and share this machine's threads."""
+        """Load the tokenizer and the encoder; workers take the devices in turn and share the threads of the machine."""
         if n_workers > 1:
             share_threads(n_workers)
         config = job.config
@@ -42,25 +42,25 @@ class ShardTask:
         self.n_writers = writers_for(device.type)
 
     def prepare(self, shard: ShardSpec) -> PreparedText:
-        """Take a shard's rows from the corpus as far as the packs."""
+        """Read the rows of a shard and make packs of them."""
         return self.flow.prepare(self.corpus.read(shard))
 
     def encode(self, prepared: PreparedText, progress: Progress) -> ShardResult:
-        """Take the packs through the encoder to the tables, rows in corpus order."""
+        """Encode the packs and make the tables, rows in corpus order."""
         return self.flow.encode(prepared, progress)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
-        """Write the parts and, when they are safely on disk, the receipt."""
+        """Write the parts and, once they are safe on disk, the receipt."""
         seconds = result.wait()
         result = dataclasses.replace(result, seconds={**result.seconds, **seconds})
         return commit_shard(self.job.root, self.job.plan, shard, result, self.job.lease)
 
 
 def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
-    """Refuse to work on a machine that would not give the plan's bytes.
+    """Check that this machine gives the bytes of the plan.
 
     Raises:
-        RunError: Its libraries or its model are others.
+        RunError: The machine has other libraries or another model than the plan.
     """
     expected: dict[str, str] = {**job.plan.metadata["versions"], "weights": job.plan.model.weights_sha256}
     found = {**versions(), "weights": checkpoint.info().weights_sha256}

@@ -85,7 +85,7 @@ class TestBuild:
             (["--level", "word", "--index", "IVF0,Flat"], "index 'IVF0,Flat'"),
             (["--level", "word", "--index", "HNSW32,SQ8", "--max-memory", "1MB"], "more than max_memory 1.0 MB"),
             (["--level", "word", "--max-memory", "1MB"], "too little for any index"),
-            (["--level", "word", "--max-memory", "plenty"], "'plenty' is no size"),
+            (["--level", "word", "--max-memory", "plenty"], "'plenty' is not a size"),
             (["--level", "word", "--recall", "95"], "recall is 95"),
             (["--level", "sentence", "--index", "IVF64,Flat"], "64 vectors or more, and there are 24"),
             (["--level", "word", "--seed", "-1"], "seed is -1"),

@@ -103,7 +103,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "unknown flag": (["good.txt", "--levels", "word", "-o", "out"], ["No such option '--levels'", "--level"]),
     "no number": (["good.txt", "--max-length", "many", "-o", "out"], ["'--max-length'", "'many'"]),
     "no size": (["good.txt", "--shard-bytes", "lots", "-o", "out"], ["'--shard-bytes'", "'lots'", "256MB"]),
-    "a negative size": (["good.txt", "--shard-bytes", "-5MB", "-o", "out"], ["'-5MB' is no size; write", "256MB"]),
+    "a negative size": (["good.txt", "--shard-bytes", "-5MB", "-o", "out"], ["'-5MB' is not a size; write", "256MB"]),
     "no workers": (["good.txt", "--workers", "0", "-o", "out"], ["--workers 0 is below 1"]),
     "unknown device": (["good.txt", "--device", "tpu", "-o", "out"], ["--device 'tpu'", "cuda"]),
     "kept columns without sentences": (["good.txt", "--keep-columns", "a", "-o", "out"], ["--level token,sentence"]),

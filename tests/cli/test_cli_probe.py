@@ -117,7 +117,7 @@ class TestFit:
             ("--metric rouge", "metric 'rouge' is none of auto, accuracy, macro_f1"),
             ("--class-weight heavy", "class_weight 'heavy' is neither None nor 'balanced'"),
             ("--seeds 0", "Invalid value for '--seeds'"),
-            ("--max-memory lots", "'lots' is no size"),
+            ("--max-memory lots", "'lots' is not a size"),
             ("--labels nowhere.csv", "nowhere.csv: no such file"),
             ("--dev-labels x.csv", "dev labels without a dev store"),
             ("--dev nowhere", "nowhere: no such folder"),

@@ -88,7 +88,7 @@ class TestDevices:
     def test_malformed(self, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        with pytest.raises(ConfigError, match="is none of auto, cpu, mps"):
+        with pytest.raises(ConfigError, match="must be one of auto, cpu, mps"):
             devices.resolve_device(spec)
 
     def test_absent(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Two processes that replace one index or one probe at once: one is refused, or the result is one of the two, whole."""
+"""Two processes that replace an index or a probe at once: one is refused, or the result is one of the two, complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hook(name):
 steps.hook = hook
 main()
 """
-# Saves the probe in argv[2] as argv[1] whenever a line comes, and says what became of it.
+# For each line of input, saves the probe in argv[2] under the name argv[1], and prints the outcome.
 _SAVING = """
 import sys
 from pathlib import Path
@@ -67,11 +67,10 @@ def test_an_index_that_another_process_updates_is_refused(tmp_path, stores, whol
     index = tmp_path / "index"
     bertfeat.build_index(stores[0], index, level="word", threads=1).close()
     command = [sys.executable, "-c", _STOPPED, "index", "update", str(index), str(stores[1].path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    ) as one:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as one:
         assert one.stdout.readline() == "stopped\n"
-        # The line comes before the stop, and a signal to continue that comes before it is lost.
+        # Wait until the process has stopped: an earlier signal to continue would be lost.
         os.waitpid(one.pid, os.WUNTRACED)
         with pytest.raises(UserError, match="another process is making this index; wait for it or stop it"):
             update_index(index, stores[1])
@@ -96,13 +95,8 @@ def test_an_index_that_was_updated_before_the_lock_was_taken_is_refused(tmp_path
     assert contents(index) == whole
 
 
-def saved_by(place: Path) -> str:
-    """Load a probe, whose digests are checked, and return who saved it."""
-    return str(load_probe(place)[1]["by"])
-
-
 def compete(folder: Path, n_rounds: int, *, overwrite: bool) -> list[list[str]]:
-    """Let two processes save a probe at one place at once, again and again; return what became of both."""
+    """Let two processes save a probe to the same place at once, `n_rounds` times; return what both report."""
     vectors = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
     ways, answers = ("first", "second"), []
     processes = []
@@ -110,14 +104,9 @@ def compete(folder: Path, n_rounds: int, *, overwrite: bool) -> list[list[str]]:
         for way in ways:
             probe = make_head("centroid").fit(vectors, [way, "other"] * 20)
             save_probe(probe, folder / way, {"by": way})
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", _SAVING, way, str(folder / way)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            command = [sys.executable, "-c", _SAVING, way, str(folder / way)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            processes.append(subprocess.Popen(command, text=True, **pipes))
         assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
         for number in range(n_rounds):
             place = folder / f"probes-{overwrite}" / str(number)
@@ -127,7 +116,9 @@ def compete(folder: Path, n_rounds: int, *, overwrite: bool) -> list[list[str]]:
                 process.stdin.write(f"{place} {overwrite}\n")
                 process.stdin.flush()
             answer = [process.stdout.readline() for process in processes]
-            assert saved_by(place) in [way for way, said in zip(ways, answer, strict=True) if said == "saved\n"], answer
+            # Loading checks the digests.
+            saved_by = load_probe(place)[1]["by"]
+            assert saved_by in [way for way, said in zip(ways, answer, strict=True) if said == "saved\n"], answer
             answers.append(answer)
         strays = [file.name for file in (folder / f"probes-{overwrite}").iterdir() if file.name.startswith(".")]
         assert strays == []
@@ -139,7 +130,7 @@ def compete(folder: Path, n_rounds: int, *, overwrite: bool) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_of_two_probes_saved_at_once_one_stands_whole(tmp_path, overwrite):
+def test_of_two_probes_saved_at_once_one_is_complete(tmp_path, overwrite):
     answers = compete(tmp_path, 30, overwrite=overwrite)
     if not overwrite:
         assert all(sorted(said[:5] for said in answer) == ["refus", "saved"] for answer in answers), answers

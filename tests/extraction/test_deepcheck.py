@@ -1,4 +1,4 @@
-"""`verify --deep`: documents encoded again and compared with what is stored."""
+"""`verify --deep`: documents encoded again and compared with the stored vectors."""
 
 from __future__ import annotations
 
@@ -15,25 +15,15 @@ from bertfeat.extraction import deepcheck
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import extract
 from bertfeat.records import LevelTable, ShardResult
-from bertfeat.store import codec, commit_shard, open_for_writing, open_store, verify
+from bertfeat.store import codec, commit_shard, open_for_writing, verify
 from bertfeat.store.reader import Store
-from tests.support.cli_runs import run_cli
-from tests.support.drill import write_corpus
-from tests.support.families import build_model
+from tests.support.cli_runs import run_cli, three_shards
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("deep")
-    return {
-        "inputs": str(write_corpus(folder / "corpus.jsonl", 24)),
-        "model": str(build_model("bert", folder / "model", num_hidden_layers=2)),
-        "id_column": "id",
-        "levels": ["token", "word", "sentence"],
-        "layers": "1,2",
-        "max_length": 12,
-        "shard_bytes": 60_000,
-    }
+def settings(tmp_path_factory, model) -> dict[str, Any]:
+    changes = {"levels": ["token", "word", "sentence"], "layers": "1,2", "max_length": 12, "shard_bytes": 60_000}
+    return three_shards(tmp_path_factory.mktemp("deep"), model) | changes
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +52,7 @@ def test_a_good_store_is_good_in_depth(tmp_path, settings, change):
 
 
 def test_vectors_are_compared_when_a_device_has_copied_them(made, monkeypatch):
-    """What a device would do: the arrays hold something else until they are waited for."""
+    """As on a GPU: the arrays hold other values until `wait`."""
     fetched = []
     fetch, wait = Fetches.fetch, Fetches.wait
 
@@ -82,7 +72,7 @@ def test_vectors_are_compared_when_a_device_has_copied_them(made, monkeypatch):
     assert recheck(made.path, n_documents=4).problems == ()
 
 
-def test_sentences_that_see_their_neighbours_are_taken_with_them(tmp_path, settings):
+def test_sentences_with_context_are_compared_in_whole_documents(tmp_path, settings):
     corpus = tmp_path / "news.conll"
     blocks = [f"-DOCSTART- O\n\nthe O\nfox{n} B\n\nsea O\nshells O\nshore{n} O\n\n" for n in range(12)]
     corpus.write_text("".join(blocks))
@@ -92,7 +82,7 @@ def test_sentences_that_see_their_neighbours_are_taken_with_them(tmp_path, setti
 
 
 def forge(store: Store, root: Path, feature: str) -> None:
-    """Make a store whose every digest is right, and where two rows of one shard have each other's vectors."""
+    """Make a store with correct digests in which two rows of a shard have exchanged vectors."""
     plan = store.plan
     with open_for_writing(root, plan) as writer:
         for shard in plan.shards:
@@ -118,9 +108,6 @@ def test_vectors_of_another_row_are_found_though_every_digest_is_right(made, tmp
     exit_code, printed, errors = run_cli("verify", str(tmp_path / "forged"), "--deep")
     assert (exit_code, len(errors)) == (1, 1)
     assert printed.startswith("word/part-00000.parquet: layer_02 differs by")
-
-
-def test_the_command_line_says_what_was_compared(made):
     exit_code, printed, errors = run_cli("verify", str(made.path), "--deep", "--documents", "3")
     assert (exit_code, errors) == (0, [])
     assert "good; some documents encoded again" in printed
@@ -136,7 +123,7 @@ def test_inputs_that_are_gone_moved_or_changed(made, settings, tmp_path):
         assert recheck(made.path, [kept]).is_good
         assert run_cli("verify", str(made.path), "--deep", "--input", str(kept))[0] == 0
         corpus.write_text(kept.read_text().replace("the", "thE", 1))
-        with pytest.raises(PlanMismatch, match=r"made from something else: input.0.digest [0-9a-f]{12}… != "):
+        with pytest.raises(PlanMismatch, match=r"inputs or the model changed: input.0.digest [0-9a-f]{12}… != "):
             recheck(made.path)
     finally:
         shutil.move(kept, corpus)
@@ -147,7 +134,7 @@ def test_a_store_from_standard_input_needs_its_text(made, tmp_path):
     plan = codec.unseal((root / "_bertfeat/plan.json").read_bytes())
     plan["plan"]["inputs"][0]["path"] = "-"
     (root / "_bertfeat/plan.json").write_bytes(codec.seal(plan))
-    with pytest.raises(InputError, match="from standard input, which is gone; name its text with --input"):
+    with pytest.raises(InputError, match="from standard input; name a file with the same text with --input"):
         recheck(root)
     assert recheck(root, [made.plan.inputs[0].path]).is_good
 
@@ -163,8 +150,8 @@ def test_which_documents_are_taken_depends_on_the_plan_alone(made, monkeypatch):
 
     monkeypatch.setattr(deepcheck, "_sample", noting)
     for _ in range(2):
-        recheck(open_store(made.path).path, n_documents=5)
+        recheck(made.path, n_documents=5)
     first, again = seen[: len(seen) // 2], seen[len(seen) // 2 :]
     assert first == again
-    assert sum(map(len, first)) == 5
-    assert np.unique(np.concatenate([rows for rows in first if rows])).size == 5
+    taken = [row for rows in first for row in rows]
+    assert len(taken) == len(set(taken)) == 5

@@ -28,16 +28,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_equal_to_a_store(
     pooling: str, layers: str | int, combine: str, feature: str, corpus: Path, tiny_folder: Path, tmp_path: Path
 ) -> None:
-    store = bertfeat.extract(
-        corpus,
-        tmp_path / "out",
-        model=str(tiny_folder),
-        levels="sentence",
-        layers=layers,
-        combine=["none", combine],
-        pooling=pooling,
-        store_dtype="float32",
-    )
+    settings = {"model": str(tiny_folder), "levels": "sentence", "layers": layers, "combine": ["none", combine]}
+    store = bertfeat.extract(corpus, tmp_path / "out", **settings, pooling=pooling, store_dtype="float32")
     vectors = bertfeat.embed(TEXTS, str(tiny_folder), pooling=pooling, layers=layers, combine=combine)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, store.numpy("sentence", feature), rtol=1e-5, atol=1e-5, equal_nan=True)
@@ -77,7 +69,7 @@ def test_any_iterable_of_texts(tiny_folder: Path) -> None:
     assert bertfeat.embed([], str(tiny_folder)).shape == (0, 32)
 
 
-def test_a_trained_model_tells_meanings_apart() -> None:
+def test_a_trained_model_separates_meanings() -> None:
     texts = ["a flooded river", "water rose over the fields", "interest rates went up"]
     vectors = bertfeat.embed(texts, normalize=True)
     assert vectors.shape == (3, 384)
@@ -92,8 +84,8 @@ def test_a_trained_model_tells_meanings_apart() -> None:
         (["a", 7], {}, r"texts\[1\] is 7"),
         (["a", None], {}, r"texts\[1\] is None"),
         ([b"bytes"], {}, r"texts\[0\] is b'bytes'"),
-        (["a"], {"pooling": "best"}, "--pooling 'best' is none of"),
-        (["a"], {"combine": "average"}, "--combine 'average' is none of"),
+        (["a"], {"pooling": "best"}, "--pooling 'best' must be one of"),
+        (["a"], {"combine": "average"}, "--combine 'average' must be one of"),
         (["a"], {"layers": "0,1", "combine": "none"}, "gives 2 columns; choose concat, sum or mean"),
         (["a"], {"layers": 9}, "layer 9 is out of range"),
         (["a"], {"layers": []}, "--layers ''"),

@@ -16,15 +16,14 @@ from bertfeat.encoder.families import family_of
 from tests.support.families import MAX_LENGTH, N_LAYERS, SENTENCES, all_model_types, build_model, reference_encoder
 from tests.support.oracle import assert_close
 
-TEXTS = ("", "a", *(text[:55] for text in SENTENCES), "tabs\tand  blanks", "naïve café")
-
+TEXTS = ("", "a", *(text[:55] for text in SENTENCES), "tabs\tand  spaces", "naïve café")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def expected_states(model: torch.nn.Module, tokenizer: Any, text: str, model_type: str) -> tuple[list[int], np.ndarray]:
     """Return ids, and float32 (n_layers + 1, n_tokens, hidden), as a user of transformers gets them."""
-    # Without being asked, transformers 5 leaves out XLNet's segment ids, 0 ... 0 2.
+    # By default, transformers 5 leaves out the segment ids of XLNet, 0 ... 0 2.
     asked = {"return_token_type_ids": True} if model_type == "xlnet" else {}
     inputs = tokenizer(text, truncation=True, max_length=MAX_LENGTH, return_tensors="pt", **asked)
     if model_type == "layoutlm":
@@ -43,16 +42,9 @@ def test_store_equals_transformers(tmp_path: Path, model_type: str) -> None:
 def compare(folder: Path, model_type: str, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("".join(text + "\n" for text in TEXTS), encoding="utf-8")
-    store = bertfeat.extract(
-        corpus,
-        tmp_path / "features",
-        model=str(folder),
-        layers="all",
-        combine="none",
-        store_dtype="float32",
-        max_length=MAX_LENGTH,
-        on_overlong="truncate",
-    )
+    limits = {"max_length": MAX_LENGTH, "on_overlong": "truncate"}
+    settings = {"model": str(folder), "layers": "all", "combine": "none", "store_dtype": "float32", **limits}
+    store = bertfeat.extract(corpus, tmp_path / "features", **settings)
     family = family_of(model_type)
     assert family is not None
     model, tokenizer = reference_encoder(family, folder), AutoTokenizer.from_pretrained(str(folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ from hypothesis import strategies as st
 import bertfeat
 from bertfeat.errors import InputError
 from bertfeat.records import Document
-from tests.support.fakes import Features, letters, run, texts, word_lists
-
-
-def at(*places: float | None) -> list[float | None]:
-    return [None if place is None else 1000 + place for place in places]
+from bertfeat.text.tokenizer import Tokenizer
+from tests.support.fakes import Features, at, letters, run, texts, word_lists
+from tests.support.store_fakes import write_jsonl
 
 
 # Words of ab c def, with their tokens at 1 2, 3, 4 5 6.
@@ -74,7 +71,7 @@ class TestLongDocuments:
     def run(self, text: str = "a b c d e f g h i", **settings: Any) -> Features:
         return run(texts(text), letters(), max_length=6, stride=2, **settings)
 
-    def test_tokens_stand_once_and_in_order(self) -> None:
+    def test_each_token_has_one_row_in_order(self) -> None:
         found = self.run()
         assert found.places("token") == at(0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4)
         assert found.column("token", "token") == ["[CLS]", *"abcdefghi", "[SEP]"]
@@ -125,7 +122,7 @@ class TestTruncation:
         assert found.column("word", "n_tokens") == [2, 2, 0, 1]
         assert found.column("token", "token") == ["[CLS]", "a", "##b", "c", "##d", "[SEP]", "[CLS]", "x", "[SEP]"]
 
-    def test_the_sentence_says_so(self) -> None:
+    def test_the_sentence_level_records_it(self) -> None:
         found = run(texts("ab cde f", "a b c d", "x"), letters(), max_length=6, on_overlong="truncate")
         assert found.column("sentence", "truncated") == [True, False, False]
         assert found.column("sentence", "n_tokens") == [4, 4, 1]
@@ -145,25 +142,23 @@ class TestTruncation:
         assert len(run(documents, letters(), max_length=7, on_overlong="error").packs) == 1
 
 
-# Texts of the letters, blanks, what the tokenizer drops, and unknown characters.
+# Texts of letters, whitespace, characters that the tokenizer drops, and unknown characters.
 TEXT = st.text(alphabet="abz \t\x00\ufe0fé中?", max_size=40)
 WORD = st.text(alphabet="ab\ufe0f\x00é ", max_size=12)
 LIMITS = st.integers(3, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 3)))
 
 
+def run_limited(
+    documents: list[Document], tokenizer: Tokenizer, limits: tuple[int, int], budget: int, **settings: Any
+) -> Features:
+    max_length, stride = limits
+    return run(documents, tokenizer, max_length=max_length, stride=stride, max_batch_tokens=budget, **settings)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(TEXT, max_size=8), LIMITS, st.sampled_from(["window", "truncate"]), st.integers(1, 60))
 def test_rows_in_are_rows_out(lines: list[str], limits: tuple[int, int], on_overlong: str, budget: int) -> None:
-    tokenizer = letters()
-    found = run(
-        texts(*lines),
-        tokenizer,
-        max_length=limits[0],
-        stride=limits[1],
-        max_batch_tokens=budget,
-        on_overlong=on_overlong,
-        word_pooling="mean",
-    )
+    found = run_limited(texts(*lines), letters(), limits, budget, on_overlong=on_overlong, word_pooling="mean")
     check_rows(found, lines)
     # Words tile the text: between them is nothing but what the tokenizer drops, and each is of one document.
     for number, line in enumerate(lines):
@@ -187,25 +182,13 @@ def test_given_words_all_have_their_row(
     lists: list[list[str]], limits: tuple[int, int], on_overlong: str, word_pooling: str, budget: int
 ) -> None:
     documents = word_lists(*lists)
-    found = run(
-        documents,
-        letters(given_words=True),
-        max_length=limits[0],
-        stride=limits[1],
-        max_batch_tokens=budget,
-        on_overlong=on_overlong,
-        word_pooling=word_pooling,
-    )
+    tokenizer = letters(given_words=True)
+    found = run_limited(documents, tokenizer, limits, budget, on_overlong=on_overlong, word_pooling=word_pooling)
     check_rows(found, [document.text for document in documents])
     assert found.column("word", "word") == [word for words in lists for word in words]
     assert found.column("word", "label") == [word.upper() for words in lists for word in words]
     assert found.column("word", "word_index") == [i for words in lists for i in range(len(words))]
-    spans = zip(
-        found.column("word", "doc_id"),
-        found.column("word", "char_start"),
-        found.column("word", "char_end"),
-        strict=True,
-    )
+    spans = zip(*(found.column("word", name) for name in ("doc_id", "char_start", "char_end")), strict=True)
     assert [documents[doc].text[start:end] for doc, start, end in spans] == found.column("word", "word")
 
 
@@ -220,7 +203,7 @@ def check_rows(found: Features, lines: list[str]) -> None:
     assert np.bincount(docs, minlength=len(lines)).tolist() == (kept + 2).tolist()
     assert (np.diff(docs) >= 0).all()
     assert [i for n in kept for i in range(n + 2)] == found.column("token", "token_index")
-    # The third value of a state is the token's id: vectors stand at their tokens, whatever the packs.
+    # The third value of a state is the token's id: so each vector is in the row of its token.
     assert found.vectors("token")[:, 2].tolist() == found.column("token", "token_id")
     in_words = np.array(found.column("word", "n_tokens"), dtype=np.int64)
     assert in_words.sum() == kept.sum()
@@ -235,9 +218,7 @@ def test_an_empty_shard_has_every_column() -> None:
 
 def corpus(folder: Path) -> Path:
     lines = ["The Zürich café's bill: $4,200 (paid!)", "", "x", " \t ", "Long documents " * 40, "naïve 👩‍👧 人工智能"]
-    path = folder / "corpus.jsonl"
-    path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")
-    return path
+    return write_jsonl(folder / "corpus.jsonl", [{"text": line} for line in lines])
 
 
 def test_one_run_equals_three(tmp_path: Path) -> None:
@@ -254,36 +235,22 @@ def test_one_run_equals_three(tmp_path: Path) -> None:
     assert n_rows["token"] > n_rows["word"] > 6
 
 
+ONE_ROW_SHARDS = {"bad_rows": "quarantine", "shard_bytes": 1, "layers": "-1"}
+
+
 def test_a_shard_of_bad_rows_only_has_every_column(tmp_path: Path, tiny_folder: Path) -> None:
     path = tmp_path / "words.conll"
     path.write_text("one A\ntwo B\n\nthree\nfour\n\nfive C\n\nsix\n", encoding="utf-8")
-    store = bertfeat.extract(
-        path,
-        tmp_path / "store",
-        model=str(tiny_folder),
-        levels="word,sentence",
-        bad_rows="quarantine",
-        shard_bytes=1,
-        layers="-1",
-    )
+    store = bertfeat.extract(path, tmp_path / "store", model=str(tiny_folder), levels="word,sentence", **ONE_ROW_SHARDS)
     assert store.arrow("word")["label"].to_pylist() == ["A", "B", "C"]
     assert store.arrow("word")["doc_id"].to_pylist() == [0, 0, 2]
 
 
 def test_a_kept_column_that_a_shard_lacks_is_null_there(tmp_path: Path, tiny_folder: Path) -> None:
-    path = tmp_path / "corpus.jsonl"
     rows = [{"text": "one", "id": "a", "topic": "t"}, {"text": "two", "id": "b"}, {"text": "three", "id": "c"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n", encoding="utf-8")
-    store = bertfeat.extract(
-        path,
-        tmp_path / "store",
-        model=str(tiny_folder),
-        levels="sentence",
-        bad_rows="quarantine",
-        id_column="id",
-        keep_columns="topic",
-        shard_bytes=1,
-        layers="-1",
-    )
+    path = write_jsonl(tmp_path / "corpus.jsonl", rows)
+    path.write_text(path.read_text() + "{\n")
+    settings = {"model": str(tiny_folder), "levels": "sentence", "id_column": "id", "keep_columns": "topic"}
+    store = bertfeat.extract(path, tmp_path / "store", **settings, **ONE_ROW_SHARDS)
     assert store.arrow("sentence")["topic"].to_pylist() == ["t", None, None]
     assert store.arrow("sentence")["doc_id"].to_pylist() == ["a", "b", "c"]

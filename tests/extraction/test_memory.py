@@ -1,4 +1,4 @@
-"""Memory stays flat whatever the size of the corpus: `make test-long`."""
+"""The peak memory does not depend on the size of the corpus: `make test-long`."""
 
 from __future__ import annotations
 

@@ -10,12 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertfeat
-from tests.support.fakes import Features, letters, pairs, run
+from tests.support.fakes import Features, at, letters, pairs, run
 from tests.support.oracle import Oracle, assert_close
-
-
-def at(*places: float | None) -> list[float | None]:
-    return [None if place is None else 1000 + place for place in places]
 
 
 def test_a_pair_by_hand() -> None:
@@ -35,7 +31,7 @@ def test_a_pair_by_hand() -> None:
     assert found.text.windows.type_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_words_number_on_where_the_second_text_starts_like_the_first() -> None:
+def test_word_numbers_continue_in_a_second_text_that_starts_like_the_first() -> None:
     found = run(pairs(("a", "a"), ("", "a"), ("a", ""), ("", "")), letters())
     assert found.column("word", "doc_id") == [0, 0, 1, 2]
     assert found.column("word", "word_index") == [0, 1, 0, 0]

@@ -1,4 +1,4 @@
-"""Tensor functions with values known by hand: segments to vectors, layers to features, windows merged."""
+"""Pooling with values known by hand: segments to vectors, layers to features, windows merged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertfeat.records import FeatureColumn
 from bertfeat.text.alignment import Takes, token_units
 from bertfeat.text.packing import make_pack
 from bertfeat.text.tokenizer import Tokenizer
-from tests.support.fakes import CLS, FakeStates, letters, letters_backend, run, texts
+from tests.support.fakes import CLS, FakeStates, at, letters, letters_backend, run, texts
 
 pytestmark = pytest.mark.numeric
 
@@ -47,17 +47,10 @@ def test_a_mean_of_half_precision_states_adds_up_in_float32(dtype: torch.dtype) 
     assert found.item() == 2048 + 999
 
 
-def test_every_name_has_a_mode_whose_positions_its_level_knows() -> None:
+def test_every_name_has_a_mode_that_fits_its_level() -> None:
     assert set(MODES) == {*WordPooling, *Pooling}
     assert {MODES[name].takes for name in WordPooling} <= {Takes.ALL, Takes.FIRST, Takes.LAST}
     assert {MODES[name].takes for name in Pooling} <= {Takes.ALL, Takes.CLS, Takes.WINDOW}
-
-
-def test_layers_combine() -> None:
-    layers = [torch.tensor([[1.0, 2.0]]), torch.tensor([[10.0, 20.0]]), torch.tensor([[100.0, 200.0]])]
-    assert combine_layers(layers, Combine.CONCAT).tolist() == [[1, 2, 10, 20, 100, 200]]
-    assert combine_layers(layers, Combine.SUM).tolist() == [[111, 222]]
-    assert combine_layers(layers, Combine.MEAN).tolist() == [[37, 74]]
 
 
 def test_the_sum_of_half_precision_layers_is_taken_in_float32() -> None:
@@ -97,7 +90,9 @@ def test_every_combination_of_layers_at_every_level(combine: str) -> None:
         {"specials": False},
     ],
 )
-def test_no_vector_is_what_memory_held_before(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_vector_has_values_of_uninitialized_memory(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Spoilt:
         def __getattr__(self, name: str) -> Any:
             return getattr(np, name)
@@ -140,24 +135,18 @@ def test_a_combination_is_rounded_once() -> None:
 
 
 @pytest.mark.parametrize("max_batch_tokens", [6, 7, 13, 1000])
-@pytest.mark.parametrize(("pooling", "expected"), [("mean", 21 / 9), ("max", 4.0)])
-def test_windows_of_several_packs_merge_into_one_row(max_batch_tokens: int, pooling: str, expected: float) -> None:
+@pytest.mark.parametrize(("pooling", "expected"), [("mean", [21 / 9, 1.5]), ("max", [3, 2])])
+def test_windows_of_several_packs_merge_into_one_row(
+    max_batch_tokens: int, pooling: str, expected: list[float]
+) -> None:
     # Windows abcd, cdef, efgh, ghi, of which abc, de, fg, hi are kept, at 1 2 3, 2 3, 2 3, 2 3.
-    found = run(
-        texts("a b c d e f g h i", "a b"),
-        letters(),
-        max_length=6,
-        stride=2,
-        max_batch_tokens=max_batch_tokens,
-        pooling=pooling,
-    )
-    expected = 3.0 if pooling == "max" else expected
-    assert found.places("sentence") == pytest.approx([1000 + expected, 1001.5 if pooling == "mean" else 1002], abs=1e-3)
+    limits = {"max_length": 6, "stride": 2, "max_batch_tokens": max_batch_tokens}
+    found = run(texts("a b c d e f g h i", "a b"), letters(), **limits, pooling=pooling)
+    assert found.places("sentence") == pytest.approx(at(*expected), abs=1e-3)
 
 
 def test_the_pooler_is_that_of_the_first_window() -> None:
-    found = run(
-        texts("a", "a b c d e f g h i", "a b"), letters(), max_length=6, stride=2, levels="sentence", pooling="pooler"
-    )
+    settings = {"max_length": 6, "stride": 2, "levels": "sentence", "pooling": "pooler"}
+    found = run(texts("a", "a b c d e f g h i", "a b"), letters(), **settings)
     # Window numbers 0, 1 (of four), 5; their lengths with the special tokens; the fake's third value.
     assert found.vectors("sentence", "pooler").tolist() == [[0, 3, 7], [1, 6, 7], [5, 4, 7]]

@@ -1,4 +1,4 @@
-"""Random kills of workers and of the run itself, also while it resumes: `make test-long`."""
+"""Random kills of workers and of their parent, also while a run resumes: `make test-long`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from bertfeat.extraction.run import extract
 from bertfeat.store import verify
+from tests.support.cli_runs import three_shards
 from tests.support.drill import Zygote, orphans, result_files, run_pooled, write_corpus, zygote
-from tests.support.families import build_model
 from tests.support.runner_fakes import is_alive
 
 pytestmark = pytest.mark.long
@@ -24,7 +24,7 @@ SEED = 20
 
 
 class Drill:
-    """Runs one store after another to its end, through kills, and counts what is wrong with them."""
+    """Completes one store after another despite kills, and counts errors."""
 
     def __init__(self, warm: Zygote, folder: Path, settings: dict, whole: dict[str, bytes], duration_s: float) -> None:
         self.warm, self.folder, self.settings, self.whole, self.duration_s = warm, folder, settings, whole, duration_s
@@ -65,16 +65,10 @@ class Drill:
         return self.warm.wait(parent)
 
 
-def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, capsys):
-    settings = {
-        "inputs": str(write_corpus(tmp_path / "corpus.jsonl", 400)),
-        "model": str(build_model("bert", tmp_path / "model", num_hidden_layers=2)),
-        "id_column": "id",
-        "levels": ["token", "sentence"],
-        "layers": "-1,-2",
-        "shard_bytes": 40_000,
-        "workers": 2,
-    }
+def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, model, capsys):
+    changes = {"levels": ["token", "sentence"], "layers": "-1,-2", "shard_bytes": 40_000, "workers": 2}
+    settings = three_shards(tmp_path, model) | changes
+    write_corpus(tmp_path / "corpus.jsonl", 400)
     extract(output=tmp_path / "whole", **{**settings, "workers": 1})
     whole = result_files(tmp_path / "whole")
     with zygote(tmp_path, settings | {"workers": 1}) as warm:

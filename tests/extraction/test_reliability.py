@@ -1,4 +1,4 @@
-"""Write errors, damage and second runs around a real extraction: what then stands on disk and on the screen."""
+"""Write errors, damage and second runs around a real extraction, and what is then on disk and on the screen."""
 
 from __future__ import annotations
 
@@ -9,28 +9,16 @@ import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bertfeat.extraction.run import extract
 from bertfeat.store import open_for_writing, verify
-from tests.support.cli_runs import flags, run_cli, three_shards
+from tests.support.cli_runs import flags, run_cli
 from tests.support.drill import orphans, result_files
-from tests.support.families import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return build_model("bert", tmp_path_factory.mktemp("model") / "bert", num_hidden_layers=2)
-
-
-@pytest.fixture
-def settings(tmp_path, model) -> dict[str, Any]:
-    return three_shards(tmp_path, model)
 
 
 class Shim:
@@ -40,7 +28,7 @@ class Shim:
         self.code, self.fails_at, self.n_writes = code, 0, 0
         self._write = os.write
         monkeypatch.setattr("bertfeat.durable.files.os.write", self)
-        # The digests of a model are kept outside of the store, and a run does without them.
+        # The digests of a model are cached outside the store; a run does not need the cache.
         monkeypatch.setattr("bertfeat.encoder.filedigests.publish_bytes", lambda *_, **__: None)
 
     def __call__(self, fd: int, data: Any) -> int:
@@ -99,12 +87,6 @@ def test_a_file_size_limit_is_one_line_and_resumable(tmp_path, settings):
     assert result_files(tmp_path / "s") == whole
 
 
-def damage_keeping_time(path: Path, data: bytes) -> None:
-    status = path.stat()
-    path.write_bytes(data)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
 def test_what_verify_names_the_same_command_does_again_and_nothing_else(tmp_path, settings):
     root = extract(output=tmp_path / "s", **settings).path
     whole = result_files(root)
@@ -118,14 +100,14 @@ def test_what_verify_names_the_same_command_does_again_and_nothing_else(tmp_path
             del data[place:]
         else:
             data[place] ^= 1 << rng.randrange(8)
-        damage_keeping_time(root / name, bytes(data))
+        status = (root / name).stat()
+        (root / name).write_bytes(bytes(data))
+        os.utime(root / name, ns=(status.st_atime_ns, status.st_mtime_ns))
         shard = name[-13:-8]
         inodes = {receipt.name: receipt.stat().st_ino for receipt in (root / "_bertfeat/receipts").iterdir()}
         exit_code, printed, errors = run_cli("verify", str(root))
-        assert exit_code == 1
+        assert (exit_code, printed.count("\n"), len(errors)) == (1, 1, 1)
         assert printed.startswith(f"{name}: ")
-        assert printed.count("\n") == 1
-        assert len(errors) == 1
         assert "run the same extract command again to redo 1 shard" in errors[0]
         assert run_cli("extract", *flags(settings), "-o", str(root), "--quiet") == (0, "", [])
         again = {r.name for r in (root / "_bertfeat/receipts").iterdir() if r.stat().st_ino != inodes[r.name]}
@@ -135,7 +117,7 @@ def test_what_verify_names_the_same_command_does_again_and_nothing_else(tmp_path
     assert run_cli("verify", str(root))[0] == 0
 
 
-def test_missing_swapped_and_edited_files_are_named_and_mended(tmp_path, settings):
+def test_missing_swapped_and_edited_files_are_named_and_repaired(tmp_path, settings):
     root = extract(output=tmp_path / "s", **settings).path
     whole = result_files(root)
     first, second = root / "word/part-00000.parquet", root / "word/part-00001.parquet"

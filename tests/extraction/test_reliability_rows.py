@@ -1,8 +1,7 @@
-"""Rows, values, memory and names that a real extraction cannot take as they are."""
+"""Rows, values and names that a real extraction must refuse or handle, and memory that runs out."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,26 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import FeatureError, InputError, RunError, StoreError, UserError
 from bertfeat.extraction.pooling import LevelBuffer
 from bertfeat.extraction.run import extract
 from bertfeat.store import verify
-from tests.support.cli_runs import flags, run_cli, three_shards
+from tests.support.cli_runs import flags, run_cli
 from tests.support.drill import orphans
-from tests.support.families import build_model
+from tests.support.store_fakes import write_jsonl
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return build_model("bert", tmp_path_factory.mktemp("model") / "bert", num_hidden_layers=2)
-
-
-@pytest.fixture
-def settings(tmp_path, model) -> dict[str, Any]:
-    return three_shards(tmp_path, model)
 
 
 def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path, settings):
@@ -96,7 +86,7 @@ def test_features_that_are_not_finite_name_document_and_layer(tmp_path, settings
         assert fine.numpy("sentence", "layer_02").max() > 99_000
 
 
-def test_memory_that_runs_out_in_pooling_is_one_line_and_what_a_device_took_stands_in_the_receipt(
+def test_out_of_memory_in_pooling_is_one_line_and_the_receipt_has_the_seconds_of_the_device(
     tmp_path, settings, monkeypatch
 ):
     def no_memory(self: Any, pack: Any, states: Any) -> None:
@@ -112,8 +102,6 @@ def test_memory_that_runs_out_in_pooling_is_one_line_and_what_a_device_took_stan
 
 
 def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_path, settings, monkeypatch):
-    from bertfeat.encoder.encoder import Encoder
-
     whole = extract(output=tmp_path / "whole", **settings)
     run = Encoder._run
 
@@ -124,31 +112,16 @@ def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_
 
     monkeypatch.setattr(Encoder, "_run", short_of_memory)
     store = extract(output=tmp_path / "s", **settings)
-    notes = [receipt.notes for receipt in store.receipts()]
-    assert [note["n_halvings"] > 0 for note in notes] == [True, True, True]
+    assert [receipt.notes["n_halvings"] > 0 for receipt in store.receipts()] == [True, True, True]
     assert "n_halvings" not in (store.path / "manifest.json").read_text()
     assert store.manifest["totals"]["counts"] == whole.manifest["totals"]["counts"]
     np.testing.assert_allclose(store.numpy("word", "layer_02"), whole.numpy("word", "layer_02"), atol=2e-3)
     assert "memory" in run_cli("inspect", str(store.path))[1]
 
 
-def test_a_single_window_that_memory_does_not_hold_is_an_error_that_resumes(tmp_path, settings, monkeypatch):
-    from bertfeat.encoder.encoder import Encoder
-
-    def out_of_memory(self: Encoder, pack: Any) -> Any:
-        raise torch.OutOfMemoryError("out of memory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Encoder, "_run", out_of_memory)
-        with pytest.raises(RunError, match="with a single window of"):
-            extract(output=tmp_path / "s", **settings)
-    assert verify(extract(output=tmp_path / "s", **settings).path).is_good
-
-
 def test_ids_never_become_paths(tmp_path, settings):
     odd = ["../../up", "/etc/passwd", "a\x00b", "..", "", "x" * 5000, "manifest.json", "\n", "C:\\x", "~"]
-    corpus = tmp_path / "odd.jsonl"
-    corpus.write_text("".join(json.dumps({"id": name, "text": "a b"}) + "\n" for name in odd))
+    corpus = write_jsonl(tmp_path / "odd.jsonl", [{"id": name, "text": "a b"} for name in odd])
     before = set(tmp_path.iterdir()) | {tmp_path / "s"}
     store = extract(output=tmp_path / "s", **settings | {"inputs": str(corpus)})
     assert set(tmp_path.iterdir()) == before
@@ -172,10 +145,8 @@ def test_symbolic_links_in_the_outputs_place_are_refused(tmp_path, settings, pla
 
 def test_no_text_of_the_corpus_is_in_what_is_logged(tmp_path, settings, caplog):
     words = {"zyxxoracle", "qwertzheim"}
-    corpus = tmp_path / "secret.jsonl"
-    corpus.write_text(
-        "".join(json.dumps({"id": n, "text": f"{a} and {b}"}) + "\n" for n, (a, b) in enumerate([sorted(words)] * 30))
-    )
+    text = " and ".join(sorted(words))
+    corpus = write_jsonl(tmp_path / "secret.jsonl", [{"id": n, "text": text} for n in range(30)])
     caplog.set_level(0)
     exit_code, printed, errors = run_cli(
         "extract", *flags(settings | {"inputs": str(corpus)}), "-o", str(tmp_path / "s"), "--progress"

@@ -12,24 +12,17 @@ from bertfeat.durable import steps
 from bertfeat.extraction.run import extract
 from bertfeat.progress import Silent
 from bertfeat.store import verify
+from tests.support.cli_runs import three_shards
 from tests.support.drill import STEPS, orphans, result_files, run_killed_at, run_pooled, write_corpus, zygote
-from tests.support.families import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory):
+def settings(tmp_path_factory, model):
     folder = tmp_path_factory.mktemp("drill")
-    return {
-        "inputs": str(write_corpus(folder / "corpus.jsonl", 24, bad_every=7)),
-        "model": str(build_model("bert", folder / "model", num_hidden_layers=2)),
-        "id_column": "id",
-        "bad_rows": "quarantine",
-        "levels": ["word"],
-        "layers": "-1",
-        "shard_bytes": 25_000,
-    }
+    corpus = write_corpus(folder / "bad.jsonl", 24, bad_every=7)
+    return three_shards(folder, model) | {"inputs": str(corpus), "bad_rows": "quarantine", "levels": ["word"]}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +44,7 @@ def test_a_kill_at_every_step_of_every_shard_and_then_a_run_gives_the_same_bytes
     for point in range(1, len(passed) + 1):
         root = tmp_path / f"killed-{point}"
         assert warm.run(run_killed_at, point, str(root), settings) == -signal.SIGKILL, passed[point - 1]
-        # What has its final name is whole, whenever the kill came.
+        # A file with its final name is complete, at every kill.
         assert result_files(root).items() <= whole.items(), passed[point - 1]
         extract(output=root, **settings)
         assert result_files(root) == whole, passed[point - 1]

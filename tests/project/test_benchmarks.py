@@ -96,7 +96,7 @@ def test_rivals_run_in_turns_and_those_that_are_missing_are_named(tmp_path, monk
     for variable, _ in ENVIRONMENTS.values():
         monkeypatch.setenv(variable, "/no/such/python")
     only = (CORPUS_ORDER, FLAIR)
-    # Enough that the time for them stands out from that of starting up, which is taken off.
+    # Enough rows that their time is long compared with that of starting up, which is subtracted.
     result = run_workload(WORKLOADS["short-word"], tmp_path, Setup(n_rounds=2, n_rows=300, sweep=False, only=only))
     assert set(result["rivals"]) == {"bertfeat", CORPUS_ORDER}
     assert "set FLAIR_PYTHON" in result["missing"][FLAIR]
@@ -114,9 +114,8 @@ def test_rivals_run_in_turns_and_those_that_are_missing_are_named(tmp_path, monk
 
 @pytest.mark.long
 def test_vectors_in_memory_are_compared_too(tmp_path):
-    result = run_workload(
-        WORKLOADS["short-memory"], tmp_path, Setup(n_rounds=1, n_rows=12, sweep=False, only=(ENCODE,))
-    )
+    setup = Setup(n_rounds=1, n_rows=12, sweep=False, only=(ENCODE,))
+    result = run_workload(WORKLOADS["short-memory"], tmp_path, setup)
     assert result["rivals"][ENCODE]["largest_difference"] < 1e-4
 
 
@@ -133,7 +132,7 @@ def test_peers_and_bertfeat_leave_the_same_vectors(name, tmp_path):
         assert_same_files(outputs["bertfeat"], outputs[peer], OUTPUTS[name], 6)
 
 
-def test_a_peers_file_holds_a_row_a_token(tmp_path):
+def test_the_file_of_a_peer_holds_one_row_per_token(tmp_path):
     from benchmarks.speed.peers.sorted_batches import Peer
 
     corpus, path = tmp_path / "corpus.txt", tmp_path / "out.parquet"

@@ -10,29 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertfeat import config as settings
 from bertfeat.config import Combine, ExtractConfig, Level, flag, parse_size
 from bertfeat.errors import ConfigError
 
-ENUMS = {
-    "format": settings.CorpusFormat,
-    "bad_rows": settings.BadRows,
-    "word_pooling": settings.WordPooling,
-    "pooling": settings.Pooling,
-    "on_overlong": settings.OnOverlong,
-    "store_dtype": settings.StoreDtype,
-    "vector_encoding": settings.VectorEncoding,
-    "compute_dtype": settings.ComputeDtype,
-    "runner": settings.Runner,
-}
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
+ENUMS = {name: type(default) for name, default in DEFAULTS.items() if isinstance(default, StrEnum)}
 MEMBERS = [(name, member) for name, kind in ENUMS.items() for member in kind]
 NUMBERS = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 RUN_ONLY = {"device", "workers", "runner", "ray_address"}
-
-
-def test_every_enum_is_tested() -> None:
-    found = {f.name for f in dataclasses.fields(ExtractConfig) if isinstance(getattr(ExtractConfig(), f.name), StrEnum)}
-    assert found == set(ENUMS)
 
 
 @pytest.mark.parametrize(("name", "member"), MEMBERS)
@@ -48,7 +33,7 @@ def test_a_choice_from_its_text_and_back(name: str, member: StrEnum) -> None:
 def test_a_wrong_choice_names_flag_value_and_choices(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ExtractConfig.from_dict({name: "sideways"})
-    assert str(caught.value).startswith(f"{flag(name)} 'sideways' is none of ")
+    assert str(caught.value).startswith(f"{flag(name)} 'sideways' must be one of ")
     assert all(str(member) in str(caught.value) for member in ENUMS[name])
 
 
@@ -58,7 +43,7 @@ def test_numbers(name: str, least: int) -> None:
     with pytest.raises(ConfigError, match=rf"{flag(name)} {least - 1} is below {least}"):
         ExtractConfig.from_dict({name: least - 1})
     for value in (1.5, "12", True):
-        with pytest.raises(ConfigError, match=f"{flag(name)} .* is no whole number"):
+        with pytest.raises(ConfigError, match=f"{flag(name)} .* is not a whole number"):
             ExtractConfig.from_dict({name: value})
 
 
@@ -116,7 +101,7 @@ def test_frozen_and_comparable() -> None:
     assert hash(config) == hash(ExtractConfig())
 
 
-def test_what_decides_where_a_run_takes_place_is_not_planned() -> None:
+def test_settings_of_where_a_run_takes_place_are_not_planned() -> None:
     assert set(ExtractConfig().to_dict()) - set(ExtractConfig().planned()) == RUN_ONLY
     elsewhere = ExtractConfig(device="cuda:1", workers=4)
     assert elsewhere.planned() == ExtractConfig().planned()
@@ -148,12 +133,12 @@ def test_sizes_are_decimal_and_exact() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-5GB", "4GiB", "1e3", "nan", "4 G B", "٣"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no size; write for example 256MB"):
+def test_values_that_are_not_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a size; write for example 256MB"):
         parse_size(text)
 
 
-def test_settings_come_one_way() -> None:
+def test_settings_are_an_object_or_names() -> None:
     config = ExtractConfig(levels="word")
     assert ExtractConfig.of(config, {}) is config
     assert ExtractConfig.of(None, {"levels": "word"}) == config

@@ -1,4 +1,4 @@
-"""What `make test-cpus` rests on: its settings are in force, each variable counts, and no numeric file is left out."""
+"""The basis of `make test-cpus`: its settings take effect, each variable counts, and no numeric file is left out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.places import TESTS
 
 pytestmark = pytest.mark.numeric
 
-# Files that compare within a tolerance but need no other processor, by the reason.
+# Files that compare within a tolerance but need no other processor, under the reason.
 ELSEWHERE = {
     "times, sizes and pictures": "benchmarks estimation reports factory",
     "counts and measures of exact numbers": "entities scores evaluation reliability_rows",
@@ -42,26 +42,26 @@ def onednn_isa(capfd: pytest.CaptureFixture[str]) -> str:
         return ""
     with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON), torch.inference_mode():
         torch.nn.functional.linear(torch.ones(8, 8).to_mkldnn(), torch.ones(8, 8).to_mkldnn())
-    # It says so once in a process.
+    # It prints this only once per process.
     found = re.search(r"cpu,isa:(.*)", capfd.readouterr().out)
     return found[1].strip() if found else ""
 
 
-def test_what_the_environment_asks_for_is_in_force(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_settings_of_the_environment_take_effect(capfd: pytest.CaptureFixture[str]) -> None:
     kernels, isa = openblas_kernels(), onednn_isa(capfd)
     level, dispatched = faiss.SIMDConfig.get_level_name(), np._core._multiarray_umath.__cpu_dispatch__
     on = [name for name in dispatched if name in features()]
     with capfd.disabled():
+        capability = torch.backends.cpu.get_cpu_capability()
         print(
-            f"\nOpenBLAS {kernels}; NumPy {on}; faiss {level}; torch {torch.backends.cpu.get_cpu_capability()}", end=""
+            f"\nOpenBLAS {kernels}; NumPy {on}; faiss {level}; torch {capability}; oneDNN {isa or '(printed before)'}"
         )
-        print(f"; oneDNN {isa or '(said before)'}")
     if wanted := os.environ.get("OPENBLAS_CORETYPE"):
         assert len(kernels) >= 2
         for package, kernel in kernels.items():
             assert kernel in OPENBLAS_NAMES.get(wanted, {wanted}), package
     if wanted := os.environ.get("ATEN_CPU_CAPABILITY"):
-        assert torch.backends.cpu.get_cpu_capability() == wanted.upper()
+        assert capability == wanted.upper()
     if (wanted := os.environ.get("ONEDNN_MAX_CPU_ISA")) and isa:
         assert isa == ONEDNN_NAMES[wanted]
     if wanted := os.environ.get("FAISS_SIMD_LEVEL"):
@@ -78,7 +78,7 @@ def test_the_settings_take_every_value() -> None:
     assert SETTINGS[-1].variables({"X86_V3"})["NPY_DISABLE_CPU_FEATURES"] == "X86_V3"
 
 
-def test_what_a_processor_cannot_run_is_skipped_and_said(monkeypatch, capfd) -> None:
+def test_a_setting_that_the_processor_lacks_is_skipped_with_a_message(monkeypatch, capfd) -> None:
     monkeypatch.setattr(cpus, "SETTINGS", [Setting("SkylakeX", ("AVX2", "AVX512_SKX"), "SkylakeX")])
     monkeypatch.setattr(cpus, "features", lambda: {"AVX2"})
     assert main() == 0
@@ -100,7 +100,7 @@ def test_a_failure_under_one_setting_is_named(monkeypatch, capfd, tmp_path) -> N
 
 
 def test_every_file_that_compares_within_a_tolerance_is_numeric_or_named_here() -> None:
-    """A new one runs under every setting, or says here why it need not."""
+    """A new file must run under every setting, or be listed above with the reason."""
     marked = {Path(path).name for path in numeric_files()}
     within = re.compile(r"assert_allclose|assert_close|\ballclose|pytest\.approx")
     files = {path.name for path in TESTS.rglob("test_*.py") if within.search(path.read_text("utf-8"))}

@@ -79,7 +79,7 @@ def apply(text: str, root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def found(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a run of the extended package gives."""
+    """The results of the extended package."""
     place = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "bertfeat", place / "bertfeat", ignore=shutil.ignore_patterns("__pycache__"))
     blocks = re.findall(r"^```diff\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL | re.MULTILINE)

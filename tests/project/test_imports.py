@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import graphlib
 import importlib
 import re
 import subprocess
@@ -17,20 +19,22 @@ from tests.support.places import ROOT
 
 PACKAGE = Path(bertfeat.__file__).parent
 HEAVY = (
-    "torch",
-    "transformers",
-    "faiss",
-    "pyarrow",
-    "polars",
-    "numpy",
-    "tokenizers",
-    "huggingface_hub",
-    "fsspec",
-    "tqdm",
+    *(
+        "torch",
+        "transformers",
+        "faiss",
+        "pyarrow",
+        "polars",
+        "numpy",
+        "tokenizers",
+        "huggingface_hub",
+        "fsspec",
+        "tqdm",
+    ),
 )
 
-# From the ground up; a module may import from its own floor and from those below. Floors on one line are neighbours
-# that do not know each other.
+# From the ground up: a module may import from its own floor and from floors on earlier lines, not from other floors on
+# its line.
 FLOORS = [
     ["_version", "errors", "display"],
     ["storage"],
@@ -48,7 +52,7 @@ FLOORS = [
     ["cli"],
     ["__main__"],
 ]
-# The same inside the store: a module may import from the lines below its own.
+# The same inside the store: a module may import only from modules on earlier lines.
 STORE_FLOORS = [
     ["layout", "plain", "schema", "scanning"],
     ["codec", "checks", "vectors", "objectlock", "rowmap"],
@@ -61,8 +65,6 @@ STORE_FLOORS = [
     ["opening", "reader"],
     ["writer", "verification", "rowmapwriter", "provenance"],
 ]
-# Where the rule is looser than the floors: thin things that both sides need.
-ALLOWED: set[tuple[str, str]] = set()
 # library -> floors that may import it
 HOMES = {
     "transformers": {"encoder", "text"},
@@ -71,9 +73,9 @@ HOMES = {
     "tokenizers": {"text"},
     "faiss": {"ann"},
     "pyarrow": {"store", "corpus", "cli"},
-    # Probes and searches hand out and take in frames; what they know of Parquet is the store's.
+    # Probes and searches take and return frames; Parquet itself is left to the store.
     "polars": {"store", "corpus", "probes", "search", "cli"},
-    # Which package fsspec loads for a URL is its own affair.
+    # fsspec chooses the package for a URL.
     "fsspec": {"storage"},
     "s3fs": set(),
     "gcsfs": set(),
@@ -86,7 +88,9 @@ HOMES = {
 }
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
+    """Return every module of the package with its file."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -94,8 +98,9 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports_of(path: Path, *, top_level_only: bool = False) -> set[str]:
-    """Return every name that a file imports (also inside functions, but not for type checkers alone)."""
+@functools.cache
+def imports_of(path: Path) -> frozenset[str]:
+    """Return every name that a file imports, also inside functions, but not the imports for type checkers only."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
@@ -103,61 +108,42 @@ def imports_of(path: Path, *, top_level_only: bool = False) -> set[str]:
             for other in node.orelse:
                 visit(other)
             return
-        if top_level_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            return
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import; write the whole name"
-            assert node.module
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
         for child in ast.iter_child_nodes(node):
             visit(child)
 
     visit(ast.parse(path.read_text(encoding="utf-8")))
-    return found
+    return frozenset(found)
 
 
-def home_of(name: str, known: dict[str, Path]) -> str | None:
-    """Return the module of this package that an imported name belongs to."""
-    while name:
-        if name in known:
-            return name
+def home_of(name: str) -> str:
+    """Return the module of this package that an imported name belongs to, or an empty string."""
+    while name and name not in modules():
         name = name.rpartition(".")[0]
-    return None
+    return name
 
 
 def floor_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def level_of(floor: str) -> int:
-    for level, floors in enumerate(FLOORS):
-        if floor in floors:
-            return level
-    raise AssertionError(f"bertfeat/{floor} stands on no floor; add it to FLOORS")
-
-
-def edges(*, top_level_only: bool) -> dict[str, set[str]]:
-    known = modules()
-    found: dict[str, set[str]] = {}
-    for module, path in known.items():
-        homes = {home_of(name, known) for name in imports_of(path, top_level_only=top_level_only)}
-        found[module] = {home for home in homes if home and home != module}
-    return found
+def edges() -> dict[str, set[str]]:
+    """Return the modules of this package that each module imports from."""
+    return {module: {home_of(name) for name in imports_of(path)} - {"", module} for module, path in modules().items()}
 
 
 def upward(found: dict[str, set[str]]) -> list[str]:
-    """Return the imports that do not go down."""
+    """Return the imports between floors that do not go down; the package itself, with its lazy names, is on top."""
+    level = {floor: n for n, floors in enumerate(FLOORS) for floor in floors}
     wrong = []
     for module, targets in found.items():
         here = floor_of(module)
-        for target in targets:
-            there = floor_of(target)
-            # The package itself, with its lazy names, stands over everything.
-            if not here or there == here or (here, there) in ALLOWED:
-                continue
-            if not there or level_of(there) >= level_of(here):
+        for there, target in ((floor_of(target), target) for target in targets):
+            if here and there != here and (not there or level[there] >= level[here]):
                 wrong.append(f"{module} imports {target}")
     return sorted(wrong)
 
@@ -173,65 +159,57 @@ def upward_in_store(found: dict[str, set[str]]) -> list[str]:
 
 def circle(found: dict[str, set[str]]) -> list[str]:
     """Return the modules of one circle of imports, or nothing."""
-    done: set[str] = set()
-
-    def walk(module: str, path: list[str]) -> list[str]:
-        if module in path:
-            return [*path[path.index(module) :], module]
-        if module in done:
-            return []
-        for target in sorted(found.get(module, ())):
-            if loop := walk(target, [*path, module]):
-                return loop
-        done.add(module)
-        return []
-
-    for module in sorted(found):
-        if loop := walk(module, []):
-            return loop
+    try:
+        graphlib.TopologicalSorter(found).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
     return []
 
 
-def test_every_module_stands_on_a_floor() -> None:
-    floors = {floor_of(module) for module in modules()} - {""}
-    assert {floor for floor in floors if level_of(floor) < 0} == set()
+def test_every_module_has_a_floor() -> None:
+    assert {floor_of(module) for module in modules()} - {""} == {floor for floors in FLOORS for floor in floors}
     assert len(modules()) > 50, "the package was not found"
 
 
 def test_imports_go_down_only() -> None:
-    assert upward(edges(top_level_only=False)) == []
+    assert upward(edges()) == []
 
 
 def test_imports_inside_the_store_go_down_only() -> None:
-    found = edges(top_level_only=False)
+    found = edges()
     assert upward_in_store(found) == []
     found["bertfeat.store.layout"].add("bertfeat.store.folder")
     assert upward_in_store(found) == ["bertfeat.store.layout imports bertfeat.store.folder"]
 
 
 def test_no_circles() -> None:
-    # A package's __init__ is run before its modules, but importing from a sibling module is no circle through it.
-    found = edges(top_level_only=False)
+    # The __init__ of a package runs before its modules, so a module may import a sibling through it.
     packages = {module for module, path in modules().items() if path.name == "__init__.py"}
-    inside = {m: {t for t in targets if not (t in packages and m.startswith(t + "."))} for m, targets in found.items()}
+    inside = {
+        m: {t for t in targets if not (t in packages and m.startswith(t + "."))} for m, targets in edges().items()
+    }
     assert circle(inside) == []
 
 
 def test_a_file_name_is_used_once() -> None:
-    """A reader finds a module by its name, in a stack trace too; commands bear the names of what they run."""
+    """A reader finds a module by its name, in a stack trace too; a command has the name of what it runs."""
     names = [path.name for path in modules().values() if path.name != "__init__.py" and path.parent.name != "cli"]
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
 
 
-def test_the_checks_find_what_they_look_for() -> None:
+def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
     assert upward({"bertfeat.store.reader": {"bertfeat.runners.local"}}) == [
         "bertfeat.store.reader imports bertfeat.runners.local"
     ]
     assert upward({"bertfeat.corpus.shards": {"bertfeat.encoder.layers"}}) != []
-    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
-    lazy = imports_of(PACKAGE / "text" / "tokenizer.py")
-    assert any(name.split(".")[0] == "transformers" for name in lazy)
-    assert "transformers.AutoTokenizer" not in imports_of(PACKAGE / "text" / "tokenizer.py", top_level_only=True)
+    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
+    (tmp_path / "lazy.py").write_text("def load():\n    from transformers import AutoTokenizer\n")
+    assert imports_of(tmp_path / "lazy.py") == {"transformers.AutoTokenizer"}
+    lines = ["from bertfeat import extract", "from bertfeat.errors import UserError", "import bertfeat.errors"]
+    private = ["bertfeat.ann.exact.exact_search", "bertfeat.reports.plots._STYLE"]
+    lines += [f"from {module} import {name}" for module, _, name in (item.rpartition(".") for item in private)]
+    (tmp_path / "script.py").write_text("\n".join(lines))
+    assert private_imports(tmp_path / "script.py") == private
 
 
 @pytest.mark.parametrize("library", HOMES)
@@ -304,23 +282,20 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_names_what_others_take_from_it(room: str) -> None:
-    known = modules()
     package = importlib.import_module(f"bertfeat.{room}")
     named = package.__all__
     assert list(named) == sorted(set(named))
     for name in named:
-        assert f"bertfeat.{room}.{name}" in known or getattr(package, name) is not None
-    taken = {
-        target.split(".")[2]
-        for module, path in known.items()
-        for name in imports_of(path)
-        if (target := home_of(name, known) or "").startswith(f"bertfeat.{room}.") and floor_of(module) not in (room, "")
+        assert f"bertfeat.{room}.{name}" in modules() or getattr(package, name) is not None
+    outside = {
+        target for module, targets in edges().items() if floor_of(module) not in (room, "") for target in targets
     }
+    taken = {target.split(".")[2] for target in outside if target.startswith(f"bertfeat.{room}.")}
     assert taken - set(named) == set(), f"add them to __all__ of bertfeat/{room}/__init__.py"
 
 
 def private_imports(path: Path) -> list[str]:
-    """Return what a script imports of the package beside the names and modules in `bertfeat.__all__`."""
+    """Return what a script imports from the package that is not public: not in `__all__` on every step of its path."""
     found = []
     for name in sorted(imports_of(path)):
         first, *steps = name.split(".")
@@ -340,14 +315,7 @@ SCRIPTS = sorted([*(ROOT / "pipelines").glob("*.py"), *(ROOT / "examples").glob(
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_pipelines_and_examples_use_public_names_only(script: Path, tmp_path: Path) -> None:
+def test_pipelines_and_examples_use_public_names_only(script: Path) -> None:
     assert private_imports(script) == []
     named = set(re.findall(r"\bbertfeat\.(\w+)", script.read_text("utf-8").split('"""', 2)[2]))
     assert named - set(bertfeat.__all__) == set()
-    lines = ["from bertfeat import extract", "from bertfeat.errors import UserError", "import bertfeat.errors"]
-    lines += ["from bertfeat.ann.exact import exact_search", "from bertfeat.reports.plots import _STYLE"]
-    (tmp_path / "script.py").write_text("\n".join(lines))
-    assert private_imports(tmp_path / "script.py") == [
-        "bertfeat.ann.exact.exact_search",
-        "bertfeat.reports.plots._STYLE",
-    ]

@@ -1,18 +1,11 @@
-"""The pipelines of search: which feature finds best, near-identical documents, senses of a word; on small real data."""
+"""The pipelines of search on small real data: the best feature, near-identical documents, the senses of a word."""
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import io
 import json
-import runpy
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -22,16 +15,18 @@ from scipy.sparse.csgraph import connected_components
 from threadpoolctl import threadpool_limits
 
 import bertfeat
-from tests.support.index_stores import SENSES, brute_force, documents
-from tests.support.places import ROOT, TESTS
+from tests.support.index_stores import SENSES, brute_force, documents, write_jsonl
+from tests.support.pipeline_runs import refusal, result_of, run
+from tests.support.places import TESTS
 
-PIPELINES = ROOT / "pipelines"
 XQUAD = TESTS / "data" / "xquad_en" / "xquad.en.json"
+# The result of a clustering, and the occurrences with their senses.
+Senses = tuple[dict[str, Any], pl.DataFrame]
 MEASURES = ("ndcg@10", "mrr@10", "recall@10", "recall@100")
 RIVER = [
     *SENSES["river"],
     "The ferry tied up at the north bank of the river.",
-    "Herons stood motionless on the far bank of the stream.",
+    "Herons waited motionless on the far bank of the stream.",
     "Floods had washed away the bank below the old mill.",
     "We pulled the canoe up the sandy bank and made camp.",
     "Children slid down the steep bank into the shallow water.",
@@ -50,7 +45,7 @@ MONEY = [
     "Shares of the investment bank fell after the losses were announced.",
     "He opened an account at a bank that pays better interest.",
     "The bank went bankrupt and its savers lost their money.",
-    "Regulators told the bank to raise more capital.",
+    "Regulators ordered the bank to raise more capital.",
     "The robbers fled from the bank with the cash.",
     "A merger made it the largest commercial bank in the country.",
 ]
@@ -63,63 +58,18 @@ def one_thread_everywhere(one_thread: None) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What a pipeline left: its exit code and what it wrote."""
-
-    code: int
-    out: str
-    err: str
+ARTICLES = json.loads(XQUAD.read_text(encoding="utf-8"))["data"]
+PARAGRAPHS = [paragraph for article in ARTICLES for paragraph in article["paragraphs"]]
+CONTEXTS = [paragraph["context"] for paragraph in PARAGRAPHS]
 
 
-def run(name: str, *arguments: object) -> Ran:
-    """Run a pipeline as the command line does, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    path = PIPELINES / f"{name}.py"
-    code: Any = 0
-    with (
-        mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        except SystemExit as done:
-            code = done.code
-    return Ran(code, out.getvalue(), err.getvalue())
+def times_of(paths: Iterable[Path]) -> dict[Path, int]:
+    """Return the modification times of files."""
+    return {path: path.stat().st_mtime_ns for path in paths}
 
 
-def result_of(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
-    """Run a pipeline that must succeed, and return its result.json."""
-    ran = run(name, *arguments, "--out", folder)
-    assert ran.code == 0, ran.err
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    assert result["pipeline"] == name
-    return result
-
-
-def refusal(name: str, *arguments: object) -> str:
-    """Run a pipeline that must refuse its input in one line, and return that line."""
-    ran = run(name, *arguments)
-    assert ran.code == 2, ran.err
-    assert ran.err.count("\n") == 1, ran.err
-    return ran.err
-
-
-def articles() -> list[dict[str, Any]]:
-    return json.loads(XQUAD.read_text(encoding="utf-8"))["data"]
-
-
-def paragraphs() -> list[dict[str, Any]]:
-    return [paragraph for article in articles() for paragraph in article["paragraphs"]]
-
-
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def assert_plot(folder: Path) -> str:
+def plot_text(folder: Path) -> str:
+    """Check the plot in a folder, and return its SVG text."""
     assert (folder / "plot.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     svg = (folder / "plot.svg").read_text(encoding="utf-8")
     assert svg.rstrip().endswith("</svg>")
@@ -128,7 +78,7 @@ def assert_plot(folder: Path) -> str:
 
 def measured(scores: np.ndarray) -> dict[str, float]:
     """Return the measures where each question asks for one paragraph, of scores (n_questions, n_paragraphs)."""
-    gold = np.repeat(np.arange(len(paragraphs())), [len(paragraph["qas"]) for paragraph in paragraphs()])
+    gold = np.repeat(np.arange(len(PARAGRAPHS)), [len(paragraph["qas"]) for paragraph in PARAGRAPHS])
     order = np.argsort(-scores, axis=1, kind="stable")
     rank = 1 + np.argmax(order == gold[:, None], axis=1)
     near = rank <= 10
@@ -141,7 +91,7 @@ ASKED = ("--layers", "0,5,6", "--poolings", "mean,cls", "--transforms", "none,ce
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the questions of XQuAD were searched for."""
+    """The folder of a semantic search with the questions of XQuAD."""
     return tmp_path_factory.mktemp("semantic")
 
 
@@ -165,12 +115,9 @@ class TestSemanticSearch:
             "transform 'whiten': it takes 385 vectors or more, ",
         ]
         for row in rows:
-            found = [
-                bertfeat.open_store(folder / "features" / f"{side}-{row['pooling']}").numpy(
-                    "sentence", f"layer_{row['layer']:02d}"
-                )
-                for side in ("documents", "queries")
-            ]
+            names = [f"{side}-{row['pooling']}" for side in ("documents", "queries")]
+            stores = [bertfeat.open_store(folder / "features" / name) for name in names]
+            found = [store.numpy("sentence", f"layer_{row['layer']:02d}") for store in stores]
             scores, order = brute_force(*found, 12, "cosine", row["transform"])
             by_document = np.empty_like(scores)
             np.put_along_axis(by_document, order, scores, axis=1)
@@ -180,20 +127,19 @@ class TestSemanticSearch:
         rows = result["rows"]
         assert [row["ndcg@10"] for row in rows] == sorted((row["ndcg@10"] for row in rows), reverse=True)
         assert rows[0]["layer"] == 6
-        with (folder / "table.csv").open(encoding="utf-8", newline="") as file:
-            table = list(csv.DictReader(file))
-        assert [float(line["ndcg@10"]) for line in table] == [row["ndcg@10"] for row in rows]
+        table = pl.read_csv(folder / "table.csv")
+        assert table["ndcg@10"].to_list() == [row["ndcg@10"] for row in rows]
         text = (folder / "table.txt").read_text(encoding="utf-8").splitlines()
         assert len(text) == len(rows) + 2
         assert text[2].split()[:3] == [str(rows[0][name]) for name in ("layer", "pooling", "transform")]
-        assert "nDCG@10" in assert_plot(folder)
+        assert "nDCG@10" in plot_text(folder)
 
     def test_a_second_run_encodes_nothing_and_finds_the_same(self, folder: Path, result: dict[str, Any]) -> None:
-        parts = {path: path.stat().st_mtime_ns for path in folder.glob("features/*/sentence/*.parquet")}
+        parts = times_of(folder.glob("features/*/sentence/*.parquet"))
         assert len(parts) == 4
         again = result_of(folder, "semantic_search", "--corpus", XQUAD, *ASKED)
         assert again["rows"] == result["rows"]
-        assert {path: path.stat().st_mtime_ns for path in parts} == parts
+        assert times_of(parts) == parts
 
     def test_the_last_layer_equals_sentence_transformers(self, tmp_path: Path, minilm_folder: Path) -> None:
         peers = pytest.importorskip("sentence_transformers")
@@ -202,16 +148,16 @@ class TestSemanticSearch:
         found = result_of(tmp_path, "semantic_search", "--corpus", XQUAD, *one, *alike)["rows"]
         peer = peers.SentenceTransformer(str(minilm_folder), device="cpu")
         peer.max_seq_length = 256
-        questions = [question["question"] for paragraph in paragraphs() for question in paragraph["qas"]]
-        sides = [peer.encode(texts, show_progress_bar=False) for texts in (questions, self.contexts())]
+        questions = [question["question"] for paragraph in PARAGRAPHS for question in paragraph["qas"]]
+        sides = [peer.encode(texts, show_progress_bar=False) for texts in (questions, CONTEXTS)]
         assert {name: found[0][name] for name in MEASURES} == pytest.approx(measured(sides[0] @ sides[1].T))
 
-    def test_tables_with_judgements_give_what_squad_gives(
+    def test_tables_with_judgements_give_the_result_of_squad(
         self, folder: Path, result: dict[str, Any], tmp_path: Path
     ) -> None:
-        pl.DataFrame({"_id": [f"p{n}" for n in range(12)], "body": self.contexts()}).write_csv(tmp_path / "docs.csv")
-        questions = [(f"p{n}", question) for n, paragraph in enumerate(paragraphs()) for question in paragraph["qas"]]
-        # A question that nothing is judged for is not asked.
+        pl.DataFrame({"_id": [f"p{n}" for n in range(12)], "body": CONTEXTS}).write_csv(tmp_path / "docs.csv")
+        questions = [(f"p{n}", question) for n, paragraph in enumerate(PARAGRAPHS) for question in paragraph["qas"]]
+        # A question without judgements is not searched for.
         asked = [{"_id": question["id"], "body": question["question"]} for _, question in questions]
         write_jsonl(tmp_path / "queries.jsonl", [*asked, {"_id": "other", "body": "Who else?"}])
         lines = [f"{question['id']}\t{document}\t2" for document, question in questions]
@@ -254,35 +200,36 @@ class TestSemanticSearch:
         assert not (tmp_path / "out").exists()
 
     def test_nothing_to_compare(self, tmp_path: Path) -> None:
-        corpus = tmp_path / "blank.json"
+        corpus = tmp_path / "empty.json"
         questions = [{"id": "q", "question": "What?"}]
-        blank = {"data": [{"paragraphs": [{"context": "  ", "qas": questions}, {"context": "", "qas": []}]}]}
-        corpus.write_text(json.dumps(blank), encoding="utf-8")
+        empty = {"data": [{"paragraphs": [{"context": "  ", "qas": questions}, {"context": "", "qas": []}]}]}
+        corpus.write_text(json.dumps(empty), encoding="utf-8")
         asked = ("--corpus", corpus, "--layers", 6, "--poolings", "mean", "--out", tmp_path / "out")
         assert "nothing to compare: layer_06, mean: all documents have" in refusal("semantic_search", *asked)
-
-    @staticmethod
-    def contexts() -> list[str]:
-        return [paragraph["context"] for paragraph in paragraphs()]
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the occurrences of `bank` were clustered."""
+    """A folder with a corpus of words that have several senses."""
     folder = tmp_path_factory.mktemp("senses")
     lines = [line for pair in zip(RIVER, MONEY, strict=True) for line in pair]
     lines += [*SENSES["season"], *SENSES["coil"]]
     (folder / "corpus.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    result_of(folder / "bank", "word_senses", "--corpus", folder / "corpus.txt", "--word", "Bank")
     return folder
 
 
+@pytest.fixture(scope="module")
+def bank(words: Path) -> Senses:
+    """The result for the word `bank`, and its occurrences with their senses."""
+    result = result_of(words / "bank", "word_senses", "--corpus", words / "corpus.txt", "--word", "Bank")
+    return result, pl.read_csv(words / "bank" / "senses.csv")
+
+
 class TestWordSenses:
-    def test_the_senses_of_bank_are_told_apart(self, words: Path) -> None:
-        result = json.loads((words / "bank" / "result.json").read_text(encoding="utf-8"))
+    def test_the_senses_of_bank_are_separated(self, words: Path, bank: Senses) -> None:
+        result, occurrences = bank
         assert (result["n_occurrences"], result["n_clusters"], result["one_sense_plausible"]) == (28, 2, False)
         assert result["silhouette"] == max(result["silhouettes"].values()) > result["bar"]
-        occurrences = pl.read_csv(words / "bank" / "senses.csv")
         texts = (words / "corpus.txt").read_text(encoding="utf-8").splitlines()
         found = {}
         for row in occurrences.iter_rows(named=True):
@@ -295,9 +242,8 @@ class TestWordSenses:
         assert (len(river), len(money)) == (1, 1)
         assert river != money
 
-    def test_examples_are_the_closest_and_words_typical(self, words: Path) -> None:
-        result = json.loads((words / "bank" / "result.json").read_text(encoding="utf-8"))
-        occurrences = pl.read_csv(words / "bank" / "senses.csv")
+    def test_examples_are_the_closest_and_words_typical(self, words: Path, bank: Senses) -> None:
+        result, occurrences = bank
         said = (words / "bank" / "examples.txt").read_text(encoding="utf-8")
         for sense in result["senses"]:
             members = occurrences.filter(pl.col("sense") == sense["sense"])
@@ -309,18 +255,16 @@ class TestWordSenses:
         typical = [set(sense["typical_words"]) for sense in result["senses"]]
         assert sorted(["river" in words for words in typical]) == [False, True]
         assert sorted(["interest" in words for words in typical]) == [False, True]
-        assert "sense 1" in assert_plot(words / "bank")
+        assert "sense 1" in plot_text(words / "bank")
 
-    def test_vectors_are_compared_as_documented(self, words: Path) -> None:
+    def test_vectors_are_compared_as_documented(self, words: Path, bank: Senses) -> None:
         store = bertfeat.open_store(words / "bank" / "features")
         surfaces = store.polars("word", ["doc_id", "word"]).with_row_index("row")
         rows = surfaces.filter(pl.col("word").str.to_lowercase() == "bank")
         vectors = store.numpy("word", "layer_04")[rows["row"].to_numpy()].astype(np.float64)
         vectors -= vectors.mean(axis=0)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        occurrences = rows.with_columns(i=pl.int_range(pl.len())).join(
-            pl.read_csv(words / "bank" / "senses.csv"), on="doc_id"
-        )
+        occurrences = rows.with_columns(i=pl.int_range(pl.len())).join(bank[1], on="doc_id")
         assert len(occurrences) == 28
         for _, members in occurrences.group_by("sense"):
             own = vectors[members["i"].to_numpy()]
@@ -329,7 +273,7 @@ class TestWordSenses:
             np.testing.assert_allclose(members["closeness"].to_numpy(), expected, atol=1e-6)
 
     def test_another_word_uses_the_features_that_are_there(self, words: Path) -> None:
-        before = {path: path.stat().st_mtime_ns for path in words.glob("bank/features/**/*.parquet")}
+        before = times_of(words.glob("bank/features/**/*.parquet"))
         assert before
         again = result_of(words / "bank", "word_senses", "--corpus", words / "corpus.txt", "--word", "the")
         assert again["one_sense_plausible"]
@@ -340,7 +284,7 @@ class TestWordSenses:
         some = result_of(words / "some", "word_senses", *store, "--word", "bank", "--limit", 12, "--seed", 3)
         assert (some["n_clustered"], some["n_occurrences"]) == (12, 28)
         assert sum(sense["n_occurrences"] for sense in some["senses"]) == 12
-        assert {path: path.stat().st_mtime_ns for path in before} == before
+        assert times_of(before) == before
 
     def test_mistakes(self, words: Path, tmp_path: Path) -> None:
         store = ("--store", words / "bank" / "features", "--out", tmp_path)
@@ -354,19 +298,19 @@ class TestWordSenses:
 
 
 PLANTED = {
-    "copy": [paragraphs()[0]["context"]] * 2,
-    "edited": [paragraphs()[3]["context"].replace("the", "THE").replace(",", " ,") + " (edited)"],
+    "copy": [PARAGRAPHS[0]["context"]] * 2,
+    "edited": [PARAGRAPHS[3]["context"].replace("the", "THE").replace(",", " ,") + " (edited)"],
     "notice": [f"Invoice number {n} of March was paid in full by the customer." for n in range(101, 125)],
     "rain": ["The match was called off because of heavy rain.", "Because of heavy rain, the match was called off."],
-    "blank": ["   ", "   "],
+    "empty": ["   ", "   "],
 }
 
 
 @pytest.fixture(scope="module")
 def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus with documents that say the same, or nearly."""
+    """A corpus with documents that are equal, or nearly equal."""
     folder = tmp_path_factory.mktemp("duplicates")
-    rows = [{"id": f"x{n}", "text": paragraph["context"]} for n, paragraph in enumerate(paragraphs())]
+    rows = [{"id": f"x{n}", "text": paragraph["context"]} for n, paragraph in enumerate(PARAGRAPHS)]
     rows += [{"id": row["id"], "text": row["text"]} for row in documents(20)]
     planted = [{"id": f"{name}{n}", "text": text} for name, texts in PLANTED.items() for n, text in enumerate(texts)]
     # Every third row is a planted one, as long as there are any.
@@ -377,7 +321,7 @@ def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clusters_by_brute_force(corpus: Path, out: Path, threshold: float, transform: str) -> set[frozenset[str]]:
-    """Return the ids of documents that hang together, by comparing all texts."""
+    """Return the ids of each cluster of documents, by comparing all texts."""
     rows = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines()]
     texts = list(dict.fromkeys(row["text"] for row in rows))
     store = bertfeat.open_store(out / "features")
@@ -423,20 +367,20 @@ class TestNearDuplicates:
             {"x3", "edited0"},
             {f"notice{n}" for n in range(24)},
             {"rain0", "rain1"},
-            {"blank0", "blank1"},
+            {"empty0", "empty1"},
         ]
         for ids in alike:
             assert len({cluster_of[doc_id] for doc_id in ids}) == 1
         assert [row["cluster"] for row in rows] == sorted(cluster_of[row["doc_id"]] for row in rows)
-        # The largest first: more neighbours than are asked for at once.
+        # The largest cluster is first; it has more neighbours than one search returns.
         assert cluster_of["notice0"] == 1
         by_id = {row["doc_id"]: row for row in rows}
         texts = {row["text"]: row["doc_id"] for row in rows if row["is_representative"]}
         assert len(texts) == result["n_clusters"] == len(set(cluster_of.values()))
-        # The first of texts that are the same is kept, and the others are as close as can be.
+        # Of equal texts the first is kept; the others have a score of 1.
         first = min(("x0", "copy0", "copy1"), key=[row["doc_id"] for row in rows].index)
         assert by_id[first]["is_representative"]
-        assert [by_id[doc_id]["score"] for doc_id in ("x0", "copy0", "copy1", "blank1")] == [1.0] * 4
+        assert [by_id[doc_id]["score"] for doc_id in ("x0", "copy0", "copy1", "empty1")] == [1.0] * 4
         assert 0.9 <= min(by_id["x3"]["score"], by_id["edited0"]["score"]) < 1.0
         store = bertfeat.open_store(tmp_path / "features")
         row_of = {text: row for row, text in enumerate(store.polars("sentence", ["text"])["text"])}
@@ -451,13 +395,12 @@ class TestNearDuplicates:
     def test_a_second_run_and_another_threshold_use_what_is_there(self, repeated: Path, tmp_path: Path) -> None:
         asked = ("--corpus", repeated / "corpus.jsonl")
         result_of(tmp_path, "near_duplicates", *asked)
-        made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/**/*") if path.name != "lock"}
+        made = times_of([*tmp_path.glob("*/**/*.parquet"), *tmp_path.glob("*/**/*.faiss")])
         loose = result_of(tmp_path, "near_duplicates", *asked, "--threshold", -1)
-        # Everything hangs together but what has no vector.
+        # All documents with a vector are one cluster.
         assert (loose["n_clusters"], loose["n_in_clusters"]) == (2, 79)
-        kept = [path for path in made if path.suffix in (".parquet", ".faiss")]
-        assert len(kept) >= 2
-        assert all(path.stat().st_mtime_ns == made[path] for path in kept)
+        assert len(made) >= 2
+        assert times_of(made) == made
         assert result_of(tmp_path, "near_duplicates", *asked, "--transform", "center")["transform"] == "center"
 
     def test_the_first_documents_alone(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Other systems: what only Linux has is not needed, macOS is written to the drive, and Windows is refused clearly."""
+"""Other systems: nothing needs Linux only, files are synced on macOS, and Windows is refused clearly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertfeat.store import plain
 from bertfeat.store.plain import PlainColumn
 from tests.support.places import ROOT
 
-# Names that Python has on Linux, and not (or not in every version) on macOS.
+# Names that Python has on Linux, but not (or not in every version) on macOS.
 LINUX_ONLY = {
     "os": "sched_getaffinity sched_setaffinity sched_getscheduler sched_setscheduler sched_getparam sched_setparam "
     "posix_fadvise posix_fallocate preadv pwritev copy_file_range splice memfd_create eventfd eventfd_read "
@@ -34,8 +34,8 @@ LINUX_ONLY = {
     "time": "CLOCK_BOOTTIME CLOCK_TAI",
     "mmap": "MAP_POPULATE MAP_STACK MADV_HUGEPAGE MADV_POPULATE_READ MADV_DONTFORK",
 }
-# Removes these names, and hides /proc and /sys from all but installed packages, which go by the platform; in a fresh
-# interpreter before anything else is imported.
+# For a new process, before other imports: removes these names, and hides /proc and /sys from all code except installed
+# packages, which check the platform themselves.
 ELSEWHERE = f"""
 import importlib, os, pkgutil, sys
 for module, names in {LINUX_ONLY!r}.items():
@@ -43,7 +43,7 @@ for module, names in {LINUX_ONLY!r}.items():
     for name in names.split():
         module.__dict__.pop(name, None)
 
-# Python 3.13 defines it by a name that is gone now; elsewhere it is this.
+# Python 3.13 defines it with a name that was removed above; on macOS it is this.
 if hasattr(os, "process_cpu_count"):
     os.process_cpu_count = os.cpu_count
 
@@ -73,7 +73,7 @@ def run_elsewhere(code: str) -> str:
     return done.stdout
 
 
-def test_what_only_linux_has_is_really_gone() -> None:
+def test_names_that_only_linux_has_are_removed() -> None:
     code = """
 assert not hasattr(os, "sched_getaffinity") and not hasattr(os, "preadv")
 try:
@@ -109,8 +109,8 @@ print(index.search(store.take("sentence", "layer_03", [1]), k=1)["text"][0])
     assert run_elsewhere(code) == "a boat\n"
 
 
-def test_names_that_only_linux_has_are_only_asked_for() -> None:
-    """Such a name must go through `getattr` or `hasattr`, which the test above can see to."""
+def test_names_that_only_linux_has_are_read_with_getattr() -> None:
+    """Such a name must be read with `getattr` or `hasattr`, so that the test above covers its absence."""
     used = []
     for folder in ("bertfeat", "pipelines", "examples", "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -143,7 +143,7 @@ def test_reads_of_any_length_are_cut_to_what_a_system_takes(tmp_path, monkeypatc
 
 @pytest.mark.parametrize(("command", "syncs"), [(None, 1), (fcntl.F_GETFD, 0), (10_051, 1)])
 def test_a_file_is_synced_by_what_the_system_offers(tmp_path, monkeypatch, command, syncs) -> None:
-    """Linux has no F_FULLFSYNC; a command that it knows stands for one that works, and one it refuses for none."""
+    """Linux lacks F_FULLFSYNC; another command of Linux takes its place, one that works or one that is refused."""
     asked = []
     monkeypatch.setattr(os, "fsync", asked.append)
     if command is not None:
@@ -156,7 +156,7 @@ def test_a_file_is_synced_by_what_the_system_offers(tmp_path, monkeypatch, comma
         files.sync_fd(10_000)
 
 
-def test_windows_is_refused_with_what_to_do_instead() -> None:
+def test_windows_is_refused_with_advice() -> None:
     code = "import sys; sys.platform = 'win32'; import bertfeat"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -173,7 +173,7 @@ def test_make_refuses_to_mix_two_pythons(tmp_path) -> None:
     other.chmod(0o755)
 
     def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        # The suite itself may run under make, whose settings are none of this one's.
+        # The suite itself may run under make; its settings must not reach this make.
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTHON"))}
         command = ["make", "-C", str(tmp_path), "--dry-run", *arguments]
         return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""Progress: one type for all that is long, and what the bar shows of it."""
+"""Progress: one type for all long calls, and what the bar shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.store_fakes import make_plan, write_store
 
 
 def drawn(*stages: tuple[Any, ...]) -> list[str]:
-    """Return what a bar draws for stages, one drawing an element."""
+    """Return what a bar draws for stages, one item per drawing."""
     with contextlib.redirect_stderr(io.StringIO()) as screen, reporting(True) as progress:
         for stage in stages:
             progress.stage(*stage)
@@ -30,7 +30,7 @@ def receipt(shard: int) -> Receipt:
     return Receipt(shard, "", (), 0, {}, {}, "")
 
 
-def test_stages_are_named_and_those_that_are_counted_have_a_bar() -> None:
+def test_stages_show_their_name_and_counted_stages_a_bar() -> None:
     assert drawn(("reading the corpus",))[-1] == "reading the corpus ..."
     lines = drawn(("reading vectors", 250, 1000), ("reading vectors", 2000, 4000), ("writing",))
     assert any(line.startswith("reading vectors:  25%|") and "250/1,000" in line for line in lines)
@@ -49,7 +49,7 @@ def test_a_stage_that_begins_again_is_counted_again() -> None:
     assert "10%" in lines[-1]
 
 
-def test_a_line_is_gone_when_a_call_ends_and_that_of_an_extraction_stays() -> None:
+def test_the_line_of_an_extraction_stays_and_others_are_removed() -> None:
     plan = make_plan()
     for shows, last in ((False, ""), (True, "100%")):
         with contextlib.redirect_stderr(io.StringIO()) as screen, contextlib.closing(Bar()) as bar:
@@ -67,14 +67,14 @@ def test_a_line_is_gone_when_a_call_ends_and_that_of_an_extraction_stays() -> No
     assert screen.getvalue().endswith("\n")
 
 
-def test_rows_of_an_earlier_run_are_no_part_of_the_rate() -> None:
+def test_rows_of_an_earlier_run_do_not_count_in_the_rate() -> None:
     plan = make_plan()
     with contextlib.redirect_stderr(io.StringIO()) as screen, contextlib.closing(Bar()) as bar:
         bar.start(plan, [receipt(0)])
     assert f"{plan.shards[0].n_rows}/{plan.n_rows} documents [00:00<?" in screen.getvalue()
 
 
-def test_a_bar_that_is_not_to_draw_draws_nothing() -> None:
+def test_a_disabled_bar_draws_nothing() -> None:
     with contextlib.redirect_stderr(io.StringIO()) as screen, contextlib.closing(Bar(draws=False)) as bar:
         bar.stage("a", 1, 2)
         bar.start(make_plan(), [])
@@ -84,7 +84,7 @@ def test_a_bar_that_is_not_to_draw_draws_nothing() -> None:
     assert screen.getvalue() == ""
 
 
-def test_what_reports_go_to() -> None:
+def test_the_receiver_of_reports() -> None:
     heard = Heard()
     with reporting(heard) as progress:
         assert progress is heard
@@ -96,18 +96,13 @@ def test_what_reports_go_to() -> None:
 
 
 LONG = [
-    bertfeat.extract,
-    bertfeat.verify,
-    bertfeat.fit_probe,
-    bertfeat.sweep_probes,
-    bertfeat.build_index,
-    bertfeat.update_index,
-    bertfeat.FittedProbe.predict_input,
+    *(bertfeat.extract, bertfeat.verify, bertfeat.fit_probe, bertfeat.sweep_probes, bertfeat.build_index),
+    *(bertfeat.update_index, bertfeat.FittedProbe.predict_input),
 ]
 
 
 @pytest.mark.parametrize("function", LONG, ids=lambda function: function.__name__)
-def test_whatever_takes_long_takes_the_same_progress(function: Callable[..., Any]) -> None:
+def test_all_long_calls_take_the_same_progress(function: Callable[..., Any]) -> None:
     parameter = inspect.signature(function).parameters["progress"]
     assert (parameter.annotation, parameter.default) == ("bool | Progress", False)
 

@@ -1,4 +1,4 @@
-"""Settings of a small real extraction, and its command line run in this process."""
+"""Settings of a small real extraction, and its command line, run in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.drill import write_corpus
 
 
 def three_shards(folder: Path, model: Path) -> dict[str, Any]:
-    """Write a corpus into `folder` and return what to call `extract` with, the output apart."""
+    """Write a corpus into `folder` and return the arguments of `extract`, without the output."""
     return {
         "inputs": str(write_corpus(folder / "corpus.jsonl", 24)),
         "model": str(model),

@@ -1,4 +1,4 @@
-"""Makes corpus files of every format and reads them back, for the tests of bertfeat.corpus."""
+"""Corpus files of every format, and readers of them, for the tests of bertfeat.corpus."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Settings that make the libraries compute as on other processors, and a run of the numeric tests under each of them.
+"""Settings that make the libraries compute as on other processors, and a run of the numeric tests under each setting.
 
     make test-cpus
 
 NumPy's, SciPy's and faiss's OpenBLAS, NumPy's and faiss's own loops, torch's kernels and oneDNN each choose an
-instruction set when they are loaded, so each setting is a process of its own. Together they take every value of
-promise 21, in the sets that a real machine has.
+instruction set when they are loaded, so each setting has a separate process. Together the settings take every value of
+promise 21, in combinations that real machines have.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SETTINGS = (
     Setting("SkylakeX", ("AVX512_SKX",), "SkylakeX"),
     Setting("Prescott", ("SSE41",), "Prescott", "default", "SSE41", "NONE", ("X86_V3", *_AVX512)),
 )
-# A build of OpenBLAS that lacks a kernel takes the one below it: these are what it then says.
+# A build of OpenBLAS that lacks a kernel uses a lower one: the names that it may then report.
 OPENBLAS_NAMES = {"Zen": {"Zen", "Haswell"}, "Prescott": {"Prescott", "Katmai"}}
 ONEDNN_NAMES = {"SSE41": "Intel SSE4.1", "AVX2": "Intel AVX2"}
 
@@ -70,7 +70,7 @@ def features() -> set[str]:
 
 
 def openblas_kernels() -> dict[str, str]:
-    """Return the kernel that each OpenBLAS of this process uses, by the package that brings it."""
+    """Return the kernel of each OpenBLAS in this process, by the package that contains it."""
     import faiss  # noqa: F401
     import scipy.linalg  # noqa: F401
     import threadpoolctl
@@ -80,7 +80,7 @@ def openblas_kernels() -> dict[str, str]:
 
 
 def numeric_files() -> list[str]:
-    """Return the files that bear the marker: collecting the others would only take time."""
+    """Return the files with the marker: collecting the others would only take time."""
     paths = sorted(TESTS.rglob("test_*.py"), key=lambda path: (path.name != "test_cpus.py", path.name))
     return [str(path) for path in paths if f"mark.{MARKER}" in path.read_text(encoding="utf-8")]
 
@@ -95,12 +95,12 @@ def main() -> int:
             continue
         variables = setting.variables(there)
         print(f"== {setting.name}: " + " ".join(f"{name}={value!r}" for name, value in variables.items()), flush=True)
-        # Settings of the caller's are not those of "this machine's own".
+        # The caller's settings must not change those of "this machine's own".
         plain = {name: value for name, value in os.environ.items() if name not in VARIABLES}
         started = time.monotonic()
         marks = f"{MARKER} and not long and not gpu and not ray and not peer"
         first, *others = numeric_files()
-        # The first says what is in force, which the processes of xdist keep to themselves.
+        # The first file prints the settings in effect, which the processes of xdist do not show.
         for files in ([first], [*others, *IN_PARALLEL])[: 1 + bool(others)]:
             command = [sys.executable, "-m", "pytest", "-q", "-m", marks, *files]
             if subprocess.run(command, env={**plain, **variables}, check=False).returncode:

@@ -1,7 +1,7 @@
 """Real extractions in processes that can be killed, without paying seconds of imports for each.
 
-A zygote imports everything that an extraction uses and computes nothing, so that no thread is lost when it forks;
-its children are real processes, really killed. Requests come over a socket, so that a child can ask for workers.
+A zygote imports everything that an extraction uses and computes nothing, so that no thread is lost when it forks.
+Its children are real processes, really killed. Requests come over a socket, so that a child can ask for workers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import pickle
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.families import SENTENCES
+from tests.support.kills import die_at
 from tests.support.places import ROOT
 
 # The steps of an extraction into a folder.
@@ -38,13 +38,13 @@ _SERVE = "import sys; sys.path[:0] = sys.argv[2:]; from tests.support.drill impo
 
 
 class Zygote:
-    """The driver's side; `address` can be given to children."""
+    """The zygote as seen by a test; `address` can be given to children."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.address = str(folder / "zygote")
         command = [sys.executable, "-c", _SERVE, self.address, str(ROOT)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        # What an extraction imports is known when one has been run.
+        # Only a first run shows what an extraction imports.
         self._ready()
         pid = self.fork(list_modules, str(folder / "warm-up"), str(folder / "modules"), settings)
         assert self.wait(pid) == 0
@@ -76,7 +76,7 @@ class Zygote:
 
 
 def ask(address: str, function: Callable[..., Any] | None, arguments: tuple[Any, ...], fd: int | None = None) -> int:
-    """Have a function run in a fork of the zygote, with a file descriptor if one is given; return its process id."""
+    """Run a function in a fork of the zygote, with a file descriptor if one is given; return its process id."""
     with Client(address) as connection:
         connection.send_bytes(pickle.dumps((function, arguments, fd is not None)))
         if fd is not None:
@@ -104,7 +104,7 @@ def serve(address: str) -> None:
     statuses: dict[int, int] = {}
     with Listener(address, backlog=64) as listener:
         while True:
-            # Who asks may be killed between any two bytes.
+            # The client may be killed between any two bytes.
             with listener.accept() as connection, contextlib.suppress(EOFError, ConnectionError):
                 function, arguments, has_fd = pickle.loads(connection.recv_bytes())
                 if function is os.waitpid:
@@ -121,7 +121,7 @@ def serve(address: str) -> None:
                 fd = recv_handle(connection) if has_fd else None
                 pid = os.fork()
                 if pid == 0:
-                    # The listener's own close would remove the socket's name.
+                    # `listener.close` would remove the file of the socket.
                     os.close(listener._listener._socket.fileno())  # type: ignore[attr-defined]
                     _child(function, arguments, fd)
                 if fd is not None:
@@ -131,7 +131,7 @@ def serve(address: str) -> None:
 
 def _child(function: Callable[..., Any], arguments: tuple[Any, ...], fd: int | None) -> None:
     signal.alarm(_ALARM_S)
-    # A kill loses nothing of the page cache, so there is no need to wait for the disk.
+    # A kill does not lose the page cache, so the disk need not be waited for.
     os.fsync = lambda fd: None
     code = 0
     try:
@@ -159,22 +159,12 @@ def run_extract(root: str, settings: dict[str, Any]) -> None:
 
 def run_killed_at(point: int, root: str, settings: dict[str, Any]) -> None:
     """Extract, and die at the step of this number."""
-    from bertfeat.durable import steps
-
-    passed = 0
-
-    def hook(name: str) -> None:
-        nonlocal passed
-        passed += 1
-        if passed == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    steps.hook = hook
+    die_at(point)
     run_extract(root, settings)
 
 
 class _Forked:
-    """What the pool needs of a `subprocess.Popen`, for a worker that the zygote forked."""
+    """The methods of `subprocess.Popen` that the pool needs, for a worker that the zygote forked."""
 
     def __init__(self, address: str, pid: int) -> None:
         self.address, self.pid = address, pid
@@ -222,7 +212,7 @@ def zygote(folder: Path, settings: dict[str, Any]) -> Iterator[Zygote]:
 
 
 def result_files(root: Path) -> dict[str, bytes]:
-    """Everything of a store that is reproducible and that a reader may see."""
+    """Return the files of a store that are reproducible and that a reader may see."""
     return {
         file.relative_to(root).as_posix(): file.read_bytes()
         for file in sorted(root.rglob("*"))
@@ -231,7 +221,7 @@ def result_files(root: Path) -> dict[str, bytes]:
 
 
 def orphans(root: Path) -> list[str]:
-    """Files that a finished store must not hold."""
+    """Return the files that a finished store must not hold."""
     kept = set(result_files(root)) | {"_bertfeat/lock"}
     found = (file.relative_to(root).as_posix() for file in root.rglob("*") if not file.is_dir())
     return sorted(name for name in found if name not in kept and not name.startswith("_bertfeat/receipts/"))
@@ -247,8 +237,3 @@ def write_corpus(path: Path, n_rows: int, *, bad_every: int | None = None) -> Pa
             )
             file.write((line[:-3] if bad_every and n % bad_every == 1 else line) + "\n")
     return path
-
-
-def fresh(root: Path) -> Path:
-    shutil.rmtree(root, ignore_errors=True)
-    return root

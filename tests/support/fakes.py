@@ -79,7 +79,7 @@ class FakeEncoder(Encoder):
 
 @dataclass(frozen=True)
 class Features:
-    """What a run over some documents gives."""
+    """The result of a run over some documents."""
 
     text: ShardText
     tables: Mapping[Level, LevelTable]
@@ -102,6 +102,11 @@ class Features:
         return [None if np.isnan(value) else float(value) for value in self.vectors(level, name)[:, 0]]
 
 
+def at(*places: float | None) -> list[float | None]:
+    """Return what `Features.places` gives of layer 1 for these positions."""
+    return [None if place is None else 1000 + place for place in places]
+
+
 def run(
     documents: Sequence[Document],
     tokenizer: Tokenizer,
@@ -112,7 +117,7 @@ def run(
     layers: str = "1",
     **settings: Any,
 ) -> Features:
-    """Take documents through the flow as a shard does, with the fake encoder in the place of a model."""
+    """Run the flow over documents, with the fake encoder instead of a model."""
     config = ExtractConfig(
         **{"levels": "token,word,sentence", "combine": "none", "store_dtype": "float32", "layers": layers} | settings
     )

@@ -1,4 +1,4 @@
-"""Model folders with one hostile or odd value each, and a drill that extracts with every one of them.
+"""Model folders with one hostile or odd value each, and a drill that extracts with each of them.
 
 The drill forks a process per folder, with limits on memory and CPU time, and writes one JSON line per folder:
 `python -m tests.support.hostile_models GOOD_MODEL SCRATCH`.
@@ -69,7 +69,7 @@ def added(*tokens: tuple[str, int]) -> Change:
 
 
 def replaced(file: str, content: bytes) -> Change:
-    """Write another content."""
+    """Replace the content of a file."""
     return lambda folder: (folder / file).write_bytes(content) and None
 
 
@@ -102,7 +102,7 @@ def no_weights(text: bytes) -> Change:
 
 
 def fifo(file: str) -> Change:
-    """Put a pipe in place of a file: who opens it waits for ever."""
+    """Replace a file by a pipe: opening it blocks for ever."""
 
     def change(folder: Path) -> None:
         (folder / file).unlink(missing_ok=True)
@@ -112,7 +112,7 @@ def fifo(file: str) -> Change:
 
 
 def link(file: str, target: str = "/etc/hostname") -> Change:
-    """Put a link out of the folder in place of a file."""
+    """Replace a file by a link to outside the folder."""
 
     def change(folder: Path) -> None:
         (folder / file).unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.nearest import Metric
 
-# Tiny indexes are slower when they are shared out among threads.
+# Tiny indexes are slower on several threads.
 faiss.omp_set_num_threads(1)
 
 DIM = 16
@@ -30,7 +30,7 @@ def vectors(n: int = N_VECTORS, seed: int = 0) -> np.ndarray:
 
 
 def make_faiss(prepared: np.ndarray, factory: str, metric: Metric) -> Any:
-    """Return a trained and filled faiss index over vectors that are prepared already."""
+    """Return a trained and filled faiss index over prepared vectors."""
     index = faiss.index_factory(prepared.shape[1], factory, faiss.METRIC_L2 if metric == "l2" else 0)
     if hasattr(index, "cp"):
         index.cp.min_points_per_centroid = 1
@@ -56,7 +56,7 @@ def write_parts(
     if fitted is not None:
         indexfolder.write_transform(building, fitted)
     faiss.write_index(make_faiss(prepare(raw, fitted, Metric(metric)), factory, Metric(metric)), str(building / INDEX))
-    # Nothing below reads it; other vectors have other rows.
+    # No test here reads it; it only differs for other vectors.
     (building / ROWS).write_bytes(b"PAR1" + raw.tobytes()[:100])
     settings = BuildSettings(index=factory).to_json()
     return IndexDescription(

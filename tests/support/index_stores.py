@@ -1,9 +1,8 @@
-"""Small real stores to index, encoded by the packaged MiniLM once for all test modules, and what they should hold."""
+"""Small real stores to index, encoded by the packaged MiniLM once for all test modules, and their expected contents."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -22,29 +21,24 @@ from bertfeat.store import commit_shard, open_for_writing
 from bertfeat.store.reader import Store
 from tests.support import search_vectors
 from tests.support.places import ROOT
-from tests.support.store_fakes import DOC_ID, make_plan
+from tests.support.store_fakes import DOC_ID, METADATA, make_plan, write_jsonl
 
-# The command line in a process of its own, which kills itself at the n-th step, or at the step of some name.
+# The command line in a process that kills itself at a step.
 _KILLED = """
-import os, signal, sys
+import sys
 from bertfeat.cli import main
-from bertfeat.durable import steps
-at, n_passed = sys.argv.pop(1), 0
-def hook(name):
-    global n_passed
-    n_passed += 1
-    if at in (name, str(n_passed)):
-        os.kill(os.getpid(), signal.SIGKILL)
-steps.hook = hook
+from tests.support.kills import die_at
+at = sys.argv.pop(1)
+die_at(int(at) if at.isdigit() else at)
 main()
 """
 
-# Indexes of some hundred vectors are searched faster alone than shared out among threads.
+# Indexes of some hundred vectors are searched faster on one thread.
 faiss.omp_set_num_threads(1)
 
 
 def put_nan(store: Store, level: str, feature: str, row: int, value: int) -> None:
-    """Overwrite a value of a stored vector with NaN in place, as no writer of ours does."""
+    """Overwrite a value of a stored vector with NaN in place, which no writer of bertfeat does."""
     part = Path(store.path) / store.parts(level)[0].path
     vector = store.take(level, feature, [row])[0]
     data = part.read_bytes()
@@ -93,24 +87,13 @@ def documents(n_peps: int = N_PEPS) -> list[dict[str, Any]]:
     return [{"id": f"d{number:03d}", **row, "n": number} for number, row in enumerate(rows)]
 
 
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def make_store(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Store:
     """Extract rows with the packaged MiniLM."""
     folder.mkdir(parents=True)
     corpus = write_jsonl(folder / "corpus.jsonl", rows)
-    asked = {
-        "levels": "token,word,sentence",
-        "layers": "5,6",
-        "combine": "none",
-        "id_column": "id",
-        "keep_columns": "label,n",
-        "shard_bytes": 2_500_000,
-    }
-    return bertfeat.extract(corpus, folder / "store", **(asked | settings))
+    columns = {"id_column": "id", "keep_columns": "label,n"}
+    asked = {"levels": "token,word,sentence", "layers": "5,6", "combine": "none", "shard_bytes": 2_500_000}
+    return bertfeat.extract(corpus, folder / "store", **(columns | asked | settings))
 
 
 def shared_store(factory: pytest.TempPathFactory, name: str) -> Store:
@@ -141,42 +124,24 @@ def brute_force(
 
 
 def tiny_store(folder: Path, model: Path, rows: list[dict[str, Any]] | None = None, **settings: Any) -> Store:
-    """Extract rows with a tiny random BERT: quick, and as good as any for what does not depend on meaning."""
+    """Extract rows with a tiny random BERT: quick, and enough for tests that do not depend on meaning."""
     asked = {"model": str(model), "layers": "3", **settings}
     return make_store(folder, documents(8) if rows is None else rows, **asked)
 
 
 def contents(index: Path) -> dict[str, bytes]:
-    """Return the bytes of an index's files, `index.json` apart, which says how long it took."""
+    """Return the bytes of the files of an index, without `index.json`, which has times."""
     return {path.name: path.read_bytes() for path in sorted(index.iterdir()) if path.name != "index.json"}
 
 
 def known_store(folder: Path, vectors: list[list[float]]) -> Store:
-    """Write a store whose sentence vectors are given, `text N` the text of each."""
-
+    """Write a store with these sentence vectors; the text of each is `text N`."""
     array = np.asarray(vectors, np.float32)
     columns = {Level.SENTENCE: (DOC_ID, Column("text", "string", nullable=False))}
     plan = make_plan((len(array),), levels=(Level.SENTENCE,), dtype="float32", columns=columns)
     schema = LevelSchema(Level.SENTENCE, columns[Level.SENTENCE], (FeatureColumn("layer_06", (6,), "none", 2),))
-    described = {
-        "word_pooling": "first",
-        "pooling": "mean",
-        "include_special_tokens": False,
-        "is_split_into_words": False,
-        "family": "bert",
-        "weights_sha256": "0" * 64,
-        "tokenizer_sha256": "1" * 64,
-        "n_layers": 6,
-        "document_context": False,
-        "max_length": 512,
-        "stride": 128,
-        "on_overlong": "window",
-        "store_dtype": "float32",
-        "compute_dtype": "float32",
-        "model": "known",
-        "revision": None,
-    }
-    plan = dataclasses.replace(plan, schemas={Level.SENTENCE: schema}, metadata={**plan.metadata, **described})
+    metadata = {**METADATA, "model": "known", "is_split_into_words": False}
+    plan = dataclasses.replace(plan, schemas={Level.SENTENCE: schema}, metadata=metadata)
     table = LevelTable(
         Level.SENTENCE,
         len(array),
@@ -191,11 +156,6 @@ def known_store(folder: Path, vectors: list[list[float]]) -> Store:
 
 def run_killed(at: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run `bertfeat ARGUMENTS...` in a process that is killed at a step: its number from 1 on, or its name."""
-    return subprocess.run(
-        [sys.executable, "-c", _KILLED, at, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
+    command = [sys.executable, "-c", _KILLED, at, *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""Makes `tests/data/store_v1`: run once by the version that began format 1, and kept as it is from then on.
+"""Maker of `tests/data/store_v1`: run once by the first version of format 1, whose output is kept unchanged.
 
 python -m tests.support.make_store_v1 FOLDER
 """
@@ -27,7 +27,7 @@ ROWS = (
 
 
 def main() -> None:
-    """Write the stores and what must be read from them, under relative names that tell nothing of this machine."""
+    """Write the stores and their expected values, under relative names, so that no path of this machine is stored."""
     target = Path(sys.argv[1]).absolute()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -1,4 +1,4 @@
-"""A server of this machine that speaks S3, and a proxy before it that misbehaves."""
+"""A local server for S3, and a proxy in front of it that fails on purpose."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def point_at(patch: pytest.MonkeyPatch, url: str) -> None:
 
 
 def forget_clients() -> None:
-    """Have the next use of an object store read the environment anew."""
+    """Make the next use of an object store read the environment again."""
     from s3fs import S3FileSystem
 
     from bertfeat.storage.filesystems import forget_filesystems
@@ -101,8 +101,8 @@ def result_objects(url: str) -> dict[str, bytes]:
     }
 
 
-# What a proxy does with a request: the answer is lost, late, or cut in the middle; the request is lost ("dropped"); or
-# the answer is an error, though the request is carried out ("after 500 InternalError"), or without ("503 SlowDown").
+# What the proxy does with a request: the answer is lost, late, or cut in half; the request is lost ("dropped"); or the
+# answer is an error, with the request carried out ("after 500 InternalError") or not ("503 SlowDown").
 FAULTS = (
     "lost",
     "late",
@@ -116,12 +116,12 @@ FAULTS = (
     "after 404 NoSuchUpload",
 )
 _LATE_S = 0.3
-# Takes headers away, or names a fault; "" is none.
+# Changes the headers, or returns a fault; "" for no fault.
 Change = Callable[[str, str, dict[str, str]], str]
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Hands requests on, as far as `change` lets it."""
+    """Forwards requests, unless `change` returns a fault."""
 
     protocol_version = "HTTP/1.1"
     target = ""

@@ -1,4 +1,4 @@
-"""The oracle: plain `transformers`, one window at a time, sharing nothing with bertfeat but the model folder."""
+"""The oracle: plain `transformers`, one window at a time; it shares only the model folder with bertfeat."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Oracle:
     def document(self, text: str, max_length: int, stride: int) -> tuple[list[int], Array]:
         """Return the ids and the states of a text, special tokens included, each token from its best window.
 
-        The windows are those of `return_overflowing_tokens`; of the windows that hold a token, the one in which the
-        lesser of its left and right context is largest is taken, the first on a tie. Ends of the text are no lack.
+        The windows are those of `return_overflowing_tokens`. The best window of a token is the one with the largest
+        minimum of left and right context, the first on a tie; a side that reaches the end of the text does not count.
         """
         windows = self.tokenizer(
             text,
@@ -71,7 +71,7 @@ def assert_close(
 ) -> None:
     """Assert the contract's tolerance: 1e-4 absolute and 1e-5 relative (Frobenius), plus one rounding to float16.
 
-    The rounding adds at most half a unit in the last place of each value, and of the whole what that amounts to.
+    The rounding adds at most half a unit in the last place to each value, and the norm of these to the whole.
     """
     assert found.shape == expected.shape
     found, expected = found.astype(np.float64), expected.astype(np.float64)

@@ -1,8 +1,8 @@
-"""Damage to parts anywhere but in the vectors' own bytes, and what every reader makes of it.
+"""Damage to parts anywhere except in the bytes of the vectors, and the result of every reader.
 
     python -m tests.support.part_damage FOLDER SEED TRIES
 
-prints a JSON object: how often each outcome was seen, and examples of those that must not be.
+prints a JSON object: the count of each outcome, and examples of wrong ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REWRITTEN: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a store, undamaged: its bytes, those that may be damaged, and the numbers that stand in its footer."""
+    """An undamaged part of a store: its bytes, the places that may be damaged, and the numbers in its footer."""
 
     root: Path
     path: Path
@@ -95,7 +95,7 @@ def part_of(root: Path, vectors: VectorLayout) -> Part:
         for n_rows, offset in zip(runs.rows, runs.offsets[feature.name], strict=True):
             is_value[offset : offset + n_rows * feature.dim * vectors.numpy.itemsize] = True
     mutable = np.flatnonzero(~is_value)
-    # Headers and levels stand before values, or at the beginning of a column.
+    # Headers and levels are before values, or at the beginning of a column.
     near = np.flatnonzero(~is_value & (np.convolve(is_value, np.ones(60), "full")[59:] > 0))
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     metadata = pq.read_metadata(path)
@@ -110,7 +110,7 @@ def part_of(root: Path, vectors: VectorLayout) -> Part:
 
 
 def varint(number: int) -> bytes:
-    """Return a number as footers have it: zigzag, seven bits a byte."""
+    """Return a number as it is in a footer: zigzag, seven bits per byte."""
     number, out = number << 1, bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -130,7 +130,7 @@ def change_bytes(rng: random.Random, part: Part, data: bytearray) -> None:
 
 
 def change_number(rng: random.Random, part: Part, data: bytearray) -> None:
-    """Write another number of the footer, or one near by, in the place of one."""
+    """Replace a number of the footer by another one of the footer, or by one near it."""
     for _ in range(rng.choice([1, 1, 2])):
         old = rng.choice(part.numbers)
         new = rng.choice([*part.numbers, old + 1, old - 1, old + 2, old * 2, 0])
@@ -169,7 +169,7 @@ def block(rng: random.Random, part: Part, data: bytearray) -> None:
 
 
 def cut(rng: random.Random, part: Part, data: bytearray) -> None:
-    """Leave a piece out, or put some bytes in, the footer's length as before or made to fit."""
+    """Remove a piece or insert some bytes, with the length of the footer unchanged or corrected."""
     place = rng.choice([rng.randrange(len(data)), rng.randrange(part.footer, len(data))])
     n_bytes = rng.randrange(1, 9)
     is_cut = rng.random() < 0.5
@@ -178,15 +178,7 @@ def cut(rng: random.Random, part: Part, data: bytearray) -> None:
         data[-8:-4] = max(0, len(data) - 8 - part.footer).to_bytes(4, "little")
 
 
-CHANGES: list[Callable[[random.Random, Part, bytearray], None]] = [
-    change_bytes,
-    change_bytes,
-    change_bytes,
-    change_number,
-    exchange,
-    block,
-    cut,
-]
+CHANGES = [change_bytes, change_bytes, change_bytes, change_number, exchange, block, cut]
 
 
 def reads(rng: random.Random, part: Part) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], bool]]]:
@@ -232,20 +224,14 @@ def reads(rng: random.Random, part: Part) -> Iterator[tuple[str, Callable[[], An
 
 
 def readable(frame: pl.DataFrame) -> list[Any]:
-    """Make Python objects of a frame: text that is none shows then."""
+    """Make Python objects of a frame, which fails for invalid text."""
     return frame.rows()
 
 
 def vectors_equal(column: pa.ChunkedArray, want: np.ndarray) -> bool:
-    got = [
-        np.full(want.shape[1], np.nan)
-        if row is None
-        else np.frombuffer(row, want.dtype)
-        if isinstance(row, bytes)
-        else row
-        for row in column.to_pylist()
-    ]
-    return np.array_equal(np.array(got, want.dtype), want, equal_nan=True)
+    null = np.full(want.shape[1], np.nan)
+    rows = [np.frombuffer(row, want.dtype) if isinstance(row, bytes) else row for row in column.to_pylist()]
+    return np.array_equal(np.array([null if row is None else row for row in rows], want.dtype), want, equal_nan=True)
 
 
 def outcome(read: Callable[[], Any], is_right: Callable[[Any], bool]) -> tuple[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,14 +22,14 @@ from bertfeat.records import Column, LevelTable, ShardResult
 from bertfeat.store import open_for_writing, open_store
 from bertfeat.store.reader import Store
 from tests.support.places import ROOT, TESTS
-from tests.support.store_fakes import HIDDEN, LAST4, N_LAYERS, make_plan
+from tests.support.store_fakes import HIDDEN, LAST4, METADATA, make_plan, write_jsonl
 
 NER = TESTS / "data" / "ner"
 PEPS = ROOT / "examples" / "data" / "peps.txt"
 
 N_TRAIN, N_DEV = 40, 15
 N_TRAIN_SENTENCES, N_DEV_SENTENCES = 80, 40
-# Short windows, so that some words lose their tokens and stand there without a vector.
+# Short windows, so that some words lose their tokens and have no vector.
 MAX_LENGTH = 48
 
 
@@ -46,7 +45,7 @@ class Stores:
 
 
 def blocks(name: str) -> list[str]:
-    """Return the sentences of a CoNLL file as they stand there."""
+    """Return the sentences of a CoNLL file as they are."""
     return [block for block in (NER / name).read_text("utf-8").split("\n\n") if block.strip()]
 
 
@@ -55,7 +54,7 @@ def texts(name: str) -> list[str]:
 
 
 def corpus(start: int, stop: int) -> list[dict[str, object]]:
-    """Return sentences of three sources, interleaved; one of every source is blank and has no vector."""
+    """Return sentences of three sources, interleaved; one of each source is whitespace and has no vector."""
     sources = {
         "medical": texts("bc5cdr_test.tsv"),
         "social": texts("wnut17_test.conll"),
@@ -66,7 +65,7 @@ def corpus(start: int, stop: int) -> list[dict[str, object]]:
             "id": f"{domain}-{n}",
             "text": " " if n == start + 5 else lines[n],
             "domain": domain,
-            # Half of the rows have no answer to this one.
+            # Half of the rows lack this label.
             "is_medical": None if n % 2 else int(domain == "medical"),
             "one": "same",
         }
@@ -75,85 +74,34 @@ def corpus(start: int, stop: int) -> list[dict[str, object]]:
     ]
 
 
-def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
-
-
 @functools.cache
 def make_stores(folder: Path) -> Stores:
     """Extract the stores into a folder; a second call returns the same ones, which must not be changed."""
     import torch
 
-    # Small matrices, and other tests may run beside these.
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _make_stores(folder)
-    finally:
-        torch.set_num_threads(n_threads)
+    from bertfeat.devices import one_thread
 
-
-def _make_stores(folder: Path) -> Stores:
     files = {
         "train": write_jsonl(folder / "train.jsonl", corpus(0, N_TRAIN)),
         "dev": write_jsonl(folder / "dev.jsonl", corpus(N_TRAIN, N_TRAIN + N_DEV)),
         "words_train": folder / "words_train.conll",
         "words_dev": folder / "words_dev.conll",
     }
-    sentences = blocks("bc5cdr_test.tsv")
-    last = N_TRAIN_SENTENCES + N_DEV_SENTENCES
-    files["words_train"].write_text("\n\n".join(sentences[:N_TRAIN_SENTENCES]) + "\n", "utf-8")
-    files["words_dev"].write_text("\n\n".join(sentences[N_TRAIN_SENTENCES:last]) + "\n", "utf-8")
-
-    def sentence_store(name: str) -> Store:
-        return bertfeat.extract(
-            files[name],
-            folder / f"{name}_store",
-            levels="sentence",
-            layers="last4",
-            combine="concat",
-            id_column="id",
-            keep_columns="domain,is_medical,one",
-        )
-
-    def word_store(name: str) -> Store:
-        return bertfeat.extract(
-            files[name],
-            folder / f"{name}_store",
-            levels="token,word",
-            layers="last4",
-            combine="none",
-            max_length=MAX_LENGTH,
-            on_overlong="truncate",
-        )
-
-    return Stores(
-        sentence_store("train"), sentence_store("dev"), word_store("words_train"), word_store("words_dev"), files
-    )
+    conll, last = blocks("bc5cdr_test.tsv"), N_TRAIN_SENTENCES + N_DEV_SENTENCES
+    files["words_train"].write_text("\n\n".join(conll[:N_TRAIN_SENTENCES]) + "\n", "utf-8")
+    files["words_dev"].write_text("\n\n".join(conll[N_TRAIN_SENTENCES:last]) + "\n", "utf-8")
+    kept = {"id_column": "id", "keep_columns": "domain,is_medical,one"}
+    sentences = {"levels": "sentence", "combine": "concat", **kept}
+    words = {"levels": "token,word", "combine": "none", "max_length": MAX_LENGTH, "on_overlong": "truncate"}
+    stores = {}
+    # Small matrices, and other tests may run at the same time.
+    with one_thread(torch.device("cpu")):
+        for name, path in files.items():
+            settings = words if name.startswith("words") else sentences
+            stores[name] = bertfeat.extract(path, folder / f"{name}_store", layers="last4", **settings)
+    return Stores(**stores, files=files)
 
 
-METADATA = {
-    "model": "tiny",
-    "revision": None,
-    "family": "bert",
-    "weights_sha256": "a" * 64,
-    "tokenizer_sha256": "b" * 64,
-    "n_layers": N_LAYERS,
-    "hidden_size": HIDDEN,
-    "layers": list(LAST4),
-    "combine": ["none", "concat"],
-    "word_pooling": "first",
-    "pooling": "mean",
-    "include_special_tokens": False,
-    "document_context": False,
-    "max_length": 32,
-    "stride": 8,
-    "on_overlong": "window",
-    "store_dtype": "float32",
-    "compute_dtype": "float32",
-    "versions": {"torch": "2.13.0"},
-}
 _TYPES = {pl.Int64: "int64", pl.Int32: "int32", pl.String: "string", pl.Boolean: "bool", pl.Float64: "double"}
 
 
@@ -176,7 +124,7 @@ def write_fake(
         combine: Which vector columns are written.
         valid: Which rows have a vector; all without it.
         checked: Whether the store refuses what is not finite, as it should.
-        **metadata: What is different in what the store says of itself.
+        **metadata: Values of the store's metadata that differ from the default.
     """
     levels = tuple(level for level in Level if level in shards[0])
     columns = {
@@ -226,5 +174,5 @@ def word_frame(first_doc: int, lengths: list[int], labels: Callable[[int, int], 
 
 
 def numbered(level: Level, start: int, stop: int) -> np.ndarray:
-    """Vectors (n_rows, 4 * HIDDEN) that tell their row: row + component / 16."""
+    """Return vectors (n_rows, 4 * HIDDEN) that identify their row: row + component / 16."""
     return np.arange(start, stop)[:, None] + np.arange(4 * HIDDEN) / 16

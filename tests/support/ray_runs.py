@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine for the tests, and runs on it in processes of their own, as a user starts them."""
+"""A local Ray cluster for the tests, and runs on it in separate processes, as a user starts them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A head with two CPUs; `environment` is what its clients need."""
+    """A head with two CPUs; `environment` is that of its clients."""
 
     address: str
     client_address: str
@@ -51,7 +51,7 @@ class Cluster:
     head: int
 
     def driver(self, n_shards: int, folder: Path, deeds: str = "{}") -> list[str]:
-        """Return the command of a run with fakes, whose marks and notes lie in `folder`."""
+        """Return the command of a run with fakes, with its marks and notes in `folder`."""
         for name in ("marks", "notes"):
             (folder / name).mkdir(exist_ok=True)
         return [sys.executable, "-c", _DRIVE, self.address, str(folder), str(n_shards), deeds]

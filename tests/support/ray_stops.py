@@ -1,7 +1,7 @@
-"""`bertfeat` with workers of which one stops in the middle of a shard, for a test to kill it there.
+"""`bertfeat` with a worker that stops in the middle of a shard, so that a test can kill it there.
 
-It stops at the step named in `stops/step` beside the output, once two receipts are written, and leaves its process id
-in `stops/pid`.
+The worker stops at the step named in `stops/step` beside the output, after two receipts are written, and writes its
+process id to `stops/pid`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StoppingTask(run.ShardTask):
 
 
 def prepare(folder: Path, step: str) -> Path:
-    """Say where to stop, for an output in `folder`; return the file that will name the process."""
+    """Set the step to stop at, for an output in `folder`; return the file that will have the process id."""
     (folder / "stops").mkdir()
     (folder / "stops" / "step").write_text(step)
     return folder / "stops" / "pid"

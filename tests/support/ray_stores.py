@@ -1,4 +1,4 @@
-"""A run on Ray, or in this process, that writes a store of synthetic results: all of a real one but the model.
+"""A run on Ray, or in this process, that writes a store of synthetic results: a real run without a model.
 
 `python -m tests.support.ray_stores ADDRESS OUTPUT`
 """
@@ -25,7 +25,7 @@ PLAN = make_plan((3,) * 30, levels=(Level.TOKEN, Level.SENTENCE), combine="none"
 
 
 class CommitTask:
-    """Shards whose results are known, and take some time."""
+    """A task with known results that takes some time."""
 
     n_writers = 1
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,35 @@ COLUMNS = {
     Level.WORD: (DOC_ID, Column("word", "string"), Column("label", "string")),
     Level.SENTENCE: (DOC_ID, Column("text", "string", nullable=False)),
 }
+
+
+METADATA = {
+    "model": "tiny",
+    "revision": None,
+    "family": "bert",
+    "weights_sha256": "a" * 64,
+    "tokenizer_sha256": "b" * 64,
+    "n_layers": N_LAYERS,
+    "hidden_size": HIDDEN,
+    "layers": list(LAST4),
+    "combine": ["none", "concat"],
+    "word_pooling": "first",
+    "pooling": "mean",
+    "include_special_tokens": False,
+    "document_context": False,
+    "max_length": 32,
+    "stride": 8,
+    "on_overlong": "window",
+    "store_dtype": "float32",
+    "compute_dtype": "float32",
+    "versions": {"torch": "2.13.0"},
+}
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
+    """Write rows as JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def features(combine: str = "none,concat", layers: tuple[int, ...] = LAST4) -> tuple[FeatureColumn, ...]:
@@ -75,7 +105,7 @@ def make_plan(
 
 
 def layer_values(first_row: int, n_rows: int, layer: int, dtype: str) -> np.ndarray:
-    """Vectors (n_rows, HIDDEN) whose value is 100 * layer + row + component / 4."""
+    """Return vectors (n_rows, HIDDEN) of 100 * layer + row + component / 4."""
     rows = np.arange(first_row, first_row + n_rows)[:, None]
     return (100 * layer + rows + np.arange(HIDDEN) / 4).astype(dtype)
 
@@ -125,7 +155,7 @@ def write_store(root: Path, plan: Plan, **result: Any) -> None:
 
 
 def without_runs(root: Path) -> None:
-    """Take the places of the vectors out of a store's manifest: it is as those who knew none wrote it."""
+    """Remove the places of the vectors from the manifest of a store, as in stores of older versions."""
     manifest = codec.unseal((root / "manifest.json").read_bytes())
     for shard in manifest["shards"]:
         for part in shard["parts"]:

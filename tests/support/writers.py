@@ -1,6 +1,6 @@
-"""Every kind of thing that bertfeat publishes, each as a function for the kill drill, and the process that it kills.
+"""A writer for each kind of output of bertfeat, for the kill drill, and the process that the drill kills.
 
-A writer fills a folder from a folder of inputs, with the old content or the new; again, it finishes what a kill left.
+A writer fills a folder from a folder of inputs, with old or new content; a second call finishes an interrupted one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from bertfeat.ann.transforms import TransformSpec
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.cli.search_batches import hit_writer
 from bertfeat.config import Level
-from bertfeat.durable import steps
 from bertfeat.durable.publication import publish_file, standing
 from bertfeat.heads.linear import RidgeProbe
 from bertfeat.heads.probefolder import save_probe
@@ -43,11 +42,12 @@ from bertfeat.search.storeindex import build_index
 from bertfeat.search.storeupdate import update_index
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
 from tests.support.index_stores import known_store
+from tests.support.kills import die_at
 from tests.support.search_vectors import mixture
 from tests.support.store_fakes import make_plan, write_store
 
 PLAN = make_plan((3, 2, 2), levels=(Level.TOKEN, Level.SENTENCE), combine="none")
-# Folders of which a reader sees all files or none, and what in them says when they were made.
+# Folders of which a reader sees all files or none, and their file with times.
 FOLDERS = {"index": "index.json", "probe": None, "sweep": None}
 
 
@@ -76,13 +76,13 @@ def _updated(root: Path, inputs: Path, new: bool) -> None:
 
 
 def _build(text: str, **changes: Any) -> Callable[[Path, Path, bool], None]:
-    """Return a writer of an index that is filled in pieces, or with checkpoints."""
+    """Return a writer of an index that is built in pieces, or with checkpoints."""
 
     def write(root: Path, inputs: Path, new: bool) -> None:
         settings = {"index": text, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60, **changes}
         source = ArrayParts(mixture(1500, 16), n_parts=4, batch_size=170)
         with pytest.MonkeyPatch.context() as patch:
-            # A graph of these few vectors has checkpoints only where chunks are small.
+            # With so few vectors, a graph has checkpoints only if chunks are small.
             patch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
             build(source, root / "work", BuildSettings(**settings))
 
@@ -144,7 +144,7 @@ WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
 
 
 def pieces(root: Path) -> dict[str, Any]:
-    """Return what a reader sees: files, and folders that are published whole, with what is in them."""
+    """Return what a reader sees: files, and the contents of folders that are published as a whole."""
     found: dict[str, Any] = {}
     for name, timed in FOLDERS.items():
         if (folder := standing(root / name)).is_dir():
@@ -154,14 +154,14 @@ def pieces(root: Path) -> dict[str, Any]:
         is_hidden = any(part.startswith(".") for part in parts)
         if path.is_file() and not is_hidden and not parts & {*FOLDERS, "receipts", "tmp", "lock"}:
             found[name] = path.read_bytes()
-    # Of a build only what is finished counts.
+    # Only the finished index of a build counts.
     return {name: data for name, data in found.items() if not name.startswith("work/") or name == "work/index.faiss"}
 
 
 def serve() -> None:
-    """Read `[kind, root, inputs, point]` lines; write in a fork that dies at the step of this number; print its end.
+    """Read lines `[kind, root, inputs, point]`; write in a fork that dies at the step `point`; print its exit code.
 
-    Nothing is computed before the fork, so that no thread is lost in it.
+    The process computes nothing before the fork, so that no thread is lost.
     """
     for line in sys.stdin:
         child = os.fork()
@@ -171,18 +171,10 @@ def serve() -> None:
 
 
 def _write_until(kind: str, root: str, inputs: str, point: int) -> None:
-    n_passed = 0
-
-    def hook(name: str) -> None:
-        nonlocal n_passed
-        n_passed += 1
-        if n_passed == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
     signal.alarm(60)
     faiss.omp_set_num_threads(1)
-    steps.hook = hook
-    # A kill loses nothing of the page cache, so there is no need to wait for the disk.
+    die_at(point)
+    # A kill does not lose the page cache, so the disk need not be waited for.
     os.fsync = lambda fd: None
     WRITERS[kind](Path(root), Path(inputs), True)
     os._exit(0)

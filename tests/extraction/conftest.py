@@ -1,0 +1,23 @@
+"""A tiny model for whole extractions, and the settings of a small one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_runs import three_shards
+from tests.support.families import build_model
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of two layers, which no test may change."""
+    return build_model("bert", tmp_path_factory.mktemp("model") / "bert", num_hidden_layers=2)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, model: Path) -> dict[str, Any]:
+    """The settings of an extraction in three shards, without its output."""
+    return three_shards(tmp_path, model)

@@ -1,0 +1,34 @@
+"""The pipelines, run in this process."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+from tests.support.command_line import Result, run_here
+from tests.support.places import ROOT
+
+
+def run(name: str, *arguments: object) -> Result:
+    """Run `python pipelines/NAME.py ARGUMENTS...`."""
+    path = str(ROOT / "pipelines" / f"{name}.py")
+    return run_here([path, *map(str, arguments)], lambda: runpy.run_path(path, run_name="__main__"), code=0)
+
+
+def result_of(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
+    """Run a pipeline that must succeed, with its output in `folder`; return its result.json."""
+    ran = run(name, *arguments, "--out", folder)
+    assert ran.code == 0, ran.err
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert result["pipeline"] == name
+    return result
+
+
+def refusal(name: str, *arguments: object) -> str:
+    """Run a pipeline that must end with exit code 2 and one line; return the line."""
+    ran = run(name, *arguments)
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+    assert ran.err.startswith("bertfeat: ")
+    return ran.err
