@@ -77,7 +77,7 @@ def _good_rows(corpus: Corpus) -> Iterator[ScannedRow]:
                 raise InputError(row.bad.reason, path=row.path, row=row.row)
             yield row
     except InputError as error:
-        if "stands twice" not in error.reason:
+        if "appears twice" not in error.reason:
             raise
         reason = error.reason.partition(";")[0]
         raise InputError(f"{reason}; make ids unique", path=error.path, row=error.row) from None

@@ -1,4 +1,4 @@
-"""Arguments become files with format, compression and digest, or an error that says what to do."""
+"""Inputs: files with format, compression and digest, or an error that says what to do."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_globs_are_sorted_and_a_file_may_come_twice(tmp_path: Path) -> None:
         ("a", b"x", "pass --format"),
         ("a.txt.bz2", b"x", ".bz2 is not read"),
         ("a.parquet.gz", b"x", "decompress the .gz"),
-        ("a.txt.gz", b"", "no gzip stream"),
-        ("a.txt.zst", b"", "no zstd stream"),
+        ("a.txt.gz", b"", "not a gzip stream"),
+        ("a.txt.zst", b"", "not a zstd stream"),
         ("", None, "is a folder"),
         ("-", None, "standard input"),
     ],
@@ -87,7 +87,7 @@ def test_errors_are_one_line_and_name_the_cause(tmp_path: Path, name: str, conte
     assert "\n" not in str(caught.value)
 
 
-def test_stdin_is_spooled_under_a_name_that_its_bytes_give(tmp_path: Path) -> None:
+def test_stdin_is_spooled_under_a_name_made_from_its_bytes(tmp_path: Path) -> None:
     data = b"one\ntwo\n" * 200_000
     first = spool_stdin(io.BytesIO(data), tmp_path)
     assert first.read_bytes() == data
@@ -107,7 +107,7 @@ class _BrokenPipe(io.BytesIO):
         raise OSError(5, "Input/output error")
 
 
-def test_a_stream_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+def test_a_stream_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="standard input cannot be copied here"):
         spool_stdin(_BrokenPipe(), tmp_path)
     assert list(tmp_path.iterdir()) == []
