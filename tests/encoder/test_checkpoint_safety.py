@@ -1,4 +1,4 @@
-"""A model folder from a stranger is refused in one line and can do no harm: nothing in it is run or unpickled."""
+"""Untrusted model folders: a refusal is one line, and nothing in the folder is run or unpickled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError
 from tests.support.families import HIDDEN, N_LAYERS, VOCAB_SIZE
@@ -25,7 +28,7 @@ _SEEN: list[str] = []
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    """Note what must not happen while a folder is watched; an audit hook stays for good, so it is armed by a list."""
+    """Note forbidden events while a folder is watched; an audit hook cannot be removed, so a list switches it."""
     if not _WATCHED:
         return
     if event in ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "socket.connect"):
@@ -69,10 +72,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
 
 
+def load(folder: Path) -> Encoder:
+    checkpoint = open_checkpoint(str(folder))
+    return load_encoder(checkpoint, range(checkpoint.n_layers + 1))
+
+
 def refusal(folder: Path) -> str:
-    """Open and load a folder that must be refused; returns the message."""
+    """Open and load a folder that must be refused; return the message."""
     with watched(folder), pytest.raises(CheckpointError) as caught:
-        load_encoder(open_checkpoint(str(folder)), range(N_LAYERS + 1))
+        load(folder)
     message = str(caught.value)
     assert caught.value.exit_code == 2
     assert "\n" not in message
@@ -85,27 +93,11 @@ def change_config(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def header_of(path: Path) -> tuple[dict[str, Any], bytes]:
-    content = path.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + length]), content[8 + length :]
-
-
-def write_header(path: Path, header: bytes | dict[str, Any], data: bytes) -> None:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-
-
-def test_the_good_folder_loads_under_watch(folder: Path) -> None:
+def test_the_good_folder_loads_and_the_payload_works(folder: Path, tmp_path: Path) -> None:
     with watched(folder):
-        encoder = load_encoder(open_checkpoint(str(folder)), range(N_LAYERS + 1))
-    assert encoder.hidden_size == HIDDEN
-
-
-def test_the_payload_works_when_unpickled(tmp_path: Path) -> None:
-    canary = tmp_path / "canary"
-    pickle.loads(pickle.dumps(Payload(canary)))
-    assert canary.exists()
+        assert load(folder).hidden_size == HIDDEN
+    pickle.loads(pickle.dumps(Payload(tmp_path / "canary")))
+    assert (tmp_path / "canary").exists()
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt"])
@@ -159,18 +151,13 @@ def test_code_of_its_own(folder: Path, tmp_path: Path, file: str) -> None:
     assert not (tmp_path / "canary").exists()
 
 
-def test_weights_named_by_the_config_are_passed_over(folder: Path, tmp_path: Path) -> None:
+def test_weights_and_attention_code_named_by_the_config_are_ignored(folder: Path, tmp_path: Path) -> None:
     (folder / "evil.bin").write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
-    change_config(folder, transformers_weights="evil.bin")
+    kernel = "someone/kernel"
+    change_config(folder, transformers_weights="evil.bin", attn_implementation=kernel, _attn_implementation=kernel)
     with watched(folder):
         load_encoder(open_checkpoint(str(folder)), [1])
     assert not (tmp_path / "canary").exists()
-
-
-def test_attention_code_named_by_the_config_is_passed_over(folder: Path) -> None:
-    change_config(folder, attn_implementation="someone/kernel", _attn_implementation="someone/kernel")
-    with watched(folder):
-        load_encoder(open_checkpoint(str(folder)), [1])
 
 
 @pytest.mark.parametrize("changes", [{"quantization_config": {"load_in_4bit": True}}, {"model_type": None}])
@@ -179,7 +166,9 @@ def test_configs_that_ask_for_something_else(folder: Path, changes: dict[str, An
     refusal(folder)
 
 
-def test_adapter(folder: Path) -> None:
+def test_folders_with_an_adapter_or_without_a_fast_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert "no fast tokenizer" in refusal(folder)
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere/model"}')
     assert "adapter" in refusal(folder)
 
@@ -221,9 +210,12 @@ def _set(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
 )
 def test_safetensors_headers_that_lie(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path = folder / "model.safetensors"
-    header, data = header_of(path)
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
     change(header)
-    write_header(path, header, data)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
     assert "model.safetensors" in refusal(folder)
 
 
@@ -270,25 +262,14 @@ def test_safetensors_files_that_are_not_whole(folder: Path, spoil: Callable[[byt
 )
 def test_configs_that_do_not_fit_the_weights(folder: Path, changes: dict[str, Any], reason: str) -> None:
     change_config(folder, **changes)
-
-    def load() -> None:
-        checkpoint = open_checkpoint(str(folder))
-        load_encoder(checkpoint, range(checkpoint.n_layers + 1))
-
-    with watched(folder), pytest.raises(CheckpointError, match=reason) as caught:
-        load()
-    assert "\n" not in str(caught.value)
+    assert re.search(reason, refusal(folder))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', "[" * 100_000, '{"model_type": "bert"}'])
-def test_malformed_configs(folder: Path, text: str) -> None:
+def test_malformed_and_huge_configs(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     assert "config.json" in refusal(folder)
-
-
-def test_huge_config(folder: Path) -> None:
-    with (folder / "config.json").open("wb") as file:
-        file.truncate(10**9)
+    os.truncate(folder / "config.json", 10**9)
     assert "too many" in refusal(folder)
 
 
@@ -310,16 +291,8 @@ def test_links_within_a_hub_cache_are_followed(folder: Path, tmp_path: Path) -> 
 
 
 def test_missing_weight_is_named(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     weights = load_file(folder / "model.safetensors")
-    name = next(name for name in weights if name.endswith("layer.1.output.dense.weight"))
-    del weights[name]
+    del weights[next(name for name in weights if name.endswith("layer.1.output.dense.weight"))]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert "encoder.layer.1.output.dense.weight" in refusal(folder)
     assert load_encoder(open_checkpoint(str(folder)), [1]).n_blocks == 1
-
-
-def test_no_fast_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
-    assert "no fast tokenizer" in refusal(folder)

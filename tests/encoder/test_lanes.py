@@ -1,9 +1,10 @@
-"""Packs in several lanes: in order, the same bits whatever the lanes, and errors that come through."""
+"""Packs in several lanes: their order, bits that do not depend on the lanes, and errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
@@ -49,8 +50,6 @@ class TestLanes:
         assert torch.get_num_threads() == n_threads
 
     def test_lanes_run_at_once(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-        from threading import Barrier
-
         meeting = Barrier(2, timeout=60)
         run = encoder._run
 

@@ -161,16 +161,9 @@ _SAVED_AS = {
     "umt5": "UMT5Model",
     "bart": "BartForConditionalGeneration",
 }
-_TOKENIZER_KINDS = {
-    **dict.fromkeys(
-        ("roberta", "gpt2", "openai-gpt", "longformer", "bart", "modernbert", "deberta", "eurobert"), "bpe"
-    ),
-    **dict.fromkeys(
-        ("albert", "camembert", "xlm-roberta", "xlm-roberta-xl", "xlnet", "deberta-v2", "t5", "mt5", "umt5", "mbart"),
-        "unigram",
-    ),
-    **dict.fromkeys(("rembert", "big_bird"), "unigram"),
-}
+_BYTE_BPE = "roberta gpt2 openai-gpt longformer bart modernbert deberta eurobert"
+_UNIGRAM = "albert camembert xlm-roberta xlm-roberta-xl xlnet deberta-v2 t5 mt5 umt5 mbart rembert big_bird"
+_TOKENIZER_KINDS = dict.fromkeys(_BYTE_BPE.split(), "bpe") | dict.fromkeys(_UNIGRAM.split(), "unigram")
 
 
 def tiny_config(model_type: str, **changes: Any) -> Any:
