@@ -110,11 +110,10 @@ def test_one_parquet_row_beyond_the_limit_is_bad_and_the_others_are_read(
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.conll"])
 def test_a_line_beyond_the_limit_is_passed_over(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / name
     line = {"a.jsonl": '{"text": "%s"}', "a.csv": '"%s\n""x"""', "a.conll": "%s O\n"}.get(name, "%s")
     long = line % ("x" * 3_000_000)
     short = {"a.jsonl": '{"text": "a"}', "a.conll": "a O\n"}.get(name, "a")
-    path.write_text(("text\n" if name == "a.csv" else "") + f"{short}\n{long}\n{short}\n")
+    path = write(tmp_path, name, ("text\n" if name == "a.csv" else "") + f"{short}\n{long}\n{short}\n")
     monkeypatch.setattr(linestreams, "MAX_ROW_BYTES", 2_000_000)
     rows = read_all(path, bad_rows="quarantine", levels="word")
     assert [row.text if isinstance(row, Document) else row.raw for row in rows] == ["a", None, "a"]
@@ -133,8 +132,7 @@ def test_a_line_beyond_the_limit_is_passed_over(tmp_path: Path, name: str, monke
 def test_a_row_of_too_many_values_is_refused_before_it_is_parsed(
     tmp_path: Path, name: str, row: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / name
-    path.write_text(("text\n" if name == "a.csv" else "") + row + "\n")
+    path = write(tmp_path, name, ("text\n" if name == "a.csv" else "") + row + "\n")
     monkeypatch.setattr(linestreams, "MAX_ROW_VALUES", 1_000)
     (bad,) = bad_rows(path, levels="word")
     assert "more than 1,000" in bad.reason
@@ -144,10 +142,8 @@ def test_commas_in_a_text_are_not_values(tmp_path: Path, monkeypatch: pytest.Mon
     text = ',[{\\"' * 3_000
     monkeypatch.setattr(linestreams, "MAX_ROW_VALUES", 1_000)
     monkeypatch.setattr(linestreams, "BLOCK_BYTES", 100)
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    assert texts(tmp_path / "a.jsonl") == [text]
-    (tmp_path / "a.csv").write_text('text\n"' + ",a\n" * 3_000 + '"\n')
-    assert texts(tmp_path / "a.csv") == [",a\n" * 3_000]
+    assert texts(write(tmp_path, "a.jsonl", json.dumps({"text": text}) + "\n")) == [text]
+    assert texts(write(tmp_path, "a.csv", 'text\n"' + ",a\n" * 3_000 + '"\n')) == [",a\n" * 3_000]
 
 
 @pytest.mark.parametrize("empty", [b"\n", b"\n \n\t\n\r\n", b"\n" * 1_500 + b" " * 2_000_000 + b"\n"])
@@ -166,8 +162,7 @@ def test_empty_lines_are_bad_before_a_row_and_dropped_at_the_end(
 
 
 def test_a_hundred_thousand_empty_lines_take_no_memory(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"text": "a"}\n' + b"\n" * 100_000))
+    path = write(tmp_path, "a.jsonl.gz", gzip.compress(b'{"text": "a"}\n' + b"\n" * 100_000))
     said, _, grown = _read_apart(path)
     assert said == ["1"]
     assert grown < 20
@@ -178,12 +173,10 @@ def test_a_hundred_thousand_empty_lines_take_no_memory(tmp_path: Path) -> None:
 def test_small_files_that_would_take_all_memory(tmp_path: Path, kind: str) -> None:
     settings: dict[str, object] = {"bad_rows": "quarantine"}
     if kind.startswith("lines"):
-        path = tmp_path / f"a.{kind.split()[1]}.gz"
-        head = b'{"text": "a"}\n' if "jsonl" in path.name else b"text\na\n"
-        path.write_bytes(gzip.compress(head + b"\n" * 2_000_000))
+        head = b'{"text": "a"}\n' if "jsonl" in kind else b"text\na\n"
+        path = write(tmp_path, f"a.{kind.split()[1]}.gz", gzip.compress(head + b"\n" * 2_000_000))
     elif kind == "a line":
-        path = tmp_path / "a.txt.gz"
-        path.write_bytes(gzip.compress(b"a" * 250_000_000 + b"\nb\n"))
+        path = write(tmp_path, "a.txt.gz", gzip.compress(b"a" * 250_000_000 + b"\nb\n"))
     elif kind == "a page":
         path = tmp_path / "a.parquet"
         pq.write_table(pa.table({"text": ["a" * 300_000_000, "b"]}), path, use_dictionary=False, compression="zstd")

@@ -37,8 +37,8 @@ def test_any_cut_reads_every_row_once(
     with tempfile.TemporaryDirectory() as folder:
         paths = []
         for number, content in enumerate(rows):
-            paths.append(Path(folder, f"{number}.{name}" + (f".{ending}" if ending else "")))
-            paths[-1].write_bytes(compress(WRITERS[name](content), ending))
+            full_name = f"{number}.{name}" + (f".{ending}" if ending else "")
+            paths.append(write(Path(folder), full_name, compress(WRITERS[name](content), ending)))
         corpus = open_corpus(*paths)
         shards = plan(corpus, max_cost)
         found = [row for shard in shards for row in corpus.read(shard)]
@@ -63,8 +63,8 @@ LINES = st.lists(st.sampled_from([*CONLL_LINES, 'x,"y\n', '"\n', "{}\n", "  \n"]
 def test_bad_rows_do_not_shift_a_cut(name: str, lines: list[str], max_cost: int) -> None:
     head = "a\tX\n" if "conll" in name else "text,b\n"
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, name)
-        path.write_bytes(compress((head + "".join(lines)).encode("latin-1"), "gz" if name.endswith("gz") else ""))
+        content = compress((head + "".join(lines)).encode("latin-1"), "gz" if name.endswith("gz") else "")
+        path = write(Path(folder), name, content)
         # Named, for such lines may look like CoNLL.
         options: dict[str, Any] = {"bad_rows": "quarantine", "format": name.split(".")[1]}
         whole = read_all(path, **options)
@@ -81,9 +81,8 @@ def test_bad_rows_do_not_shift_a_cut(name: str, lines: list[str], max_cost: int)
 def test_naughty_strings_come_back(tmp_path: Path, name: str, ending: str) -> None:
     strings = json.loads(TESTS.joinpath("data/corpus/blns/blns.json").read_text("utf-8"))
     strings = [text.replace("\n", " ").rstrip("\r") for text in strings]
-    path = tmp_path / (f"a.{name}.{ending}" if ending else f"a.{name}")
-    path.write_bytes(compress(WRITERS[name](strings), ending))
-    assert texts(path) == strings
+    full_name = f"a.{name}.{ending}" if ending else f"a.{name}"
+    assert texts(write(tmp_path, full_name, compress(WRITERS[name](strings), ending))) == strings
 
 
 def test_a_compressed_file_is_decompressed_once_in_ascending_order(
@@ -96,8 +95,7 @@ def test_a_compressed_file_is_decompressed_once_in_ascending_order(
         opened[file.path] += 1
         return open_reader(file, config)
 
-    path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress(b"some text\n" * 10_000))
+    path = write(tmp_path, "a.txt.gz", gzip.compress(b"some text\n" * 10_000))
     corpus = open_corpus(path)
     shards = plan(corpus, 1_000)
     monkeypatch.setattr(reading, "open_reader", counting)
@@ -106,9 +104,8 @@ def test_a_compressed_file_is_decompressed_once_in_ascending_order(
 
 
 def test_two_reads_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.zst"
-    path.write_bytes(compress(WRITERS["jsonl"]([str(n) for n in range(1000)]), "zst"))
-    corpus = open_corpus(path)
+    content = compress(WRITERS["jsonl"]([str(n) for n in range(1000)]), "zst")
+    corpus = open_corpus(write(tmp_path, "a.jsonl.zst", content))
     first, second, *_ = plan(corpus, 500)
     pairs = list(zip(corpus.read(first), corpus.read(second), strict=False))
     assert [row.index for row, _ in pairs] == list(range(len(pairs)))
@@ -122,8 +119,7 @@ def test_concatenated_members_are_one_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrank_since_the_plan(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"a\nb\nc\n")
+    path = write(tmp_path, "a.txt", b"a\nb\nc\n")
     corpus = open_corpus(path)
     (shard,) = plan(corpus)
     path.write_bytes(b"a\n")

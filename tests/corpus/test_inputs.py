@@ -13,6 +13,7 @@ from bertfeat.config import CorpusFormat
 from bertfeat.corpus import resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import READER_OF_ENDING, READERS
 from bertfeat.errors import InputError
+from tests.support.corpus_files import write
 
 
 @pytest.mark.parametrize(
@@ -34,23 +35,20 @@ from bertfeat.errors import InputError
 def test_format_and_compression_follow_the_ending(
     tmp_path: Path, name: str, expected: str, compression: str | None
 ) -> None:
-    (tmp_path / name).write_bytes(b"x")
-    (file,) = resolve_inputs([str(tmp_path / name)])
+    (file,) = resolve_inputs([str(write(tmp_path, name, b"x"))])
     assert (file.format, file.compression) == (expected, compression)
 
 
 def test_digest_is_over_the_bytes_on_disk(tmp_path: Path) -> None:
     data = gzip.compress(b"some text\n" * 300_000, compresslevel=0)
-    path = tmp_path / "a.txt.gz"
-    path.write_bytes(data)
+    path = write(tmp_path, "a.txt.gz", data)
     (file,) = resolve_inputs([str(path)])
     assert (file.n_bytes, file.digest) == (len(data), xxhash.xxh3_128_hexdigest(data))
     assert file.path == str(path)
 
 
 def test_format_overrides_the_ending_but_not_the_compression(tmp_path: Path) -> None:
-    path = tmp_path / "emerging.test.annotated.gz"
-    path.write_bytes(b"x")
+    path = write(tmp_path, "emerging.test.annotated.gz", b"x")
     (file,) = resolve_inputs([str(path)], CorpusFormat.CONLL)
     assert (file.format, file.compression) == ("conll", "gzip")
 

@@ -68,8 +68,15 @@ class Payload:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that only code of a model folder would write."""
     monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
+    yield tmp_path / "canary"
+    assert not (tmp_path / "canary").exists()
+
+
+def put_payload(path: Path, canary: Path) -> None:
+    path.write_bytes(pickle.dumps(Payload(canary)))
 
 
 def load(folder: Path) -> Encoder:
@@ -88,37 +95,31 @@ def refusal(folder: Path) -> str:
     return message
 
 
-def change_config(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
+def change_json(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_the_good_folder_loads_and_the_payload_works(folder: Path, tmp_path: Path) -> None:
+def test_the_good_folder_loads_and_the_payload_works(folder: Path, canary: Path) -> None:
     with watched(folder):
         assert load(folder).hidden_size == HIDDEN
-    pickle.loads(pickle.dumps(Payload(tmp_path / "canary")))
-    assert (tmp_path / "canary").exists()
+    pickle.loads(pickle.dumps(Payload(canary)))
+    canary.unlink()
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt"])
-def test_pickle_only_folder(folder: Path, tmp_path: Path, name: str) -> None:
+def test_pickle_only_folder(folder: Path, canary: Path, name: str) -> None:
     (folder / "model.safetensors").unlink()
-    (folder / name).write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+    put_payload(folder / name, canary)
     message = refusal(folder)
     assert name in message
     assert "save_pretrained('CONVERTED')" in message
-    assert not (tmp_path / "canary").exists()
 
 
-@pytest.mark.parametrize("zipped", [False, True])
-def test_pickle_disguised_as_safetensors(folder: Path, tmp_path: Path, zipped: bool) -> None:
-    target = folder / "model.safetensors"
-    if zipped:
-        torch.save({"weight": Payload(tmp_path / "canary")}, target)
-    else:
-        target.write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+def test_pickle_disguised_as_safetensors(folder: Path, canary: Path) -> None:
+    put_payload(folder / "model.safetensors", canary)
     assert "model.safetensors" in refusal(folder)
-    assert not (tmp_path / "canary").exists()
+    torch.save({"weight": Payload(canary)}, folder / "model.safetensors")
+    assert "model.safetensors" in refusal(folder)
 
 
 @pytest.mark.parametrize(
@@ -132,37 +133,32 @@ def test_pickle_disguised_as_safetensors(folder: Path, tmp_path: Path, zipped: b
         ("model-00001-of-00002.safetensors", "missing"),
     ],
 )
-def test_index_that_points_elsewhere(folder: Path, tmp_path: Path, shard: str, reason: str) -> None:
-    shutil.copy(folder / "model.safetensors", tmp_path / "evil.safetensors")
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+def test_index_that_points_elsewhere(folder: Path, tmp_path: Path, canary: Path, shard: str, reason: str) -> None:
+    shutil.move(folder / "model.safetensors", tmp_path / "evil.safetensors")
+    put_payload(folder / "pytorch_model.bin", canary)
     index = {"metadata": {"total_size": 1}, "weight_map": {"embeddings.word_embeddings.weight": shard}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert reason in refusal(folder)
-    assert not (tmp_path / "canary").exists()
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-def test_code_of_its_own(folder: Path, tmp_path: Path, file: str) -> None:
-    (folder / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w').close()\nclass Evil: pass\n")
-    path = folder / file
-    path.write_text(json.dumps({**json.loads(path.read_text()), "auto_map": {"AutoModel": "evil.Evil"}}))
+def test_code_of_its_own(folder: Path, canary: Path, file: str) -> None:
+    (folder / "evil.py").write_text(f"open({str(canary)!r}, 'w').close()\nclass Evil: pass\n")
+    change_json(folder / file, auto_map={"AutoModel": "evil.Evil"})
     assert "auto_map" in refusal(folder)
-    assert not (tmp_path / "canary").exists()
 
 
-def test_weights_and_attention_code_named_by_the_config_are_ignored(folder: Path, tmp_path: Path) -> None:
-    (folder / "evil.bin").write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
-    kernel = "someone/kernel"
-    change_config(folder, transformers_weights="evil.bin", attn_implementation=kernel, _attn_implementation=kernel)
+def test_weights_and_attention_code_named_by_the_config_are_ignored(folder: Path, canary: Path) -> None:
+    put_payload(folder / "evil.bin", canary)
+    own = {"attn_implementation": "someone/kernel", "_attn_implementation": "someone/kernel"}
+    change_json(folder / "config.json", transformers_weights="evil.bin", **own)
     with watched(folder):
-        load_encoder(open_checkpoint(str(folder)), [1])
-    assert not (tmp_path / "canary").exists()
+        load(folder)
 
 
 @pytest.mark.parametrize("changes", [{"quantization_config": {"load_in_4bit": True}}, {"model_type": None}])
 def test_configs_that_ask_for_something_else(folder: Path, changes: dict[str, Any]) -> None:
-    change_config(folder, **changes)
+    change_json(folder / "config.json", **changes)
     refusal(folder)
 
 
@@ -261,7 +257,7 @@ def test_safetensors_files_that_are_not_whole(folder: Path, spoil: Callable[[byt
     ],
 )
 def test_configs_that_do_not_fit_the_weights(folder: Path, changes: dict[str, Any], reason: str) -> None:
-    change_config(folder, **changes)
+    change_json(folder / "config.json", **changes)
     assert re.search(reason, refusal(folder))
 
 

@@ -45,8 +45,8 @@ LAYERS = range(N_LAYERS + 1)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return open_checkpoint(str(build_model("bert", tmp_path_factory.mktemp("bert"))))
+def checkpoint(good: Path) -> Checkpoint:
+    return open_checkpoint(str(good))
 
 
 @pytest.fixture(scope="module")

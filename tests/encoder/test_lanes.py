@@ -16,7 +16,7 @@ from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import RunError
 from bertfeat.records import Pack
-from tests.support.families import build_model, random_pack
+from tests.support.families import random_pack
 
 pytestmark = pytest.mark.numeric
 
@@ -24,8 +24,8 @@ PACKS = [random_pack([9, 7, 7, 3], seed=i) for i in range(9)] + [random_pack([2]
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    return load_encoder(open_checkpoint(str(build_model("bert", tmp_path_factory.mktemp("bert")))), [0, 2])
+def encoder(good: Path) -> Encoder:
+    return load_encoder(open_checkpoint(str(good)), [0, 2])
 
 
 @pytest.fixture

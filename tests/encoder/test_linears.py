@@ -12,7 +12,6 @@ from bertfeat.encoder import linears
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.linears import PackedLinear, can_pack, pack_linears
 from bertfeat.encoder.loading import load_encoder
-from tests.support.families import build_model
 
 pytestmark = pytest.mark.numeric
 
@@ -54,8 +53,8 @@ class TestPackedLinear:
 
 @needs_packing
 class TestModels:
-    def test_every_linear_layer_is_replaced(self, tmp_path: Path) -> None:
-        encoder = load_encoder(open_checkpoint(str(build_model("bert", tmp_path))), [1], with_pooler=True)
+    def test_every_linear_layer_is_replaced(self, good: Path) -> None:
+        encoder = load_encoder(open_checkpoint(str(good)), [1], with_pooler=True)
         kinds = {name: type(module) for name, module in encoder._model.named_modules()}
         assert nn.Linear not in kinds.values()
         fused = [m for m in encoder._model.modules() if isinstance(m, PackedLinear) and m.activation == "gelu"]
