@@ -1,4 +1,4 @@
-"""Text in: files become documents, and a corpus becomes shards."""
+"""Corpora: files become documents, and a corpus becomes shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What columns a corpus brings along, found while it is scanned."""
+"""Survey of the columns of a corpus, made while it is scanned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertfeat.records import Column
 # Beyond this, a float64 does not hold every integer.
 _EXACT_IN_DOUBLE = 2**53
 _WIDE = "int64 beyond 2**53"
-# What values of one column may meet, and the Arrow type that holds them.
+# Kinds of values that one column may mix, and the Arrow type that holds them.
 _UNIONS: tuple[tuple[frozenset[str], Any], ...] = (
     (frozenset({"string"}), pa.string()),
     (frozenset({"bool"}), pa.bool_()),
@@ -27,15 +27,15 @@ _UNIONS: tuple[tuple[frozenset[str], Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class CorpusSchema:
-    """The columns that a corpus brings along.
+    """The columns that come from a corpus.
 
     Attributes:
         id_type: The type of `doc_id`: `int64` or `string`.
-        kept: The kept columns, for the sentence level; an Arrow type's name each.
+        kept: The kept columns, for the sentence level, with the names of their Arrow types.
         annotations: The word columns, for the word level.
         has_pairs: Documents may have a second text.
-        kept_arrow: The kept columns as an Arrow schema (IPC bytes in base64) where a type's name alone does not lead
-            back to the type (time zones, decimals, lists); None where it does.
+        kept_arrow: The kept columns as an Arrow schema (IPC bytes in base64) if the name of a type does not define it
+            (time zones, decimals, lists), else None.
     """
 
     id_type: str = "int64"
@@ -46,7 +46,7 @@ class CorpusSchema:
 
 
 class SchemaSurvey:
-    """Gathers a corpus's schema from its files and rows, and refuses files and rows that do not agree."""
+    """Collects a corpus's schema from its files and rows, and refuses files and rows that do not agree."""
 
     def __init__(self, config: ExtractConfig) -> None:
         self._config = config
@@ -58,7 +58,7 @@ class SchemaSurvey:
         self._undeclared: str | None = None
 
     def open_file(self, reader: Reader) -> None:
-        """Take in what a file declares.
+        """Take the columns that a file declares.
 
         Raises:
             InputError: The file's word columns or kept types are not those of the files before it.
@@ -67,11 +67,9 @@ class SchemaSurvey:
         if reader.annotations is not None:
             names, first = self._annotations or (reader.annotations, path)
             if names != reader.annotations:
-                raise InputError(
-                    f"word columns are {', '.join(reader.annotations) or 'none'}, in {first} they are "
-                    f"{', '.join(names) or 'none'}; extract these files into stores of their own",
-                    path=path,
-                )
+                own, before = (", ".join(columns) or "none" for columns in (reader.annotations, names))
+                reason = f"word columns: {own}; in {first}: {before}; extract these files into separate stores"
+                raise InputError(reason, path=path)
             self._annotations = (names, first)
         for name, kind in (reader.kept_types or {}).items():
             declared, first = self._declared.setdefault(name, (kind, path))
@@ -81,10 +79,10 @@ class SchemaSurvey:
                 )
 
     def add(self, reader: Reader, content: Content, row: int) -> None:
-        """Take in what a row shows.
+        """Take the types of a row's values.
 
         Raises:
-            InputError: The type of its id or of a kept value does not go with the rows before.
+            InputError: The type of its id or of a kept value does not fit the rows before.
         """
         path = reader.file.path
         if content.doc_id is not None:
@@ -115,16 +113,16 @@ class SchemaSurvey:
         met.add(kind)
 
     def close_file(self, reader: Reader, n_rows: int) -> None:
-        """Take in what all rows of a file showed."""
+        """Take the kept columns that a file's rows have."""
         if reader.kept_types is None and n_rows:
             self._seen |= reader.kept_seen
             self._undeclared = reader.file.path
 
     def result(self) -> CorpusSchema:
-        """Return the schema of what was surveyed.
+        """Return the schema of the corpus.
 
         Raises:
-            InputError: No row has a kept column, or files that declare its type differ from rows that show another.
+            InputError: No row has a kept column, or the type that files declare differs from that of rows elsewhere.
         """
         fields = [pa.field(name, self._kept_type(name)) for name in self._config.keep_columns]
         names, _ = self._annotations or ((), "")
@@ -135,7 +133,9 @@ class SchemaSurvey:
             kept=tuple(Column(field.name, str(field.type)) for field in fields),
             annotations=tuple(Column(name, "string") for name in names),
             has_pairs=self._config.text_pairs or self._config.text_pair_column is not None,
-            kept_arrow=_ipc_base64(fields) if any(not _is_named(field.type) for field in fields) else None,
+            kept_arrow=None
+            if all(_is_named(field.type) for field in fields)
+            else base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode("ascii"),
         )
 
     def _kept_type(self, name: str) -> Any:
@@ -144,7 +144,7 @@ class SchemaSurvey:
             return declared or pa.string()
         if name not in self._seen and declared is None:
             raise InputError(f"no row has a column {name!r}; check --keep-columns", path=self._undeclared)
-        # A column without any value takes whatever type the others declare.
+        # A column without any value takes the type that other files declare.
         found = _union_of(self._met[name]) if self._met[name] else declared or pa.string()
         if declared is not None and found != declared:
             raise InputError(
@@ -168,12 +168,8 @@ def _union_of(kinds: set[str]) -> Any:
 
 
 def _is_named(kind: Any) -> bool:
-    """Tell whether a type's name leads back to it."""
+    """Tell whether the name of a type defines it."""
     try:
         return bool(pa.type_for_alias(str(kind)) == kind)
     except ValueError:
         return False
-
-
-def _ipc_base64(fields: list[Any]) -> str:
-    return base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode("ascii")

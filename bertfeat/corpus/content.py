@@ -1,4 +1,4 @@
-"""What a reader makes of one row, and the checks of values that all readers share."""
+"""Content of one row, the base class of readers, and the checks of values that all readers share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 import textwrap
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ _COLUMN_SETTINGS = ("text_column", "text_pair_column", "id_column", "document_co
 
 
 class RowError(Exception):
-    """A row cannot be read; the message is the reason that its bad row will carry."""
+    """A row cannot be read; the message becomes the reason of its bad row."""
 
 
 class Content(NamedTuple):
@@ -41,7 +42,7 @@ class Content(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a row cannot be read, its bytes where the format has them, and its group where that is known."""
+    """The reason why a row cannot be read, its bytes if the format has them, and its group if that is known."""
 
     reason: str
     raw: bytes | None
@@ -49,7 +50,7 @@ class Fault(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where reading starts in a file, in the units of `FileSlice`."""
+    """The place in a file where reading starts, in the units of `FileSlice`."""
 
     offset: int
     row: int
@@ -57,7 +58,7 @@ class Start(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row of a file: where it starts (`FileSlice` says in which units) and what it holds."""
+    """One row of a file: its start, in the units of `FileSlice`, and its content."""
 
     offset: int
     row: int
@@ -70,17 +71,17 @@ class Reader(ABC):
 
     Attributes:
         format: The format that it reads.
-        endings: The file endings that name it.
-        has_columns: Rows are records, of which the settings name columns.
+        endings: The file endings of the format.
+        has_columns: Rows are records, and settings name their columns.
         has_lists: Documents may be given as lists of words, with a label for each.
         has_documents: Rows say which document they belong to, without a column for it.
-        has_pairs: A text may hold two, with a sign between them.
+        has_pairs: A line may hold two texts, with a separator.
         has_words: Documents are always given as words.
         is_compressed: The format has a compression of its own; `.gz` or `.zst` around it is refused.
-        start: Where the first row starts; a header comes before it.
-        annotations: The names of the word columns; None in a file that has no words to tell them from.
-        kept_types: The Arrow types of the kept columns where the file declares them; None where each row shows them.
-        kept_seen: The kept columns that were met in rows so far, where the file declares none.
+        start: The start of the first row, after a header.
+        annotations: The names of the word columns; None in a file without words.
+        kept_types: The Arrow types of the kept columns; None in a format that does not declare them.
+        kept_seen: The kept columns found in rows so far, if the format does not declare types.
     """
 
     format: ClassVar[CorpusFormat]
@@ -104,7 +105,7 @@ class Reader(ABC):
 
     @abstractmethod
     def rows(self, start: Start) -> Iterator[Row]:
-        """Yield the rows from `start` on, where some row starts."""
+        """Yield the rows from `start` on, which is the start of a row."""
 
     @abstractmethod
     def close(self) -> None:
@@ -122,18 +123,28 @@ class TextReader(Reader):
         """Yield (byte offset, line number, line with its end) from a line on."""
         return read_lines(self._stream, start.offset, start.row)
 
+    def line_rows(self, start: Start, content_of_line: Callable[[bytes], Content]) -> Iterator[Row]:
+        """Yield one row per line, from a line on; where the function raises `RowError`, the row is bad."""
+        for at, number, raw in self.lines(start):
+            content: Content | Fault
+            try:
+                content = content_of_line(raw)
+            except RowError as error:
+                content = fault(error, raw)
+            yield Row(at, number, None, content)
+
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
 
 
 def size_of(line: bytes) -> int:
-    """Return the bytes of a line, a `LongLine` too."""
+    """Return the size of a line in bytes; a `LongLine` keeps only its first bytes."""
     return line.n_bytes if isinstance(line, LongLine) else len(line)
 
 
 def fault(error: RowError, raw: bytes, group: DocId | None = None) -> Fault:
-    """Return why a row cannot be read, with its bytes unless there are too many."""
+    """Return the fault of a row, with its bytes unless there are too many."""
     return Fault(str(error), None if isinstance(raw, LongLine) else raw, group)
 
 
@@ -141,7 +152,7 @@ def decode(raw: bytes) -> str:
     """Return the text of UTF-8 bytes.
 
     Raises:
-        RowError: The line is too long, or a byte is no UTF-8; the reason names it and its 0-based position.
+        RowError: The line is too long, or a byte is not UTF-8; the reason names it and its 0-based position.
     """
     if isinstance(raw, LongLine):
         raise RowError(linestreams.too_long(raw.n_bytes))
@@ -149,12 +160,12 @@ def decode(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise RowError(
-            f"byte 0x{raw[error.start]:02x} at position {error.start} is no UTF-8; convert the file to UTF-8"
+            f"byte 0x{raw[error.start]:02x} at position {error.start} is not UTF-8; convert the file to UTF-8"
         ) from None
 
 
 def clean(text: str) -> str:
-    r"""Replace lone surrogates, which JSON can escape but UTF-8 cannot hold, by U+FFFD, one for one.
+    r"""Replace each lone surrogate, which JSON can escape but UTF-8 cannot hold, by U+FFFD.
 
     Example:
         >>> clean("a\ud800b")
@@ -164,7 +175,7 @@ def clean(text: str) -> str:
 
 
 def used_columns(config: ExtractConfig) -> tuple[str, ...]:
-    """Return the columns of tabular input that the settings give a role beside being kept, each once."""
+    """Return the columns of tabular input that have a role other than being kept, each once."""
     named = [getattr(config, setting) for setting in _COLUMN_SETTINGS]
     return tuple(dict.fromkeys(name for name in named if name is not None))
 
@@ -178,19 +189,19 @@ def check_columns(path: str, header: Sequence[str], config: ExtractConfig) -> No
     """Check that a file's header names each needed column once.
 
     Raises:
-        InputError: A column is missing or stands there twice.
+        InputError: A column is missing or appears twice.
     """
     for name in needed_columns(config):
         count = header.count(name)
         if count == 0:
             raise InputError(missing_column(name, header, config), path=path)
         if count > 1:
-            raise InputError(f"column {name!r} stands {count} times in the header; rename all but one", path=path)
+            raise InputError(f"column {name!r} appears {count} times in the header; rename all but one", path=path)
 
 
 def missing_column(name: str, columns: Iterable[str], config: ExtractConfig) -> str:
-    """Return the reason for a column that is not there: its name, the columns there are, and the flag to pass."""
-    # A file without a header gives its first row for one.
+    """Return the reason for a missing column: its name, the columns there are, and the flag to pass."""
+    # In a file without a header these are the fields of its first row.
     names = [textwrap.shorten(name, 40, placeholder="...") for name in columns]
     there = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "none"
     setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
@@ -201,7 +212,7 @@ def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:
     """Make the content of a tabular row from its columns; `record` has all that are needed.
 
     Raises:
-        RowError: A value is null or of a type that cannot stand there; the reason names column and value.
+        RowError: A value is null or of a wrong type; the reason names column and value.
     """
     column = config.text_column
     words = _words(column, record[column]) if config.is_split_into_words else None
@@ -218,8 +229,8 @@ def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it, cut to 40 characters."""
-    text = repr(value)
+    """Return a value as messages show it, cut to 40 characters."""
+    text = "null" if value is None else repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
@@ -229,38 +240,37 @@ def _text(column: str, value: object) -> str:
     if value is None:
         raise RowError(f"column {column!r} is null; give it a text, if only an empty one")
     hint = "; pass --is-split-into-words for lists of words" if isinstance(value, list) else ""
-    raise RowError(f"column {column!r} holds {shown(value)}, which is no text{hint}")
+    raise RowError(f"column {column!r} holds {shown(value)}, which is not text{hint}")
 
 
 def _words(column: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        what = "null" if value is None else shown(value)
-        raise RowError(
-            f"column {column!r} holds {what}, which is no list of words; drop --is-split-into-words for texts"
-        )
+        hint = "drop --is-split-into-words for texts"
+        raise RowError(f"column {column!r} holds {shown(value)}, which is not a list of words; {hint}")
     for position, word in enumerate(value):
         if not isinstance(word, str):
-            raise RowError(f"column {column!r} holds {shown(word)} at position {position}, which is no word")
+            raise RowError(f"column {column!r} holds {shown(word)} at position {position}, which is not a word")
     return tuple(map(clean, value))
 
 
 def _identifier(column: str, value: object) -> DocId:
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value in INT64:
-        return value
-    what = "null" if value is None else shown(value)
-    raise RowError(f"id column {column!r} holds {what}; an id is a string or a 64-bit integer")
+    name = _name(value)
+    if name is None or (isinstance(name, int) and name not in INT64):
+        raise RowError(f"id column {column!r} holds {shown(value)}; an id is a string or a 64-bit integer")
+    return name
 
 
 def _group(column: str, value: object) -> DocId | None:
-    if value is None:
-        return None
+    name = _name(value)
+    if name is None and value is not None:
+        raise RowError(f"document column {column!r} holds {shown(value)}; a document's name is a string or an integer")
+    return name
+
+
+def _name(value: object) -> DocId | None:
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise RowError(f"document column {column!r} holds {shown(value)}; a document's name is a string or an integer")
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _kept(value: object) -> object:
@@ -272,14 +282,14 @@ def _labels(record: Mapping[str, Any], column: str | None, n_words: int) -> Mapp
         return _NOTHING
     value = record[column]
     if not isinstance(value, list):
-        raise RowError(f"label column {column!r} holds {shown(value)}, which is no list with a label for each word")
+        raise RowError(f"label column {column!r} holds {shown(value)}, which is not a list with one label per word")
     if len(value) != n_words:
         raise RowError(f"label column {column!r} has {len(value)} labels for {n_words} words; give each word one")
     return {"label": [None if label is None else clean(str(label)) for label in value]}
 
 
 def n_values(raw: bytes, marks: bytes) -> int:
-    """Return how many of the bytes `marks` a row has outside double quotes, or anywhere if these are few.
+    """Return how often the bytes `marks` occur in a row outside double quotes, or anywhere if that is rare.
 
     Each value of a parsed row takes up to a hundred bytes of memory, however short it is: count them before parsing.
     """
@@ -295,49 +305,41 @@ def n_values(raw: bytes, marks: bytes) -> int:
     return n_marks
 
 
-# Blank rows at the end of a file may be millions: beyond these, they are held compressed.
+# A small compressed file may end with millions of blank lines: beyond these limits, they are held compressed.
 _HELD_ROWS = 1000
 _HELD_BYTES = 1 << 20
 
 
 def without_blank_tail(rows: Iterable[Row]) -> Iterator[Row]:
-    """Drop the blank lines that end a file; blank lines before a row stay the bad rows that they are."""
-    held = _HeldRows()
+    """Drop the blank lines at the end of a file; blank lines before another row stay bad rows."""
+    packed: list[bytes] = []
+    held: list[Row] = []
+    n_bytes = 0
     for row in rows:
         content = row.content
         if isinstance(content, Fault) and content.raw is not None and content.raw.isspace():
-            held.add(row, content.reason, content.raw)
+            held.append(row)
+            n_bytes += len(content.raw)
+            if len(held) >= _HELD_ROWS or n_bytes >= _HELD_BYTES:
+                packed.append(_pack(held))
+                held, n_bytes = [], 0
             continue
-        if held.n_rows:
-            yield from held.release()
-            held = _HeldRows()
+        for block in packed:
+            yield from _unpack(block)
+        yield from held
+        packed, held, n_bytes = [], [], 0
         yield row
 
 
-class _HeldRows:
-    """Bad rows in order, most of them as compressed bytes; their places as differences, which compress best."""
+def _pack(rows: Sequence[Row]) -> bytes:
+    """Compress bad rows; the differences of their places compress best."""
+    first = rows[0]
+    steps = [(row.offset - last.offset, row.row - last.row, *row.content[:2]) for last, row in pairwise([first, *rows])]
+    return zlib.compress(marshal.dumps((first.offset, first.row, steps)))
 
-    def __init__(self) -> None:
-        self._packed: list[bytes] = []
-        self._rows: list[tuple[int, int, str, bytes]] = []
-        self._n_bytes = self._offset = self._row = 0
-        self.n_rows = 0
 
-    def add(self, row: Row, reason: str, raw: bytes) -> None:
-        """Hold one more row."""
-        self._rows.append((row.offset - self._offset, row.row - self._row, reason, raw))
-        self._offset, self._row = row.offset, row.row
-        self._n_bytes += len(raw)
-        self.n_rows += 1
-        if len(self._rows) >= _HELD_ROWS or self._n_bytes >= _HELD_BYTES:
-            self._packed.append(zlib.compress(marshal.dumps(self._rows)))
-            self._rows, self._n_bytes = [], 0
-
-    def release(self) -> Iterator[Row]:
-        """Yield the rows."""
-        offset = row = 0
-        for packed in (*self._packed, None):
-            rows = self._rows if packed is None else marshal.loads(zlib.decompress(packed))
-            for offset_step, row_step, reason, raw in rows:
-                offset, row = offset + offset_step, row + row_step
-                yield Row(offset, row, None, Fault(reason, raw))
+def _unpack(block: bytes) -> Iterator[Row]:
+    offset, row, steps = marshal.loads(zlib.decompress(block))
+    for offset_step, row_step, reason, raw in steps:
+        offset, row = offset + offset_step, row + row_step
+        yield Row(offset, row, None, Fault(reason, raw))

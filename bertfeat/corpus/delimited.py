@@ -1,4 +1,4 @@
-"""CSV and TSV with a header, strictly read; records may span lines."""
+"""Readers of CSV and TSV with a header; the syntax is strict, and records may span lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bertfeat.records import InputFile
 
 
 class _Record(NamedTuple):
-    """One CSV record: where it starts, its bytes, and its fields or why it has none."""
+    """One CSV record: its start, its bytes, and its fields or the reason why it has none."""
 
     offset: int
     row: int
@@ -41,7 +41,7 @@ class _Record(NamedTuple):
 
 
 class CsvReader(TextReader):
-    """Reads .csv: fields are quoted with `"`, which is doubled inside quotes."""
+    """Reads .csv: fields may be quoted with `"`, which is doubled inside quotes."""
 
     format = CorpusFormat.CSV
     endings = (".csv",)
@@ -50,33 +50,27 @@ class CsvReader(TextReader):
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)
-        # The limit is one for the whole process: raise it, never take back what other code has set.
+        # The limit is that of the whole process: raise it, never lower what other code has set.
         csv.field_size_limit(max(csv.field_size_limit(), linestreams.MAX_ROW_BYTES))
-        header = next(self._records(self.start), None)
+        header = next(_Feed(self, self.start).records(), None)
+        self._n_fields = 0
         if header is None:
-            self._n_fields, self._columns = 0, dict[str, int]()
-        else:
-            self._read_header(header)
-
-    def _read_header(self, header: _Record) -> None:
+            return
         if isinstance(header.fields, RowError):
             raise InputError(f"the header cannot be read: {header.fields}", path=self.file.path, row=1)
         check_columns(self.file.path, header.fields, self.config)
         self._n_fields = len(header.fields)
         self.kept_types = dict.fromkeys(self.config.keep_columns, pa.string())
         self._columns = {name: header.fields.index(name) for name in needed_columns(self.config)}
-        bom = len(linestreams.BOM) if self._starts_with_bom() else 0
-        self.start = Start(bom + len(header.raw), 1 + header.raw.count(b"\n"))
-
-    def _starts_with_bom(self) -> bool:
         self._stream.seek(0)
-        return self._stream.read(len(linestreams.BOM)) == linestreams.BOM
+        n_bom = len(linestreams.BOM) if self._stream.read(len(linestreams.BOM)) == linestreams.BOM else 0
+        self.start = Start(n_bom + len(header.raw), 1 + header.raw.count(b"\n"))
 
     def rows(self, start: Start) -> Iterator[Row]:
-        """Yield a row a record, from a record on."""
+        """Yield one row per record, from a record on."""
         if self._n_fields == 0:
             return iter(())
-        return without_blank_tail(self._row(record) for record in self._records(start))
+        return without_blank_tail(map(self._row, _Feed(self, start).records()))
 
     def _row(self, record: _Record) -> Row:
         content: Content | Fault
@@ -90,18 +84,40 @@ class CsvReader(TextReader):
         if isinstance(fields, RowError):
             raise fields
         if not fields:
-            raise RowError("the line is blank; remove it")
+            raise RowError("the line is empty; remove it")
         if len(fields) != self._n_fields:
             raise RowError(
                 f"has {len(fields)} fields where the header has {self._n_fields}; quote fields that hold delimiters"
             )
         return content_of({name: fields[place] for name, place in self._columns.items()}, self.config)
 
-    def _records(self, start: Start) -> Iterator[_Record]:
-        feed = _Feed(self, start)
-        parser = csv.reader(feed, delimiter=self.delimiter, strict=True)
+
+class TsvReader(CsvReader):
+    """Reads .tsv, which differs from .csv only in the delimiter."""
+
+    format = CorpusFormat.TSV
+    endings = (".tsv",)
+    delimiter = "\t"
+
+
+class _Feed:
+    """Gives lines to the csv module, and keeps the bytes of the current record."""
+
+    def __init__(self, reader: CsvReader, start: Start) -> None:
+        self._lines = reader.lines(start)
+        self._reader = reader
+        self._delimiter = reader.delimiter.encode()
+
+    def _begin(self) -> None:
+        self._raw: list[bytes] = []
+        self._n_bytes = self._n_values = 0
+        self._fault: RowError | None = None
+
+    def records(self) -> Iterator[_Record]:
+        """Yield the records; one with a bad byte has no fields."""
+        parser = csv.reader(self, delimiter=self._reader.delimiter, strict=True)
         while True:
-            feed.begin()
+            self._begin()
             fields: list[str] | RowError
             try:
                 fields = next(parser)
@@ -110,32 +126,9 @@ class CsvReader(TextReader):
             except RowError as error:
                 fields = error
             except csv.Error as error:
-                fields = RowError(f'no {self.file.format}: {error}; write fields with quotes inside as "...""..."')
-            yield feed.record(fields)
-
-
-class TsvReader(CsvReader):
-    """Reads .tsv, which differs from .csv in the delimiter alone."""
-
-    format = CorpusFormat.TSV
-    endings = (".tsv",)
-    delimiter = "\t"
-
-
-class _Feed:
-    """Hands lines to the csv module, and keeps the bytes of the record that it is at."""
-
-    def __init__(self, reader: CsvReader, start: Start) -> None:
-        self._lines = reader.lines(start)
-        self._delimiter = reader.delimiter.encode()
-        self.begin()
-
-    def begin(self) -> None:
-        """Start a record at the next line."""
-        self._raw: list[bytes] = []
-        self._n_bytes = self._n_values = 0
-        self._offset = self._row = 0
-        self._fault: RowError | None = None
+                fields = RowError(f'not {self._reader.format}: {error}; write fields with quotes inside as "...""..."')
+            raw = self._raw[0] if len(self._raw) == 1 else b"".join(self._raw)
+            yield _Record(self._offset, self._row, raw, self._fault or fields)
 
     def __iter__(self) -> _Feed:
         return self
@@ -154,12 +147,12 @@ class _Feed:
         try:
             return decode(line)
         except RowError as error:
-            # The record must end where it would with good bytes: read on, and report it once it is whole.
+            # The record must end where it would with good bytes: report it once it is whole.
             self._fault = self._fault or error
             return line.decode(errors="replace")
 
     def _pass_over(self) -> RowError:
-        """Read to the end of a record that is too large, which is a line where its quotes are closed."""
+        """Skip the rest of a record that is too large: it ends with a line after which no quote is open."""
         n_quotes = sum(map(_n_quotes, self._raw))
         self._raw = [LongLine(self._raw[0][:100])]
         while n_quotes % 2:
@@ -170,11 +163,6 @@ class _Feed:
             n_quotes += _n_quotes(line)
         too_long = self._n_bytes > linestreams.MAX_ROW_BYTES
         return RowError(linestreams.too_long(self._n_bytes) if too_long else linestreams.too_many("fields"))
-
-    def record(self, fields: list[str] | RowError) -> _Record:
-        """Return the record that has been read, bad where one of its bytes was."""
-        raw = self._raw[0] if len(self._raw) == 1 else b"".join(self._raw)
-        return _Record(self._offset, self._row, raw, self._fault or fields)
 
 
 def _n_quotes(line: bytes) -> int:

@@ -16,10 +16,10 @@ _SPAN_TAG = re.compile(rb"[BIESLU]-\S+")
 
 
 def conll_format(head: bytes) -> CorpusFormat | None:
-    """Return the CoNLL format that the first bytes of a file have, or None if they are something else.
+    """Return the CoNLL format of the first bytes of a file, or None if they are something else.
 
-    CoNLL has blank lines between sentences, and at least four in five of the other lines hold a word and its tag: `O`
-    or a span's (`B-PER`), or a part of speech of Universal Dependencies as the last column. One tag is not `O`.
+    CoNLL has empty lines between sentences, and at least four in five of the other lines hold a word and its tag: `O`,
+    the tag of a span (`B-PER`), or in the last column a tag of Universal Dependencies. Not all tags are `O`.
     """
     n_words = n_tagged = n_ten = n_breaks = 0
     tags: set[bytes] = set()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from bertfeat.config import CorpusFormat, ExtractConfig, flag
-from bertfeat.corpus.conll import ConllReader
-from bertfeat.corpus.conllu import ConlluReader
+from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.disguise import SNIFFED_BYTES, conll_format
@@ -22,7 +21,7 @@ READERS = (LineReader, JsonlReader, CsvReader, TsvReader, ParquetReader, ConllRe
 READER_OF = {reader.format: reader for reader in READERS}
 READER_OF_ENDING = {ending: reader for reader in READERS for ending in reader.endings}
 WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words)
-# What a format must have for a setting.
+# The attribute of a reader that a setting needs.
 _NEEDS = dict.fromkeys(("text_pair_column", "id_column", "keep_columns", "document_column"), "has_columns")
 _NEEDS |= {"text_pairs": "has_pairs", "is_split_into_words": "has_lists", "label_column": "has_lists"}
 _INSTEAD = {
@@ -35,12 +34,12 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     """Open a file of the corpus.
 
     Raises:
-        InputError: The file cannot be opened, has not the columns asked for, or a setting does not go with its format.
+        InputError: The file cannot be opened, lacks a column, or a setting does not go with its format.
     """
     corpus_format = CorpusFormat(file.format)
     reader = READER_OF[corpus_format]
     for name, need in _NEEDS.items():
-        # Refused, since it would be ignored without a word.
+        # Without this error, the reader would ignore the setting.
         if getattr(config, name) and not getattr(reader, need):
             takers = ", ".join(other.format for other in READERS if getattr(other, need))
             reason = f"{flag(name)} does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, '')}"

@@ -1,4 +1,4 @@
-"""Turn the INPUT arguments of a command into files with a format, a compression and a digest."""
+"""Resolver of the INPUT arguments of a command: files with a format, a compression and a digest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import xxhash
 
@@ -16,11 +16,10 @@ from bertfeat.config import CorpusFormat
 from bertfeat.corpus.formats import READER_OF, READER_OF_ENDING
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
-from bertfeat.storage import AnyPath, ObjectPath, as_path
+from bertfeat.storage import ObjectPath, as_path
 
 STDIN = "-"
-BLOCK_BYTES = 1 << 20
-
+_BLOCK_BYTES = 1 << 20
 # The names that pyarrow gives the codecs.
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _OTHER_ARCHIVES = {".7z", ".bz2", ".lz4", ".rar", ".tar", ".tgz", ".xz", ".zip"}
@@ -37,13 +36,16 @@ def resolve_inputs(
         spooled: The file that `spool_stdin` wrote; needed where an argument is `-`.
 
     Raises:
-        InputError: There is no such file, it is a folder, its ending names no format, or a glob matches nothing.
+        InputError: A file does not exist, is a folder or has an unknown ending, or a glob matches nothing.
     """
     files: list[InputFile] = []
     for argument in arguments:
         try:
             if argument == STDIN:
-                files.append(_describe_stdin(spooled, corpus_format))
+                if spooled is None:
+                    raise InputError("'-' (standard input) has no bytes here; name files instead")
+                is_auto = corpus_format is CorpusFormat.AUTO
+                files.append(_describe(str(spooled), CorpusFormat.TXT if is_auto else corpus_format))
             else:
                 files += [_describe(path, corpus_format) for path in _expand(argument)]
         except OSError as error:
@@ -55,27 +57,36 @@ def resolve_inputs(
 def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
     """Copy a stream into a file of `folder`, since a corpus is read more than once; the caller deletes it.
 
-    The file's name carries the digest of its bytes, so that the same input gives the same name in a rerun.
+    The digest of the bytes is part of the file's name, so that the same input has the same name in a rerun.
 
     Raises:
-        InputError: The disk is full, or the stream breaks off.
+        InputError: The disk is full, or the stream ends with an error.
     """
     if _is_endless(stream):
         raise InputError("standard input is a device, which may never end; pipe a file in")
-    digest = xxhash.xxh3_128()
     path = None
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix="stdin-", delete=False) as out:
             path = Path(out.name)
-            while block := stream.read(BLOCK_BYTES):
-                digest.update(block)
-                out.write(block)
-        return path.rename(folder / f"stdin-{digest.hexdigest()}")
+            _, digest = _digest(stream, out)
+        return path.rename(folder / f"stdin-{digest}")
     except OSError as error:
         if path is not None:
             path.unlink(missing_ok=True)
         reason = f"standard input cannot be copied here ({error.strerror}); check the disk and the pipe"
         raise InputError(reason, path=str(folder)) from error
+
+
+def _digest(stream: BinaryIO, copy: IO[bytes] | None = None) -> tuple[int, str]:
+    """Return the size in bytes and the xxh3-128 (hex) of a stream, read in blocks; copy it if asked."""
+    digest = xxhash.xxh3_128()
+    n_bytes = 0
+    while block := stream.read(_BLOCK_BYTES):
+        digest.update(block)
+        n_bytes += len(block)
+        if copy is not None:
+            copy.write(block)
+    return n_bytes, digest.hexdigest()
 
 
 def _is_endless(stream: BinaryIO) -> bool:
@@ -84,36 +95,25 @@ def _is_endless(stream: BinaryIO) -> bool:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False  # a stream in memory
-    return (
-        stat.S_ISCHR(status.st_mode) and not stream.isatty() and not os.path.samestat(status, Path(os.devnull).stat())
-    )
-
-
-def _describe_stdin(spooled: Path | None, corpus_format: CorpusFormat) -> InputFile:
-    if spooled is None:
-        raise InputError("'-' (standard input) has no bytes here; name files instead")
-    return _describe(str(spooled), CorpusFormat.TXT if corpus_format is CorpusFormat.AUTO else corpus_format)
+    is_null = os.path.samestat(status, Path(os.devnull).stat())
+    return stat.S_ISCHR(status.st_mode) and not stream.isatty() and not is_null
 
 
 def _expand(argument: str) -> list[str]:
     place = as_path(argument)
     if isinstance(place, ObjectPath):
-        return _expand_url(argument, place)
-    # A file whose own name holds brackets is meant literally.
+        if not glob.has_magic(argument) or place.is_file():
+            return [str(place)]
+        paths = [str(path) for path in place.glob()]
+        if not paths:
+            raise InputError(f"no object matches {argument!r}; check the pattern and the bucket")
+        return paths
+    # A name with brackets is not a pattern if there is such a file.
     if os.path.lexists(argument) or not glob.has_magic(argument):
         return [argument]
     paths = sorted(path for path in glob.glob(argument, recursive=True) if not Path(path).is_dir())  # noqa: PTH207
     if not paths:
         raise InputError(f"no file matches {argument!r}; check the pattern and the folder ({Path.cwd()})")
-    return paths
-
-
-def _expand_url(argument: str, place: ObjectPath) -> list[str]:
-    if not glob.has_magic(argument) or place.is_file():
-        return [str(place)]
-    paths = [str(path) for path in place.glob()]
-    if not paths:
-        raise InputError(f"no object matches {argument!r}; check the pattern and the bucket")
     return paths
 
 
@@ -124,9 +124,13 @@ def _describe(path: str, corpus_format: CorpusFormat) -> InputFile:
     else:
         _check_file(path)
     found, compression = _format_of(path, corpus_format)
-    n_bytes, digest = _digest(place)
+    try:
+        with place.open_buffered() if isinstance(place, ObjectPath) else place.open("rb") as file:
+            n_bytes, digest = _digest(file)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror}); check its permissions", path=path) from error
     if compression is not None and n_bytes == 0:
-        raise InputError(f"has no bytes, which is no {compression} stream; write the file again", path=path)
+        raise InputError(f"has no bytes, which is not a {compression} stream; write the file again", path=path)
     return InputFile(path=path, format=str(found), compression=compression, n_bytes=n_bytes, digest=digest)
 
 
@@ -146,7 +150,7 @@ def _check_file(path: str) -> None:
     if not place.exists():
         raise InputError(f"no such file; check the path (read from {Path.cwd()})", path=path)
     if not place.is_file():
-        raise InputError("is no regular file; pipe it in instead: `bertfeat extract - < FILE`", path=path)
+        raise InputError("is not a regular file; pipe it in instead: `bertfeat extract - < FILE`", path=path)
 
 
 def _format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str | None]:
@@ -172,17 +176,3 @@ def _format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, st
     if reader.is_compressed and compression is not None:
         raise InputError(f"{reader.format} is compressed inside; decompress the {last} around it", path=path)
     return reader.format, compression
-
-
-def _digest(place: AnyPath) -> tuple[int, str]:
-    """Return the size in bytes and the xxh3-128 (hex) of a file, read in blocks."""
-    digest = xxhash.xxh3_128()
-    n_bytes = 0
-    try:
-        with place.open_buffered() if isinstance(place, ObjectPath) else place.open("rb") as file:
-            while block := file.read(BLOCK_BYTES):
-                digest.update(block)
-                n_bytes += len(block)
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror}); check its permissions", path=str(place)) from error
-    return n_bytes, digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The bytes of a file, decompressed, as lines that know where they stand."""
+"""Streams of the decompressed bytes of a file, and their lines with their places."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from bertfeat.storage import ObjectPath, as_path
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-# The largest line, CSV record, CoNLL sentence or Parquet row that is read, and the most fields or words in one. A row
-# is held in memory whole, several times over while it is parsed, and a small compressed file may hold a huge one.
+# The largest line, CSV record, CoNLL sentence or Parquet row that is read, and the most fields or words in one. While a
+# row is parsed, memory holds it several times, and a small compressed file may contain a huge one.
 MAX_ROW_BYTES = 64_000_000
 MAX_ROW_VALUES = 1_000_000
 BLOCK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"
 _SHOWN_BYTES = 100
-# What zlib and zstd say of bytes that do not begin a stream.
+# Words of zlib and zstd about bytes that do not begin a stream.
 _NOT_A_BEGINNING = ("header check", "compression method", "frame descriptor")
 
 
 class _Decompressed(io.RawIOBase):
     """The decompressed bytes of a file with a position.
 
-    A compressed stream seeks forward by reading on and backward by opening the file again, so that slices read in
-    ascending order cost one decompression of the file.
+    A compressed stream seeks forward by reading, and backward by opening the file again: slices in ascending order
+    need one decompression of the file.
     """
 
-    # Python closes what it collects, also a stream whose file could not be opened.
+    # The garbage collector also closes a stream whose file could not be opened.
     _source: Any = None
 
     def __init__(self, file: InputFile) -> None:
@@ -46,9 +46,8 @@ class _Decompressed(io.RawIOBase):
         try:
             source = _open(self._file.path)
         except OSError as error:
-            raise InputError(
-                f"cannot be opened ({_first_line(error)}); was it moved since it was planned?", path=self._file.path
-            ) from error
+            reason = f"cannot be opened ({first_line(error)}); was it moved since it was planned?"
+            raise InputError(reason, path=self._file.path) from error
         codec = self._file.compression
         self._source = source if codec is None else pa.CompressedInputStream(source, codec)
         self._position = 0
@@ -90,7 +89,7 @@ class _Decompressed(io.RawIOBase):
         return n_bytes
 
     def _unreadable(self, error: OSError) -> InputError:
-        codec, reason = self._file.compression, _first_line(error)
+        codec, reason = self._file.compression, first_line(error)
         if codec is None or error.errno is not None:
             return InputError(
                 f"cannot be read after {self._position:,} bytes ({reason}); check the disk, or fetch the file again",
@@ -110,7 +109,7 @@ class _Decompressed(io.RawIOBase):
         return InputError(reason, path=self._file.path)
 
     def _count_good_bytes(self) -> int:
-        """Count the bytes that can be decompressed, one by one from the last position: a read is all or nothing."""
+        """Count the bytes that can be decompressed; from the last position they are read one by one."""
         position = self._position
         self._close_source()
         self._open()
@@ -123,7 +122,7 @@ class _Decompressed(io.RawIOBase):
         return self._position
 
     def _close_source(self) -> None:
-        # A file that was only read holds nothing back: what closing it reports changes no byte that was read.
+        # An error on closing changes no byte that was read.
         with suppress(OSError):
             if self._source is not None:
                 self._source.close()
@@ -139,28 +138,28 @@ def _open(path: str) -> pa.NativeFile:
     return pa.PythonFile(place.open_buffered(), mode="r") if isinstance(place, ObjectPath) else pa.OSFile(path)
 
 
-def _first_line(error: OSError) -> str:
-    """Return what the system says, without the lines that Arrow adds."""
-    if error.errno is not None:
+def first_line(error: Exception) -> str:
+    """Return the system's reason for an error, without the lines that Arrow adds."""
+    if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
 
 def open_stream(file: InputFile) -> BinaryIO:
-    """Open the decompressed bytes of a file; the stream seeks.
+    """Open the decompressed bytes of a file; the stream can seek.
 
     Raises:
-        InputError: On opening or reading, the file is gone, or its compressed data is damaged or cut off.
+        InputError: The file does not exist, or (on reading too) its compressed data is damaged or cut off.
     """
     return io.BufferedReader(_Decompressed(file), BLOCK_BYTES)
 
 
 class LongLine(bytes):
-    """The first bytes of a line longer than `MAX_ROW_BYTES`; the rest was read and let go.
+    """The first bytes of a line longer than `MAX_ROW_BYTES`; the rest was read and dropped.
 
     Attributes:
         n_bytes: The bytes of the whole line.
-        n_quotes: The double quotes in it, by which a CSV reader knows whether the record ends with the line.
+        n_quotes: The double quotes in it, which tell a CSV reader whether the record ends with the line.
     """
 
     n_bytes: int
@@ -168,10 +167,10 @@ class LongLine(bytes):
 
 
 def read_lines(stream: BinaryIO, offset: int, row: int) -> Iterator[tuple[int, int, bytes]]:
-    r"""Yield each line with the byte where it starts and its 1-based number, from a position on.
+    r"""Yield (offset of the first byte, 1-based number, line) of each line, from a position on.
 
-    A line ends at `\n` alone and is yielded with it. A byte order mark at the start of the file is dropped. A line of
-    more than `MAX_ROW_BYTES` is yielded as a `LongLine`.
+    Only `\n` ends a line, which includes it. A byte order mark at the start of the file is dropped. A line of more
+    than `MAX_ROW_BYTES` is a `LongLine`.
     """
     stream.seek(offset)
     limit = MAX_ROW_BYTES

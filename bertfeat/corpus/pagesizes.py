@@ -1,8 +1,8 @@
 """Sizes of the pages of a Parquet file, read from its footer and page headers before Arrow decodes them.
 
 pyarrow's `row_group(n).column(n)` ends the process on some damaged footers (a C++ exception that Python cannot catch),
-and a page of a few bytes may decompress to gigabytes. This reader raises instead, and allocates nothing that the file
-has no bytes for. The structs: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+and a page of a few bytes may decompress to gigabytes. This reader raises instead, and allocates no more than the file
+has bytes. The structs: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _Fields = Mapping[int, Any]
 _COLUMN: _Fields = {1: None, 3: None, 5: None, 7: None, 9: None, 11: None}
 _FOOTER: _Fields = {3: None, 4: {1: {3: _COLUMN}, 3: None}}
 _PAGE: _Fields = {2: None, 3: None, 5: {1: None, 2: None}, 8: {1: None, 4: None}}
-# A header holds two of the chunk's values if it has statistics; a longer window is read where one is not enough.
+# A header with statistics holds two of the chunk's values; a longer window is read where this one is too short.
 _WINDOW_BYTES = 1 << 10
 _MAX_HEADER_BYTES = 1 << 24
-# Encodings of pages: a value in them may take no bytes of its own, being in a dictionary or like the value before.
+# Encodings of pages in which a value may need no bytes: it is in a dictionary, or like the value before it.
 DICTIONARIES = frozenset({2, 8})
 DELTA_BYTE_ARRAY = 7
-# Physical types whose values have bytes without a limit: BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY.
+# Physical types whose values have any number of bytes: BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY.
 _BYTE_ARRAYS = (6, 7)
 
 
@@ -36,7 +36,7 @@ class DamagedParquet(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A column of a row group: its path, its number of values, and the bytes `start` to `end` where its pages lie."""
+    """A column of a row group: its path, its number of values, and its pages in the bytes `start` to `end`."""
 
     path: tuple[str, ...]
     is_bytes: bool
@@ -159,7 +159,7 @@ def _listed(found: Any, field: int) -> list[Any]:
 
 
 class _Struct:
-    """Reads a struct of Thrift's compact protocol from bytes: the fields asked for; others are passed over.
+    """Reads a struct of Thrift's compact protocol from bytes: the fields asked for; others are skipped.
 
     The protocol: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
     """
@@ -220,7 +220,7 @@ class _Struct:
             self._value(kinds & 0x0F, None, depth + 1, keep=False)
 
     def _count(self, n_elements: int) -> int:
-        # An element takes at least one byte: a damaged count must not make a long loop.
+        # An element has at least one byte: a damaged count must not make a long loop.
         if n_elements > len(self._data) - self.position:
             raise DamagedParquet("cut off")
         return n_elements

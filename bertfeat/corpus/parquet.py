@@ -1,8 +1,8 @@
-"""Parquet, streamed row group by row group over only the columns needed."""
+"""Reader of Parquet: streams the needed columns, one row group after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, BinaryIO, cast
 
@@ -28,13 +28,13 @@ from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 from bertfeat.storage import ObjectPath, as_path
 
-# A batch lives in memory as Python objects; a few hundred rows keep that small and cost no speed.
-BATCH_ROWS = 512
+# A batch becomes Python objects in memory; a few hundred rows keep it small and are as fast as more.
+_BATCH_ROWS = 512
 # The most that the rows decoded at once may hold; Arrow takes up to five times as much.
 _BATCH_BYTES = 96_000_000
 # The largest page that is decompressed; a row of `MAX_ROW_BYTES` may share its page with others.
 MAX_PAGE_BYTES = 2 * linestreams.MAX_ROW_BYTES
-# The most values in the lists of one row group: Arrow needs some twelve bytes for each, and all may be in one row.
+# The most values in the lists of one row group: Arrow needs about twelve bytes for each, and one row may have all.
 MAX_LIST_VALUES = 32_000_000
 
 
@@ -49,17 +49,16 @@ class ParquetReader(Reader):
         super().__init__(file, config)
         self._columns = needed_columns(config)
         with ExitStack() as on_error, self._readable():
-            # Arrow is given no file whose footer this reader cannot read.
+            # Only a file whose footer this reader can read is given to Arrow.
             self._source = on_error.enter_context(_open_source(file.path))
             self._groups = read_groups(self._source)
             self._parquet = on_error.enter_context(_open(file.path))
             schema = self._parquet.schema_arrow
             check_columns(file.path, schema.names, config)
             self._types = {name: _plain_type(schema.field(name).type) for name in self._columns}
-            self._check_types(self._types)
+            self._check_types()
             if leaves := self._repeating_leaves():
-                # The words of a list stay in their dictionary until they are counted: a row may repeat one a million
-                # times.
+                # Words in lists stay in their dictionary until they are counted: a row may repeat one a million times.
                 self._parquet.close()
                 self._parquet = on_error.enter_context(_open(file.path, leaves))
             on_error.pop_all()
@@ -91,12 +90,10 @@ class ParquetReader(Reader):
     def _readable(self) -> Iterator[None]:
         try:
             yield
-        # Arrow's Python side decodes names and numbers of a damaged footer as they are.
+        # pyarrow decodes names and numbers of a damaged footer without checks.
         except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
-            reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-            raise InputError(
-                f"Parquet that cannot be read ({reason}); write the file again", path=self.file.path
-            ) from error
+            reason = f"Parquet that cannot be read ({linestreams.first_line(error)}); write the file again"
+            raise InputError(reason, path=self.file.path) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -104,29 +101,25 @@ class ParquetReader(Reader):
             self._parquet.close()
             self._source.close()
 
-    def _check_types(self, types: Mapping[str, Any]) -> None:
+    def _check_types(self) -> None:
         config = self.config
-        if config.is_split_into_words:
-            self._expect(config.text_column, types, _is_list, "a list of words; drop --is-split-into-words for texts")
-        else:
-            self._expect(config.text_column, types, _is_text, "text; pass another --text-column")
-        if config.text_pair_column:
-            self._expect(config.text_pair_column, types, _is_text, "text; pass another --text-pair-column")
-        if config.label_column:
-            self._expect(config.label_column, types, _is_list, "a list with a label for each word")
-        for column, flag in ((config.id_column, "--id-column"), (config.document_column, "--document-column")):
-            if column:
-                self._expect(column, types, _is_name, f"strings or integers; pass another {flag}")
-
-    def _expect(self, column: str, types: Mapping[str, Any], check: Any, wanted: str) -> None:
-        if not check(types[column]):
-            raise InputError(f"column {column!r} is {types[column]}, not {wanted}", path=self.file.path)
+        text = (_is_text, "text; pass another --text-column")
+        words = (_is_list, "a list of words; drop --is-split-into-words for texts")
+        for column, (is_right, wanted) in (
+            (config.text_column, words if config.is_split_into_words else text),
+            (config.text_pair_column, (_is_text, "text; pass another --text-pair-column")),
+            (config.label_column, (_is_list, "a list with a label for each word")),
+            (config.id_column, (_is_name, "strings or integers; pass another --id-column")),
+            (config.document_column, (_is_name, "strings or integers; pass another --document-column")),
+        ):
+            if column and not is_right(self._types[column]):
+                raise InputError(f"column {column!r} is {self._types[column]}, not {wanted}", path=self.file.path)
 
     def _batch_rows(self, number: int) -> int:
-        """Return how many rows of a row group fit in memory when decoded at once.
+        """Return how many rows of a row group fit in memory when they are decoded at once.
 
-        Arrow decompresses page by page. A value is at most as large as the largest page of its column, but many rows
-        may repeat it at no cost. The strings of lists stay in their dictionary.
+        Arrow decompresses page by page. A value is at most as large as the largest page of its column, but a small
+        file may repeat it in many rows. The strings of lists stay in their dictionary.
 
         Raises:
             InputError: A page or a column of lists is too large.
@@ -138,7 +131,7 @@ class ParquetReader(Reader):
                 self._check_chunk(number, chunk, n_bytes)
                 if chunk.is_bytes and not self._is_nested(chunk):
                     row_bytes += n_bytes
-        return max(1, min(BATCH_ROWS, _BATCH_BYTES // row_bytes))
+        return max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
 
     def _check_chunk(self, number: int, chunk: Chunk, n_bytes: int) -> None:
         name = ".".join(chunk.path)
@@ -158,11 +151,7 @@ class ParquetReader(Reader):
             )
 
     def rows(self, start: Start) -> Iterator[Row]:
-        """Yield the rows from a row on.
-
-        A reader that is asked for the row after the last one it gave goes on within its row group instead of decoding
-        the group again.
-        """
+        """Yield the rows from a row on; directly after the last yielded row, its row group is not decoded again."""
         position, rest = self._rest or (-1, iter(()))
         if position != start.offset:
             rest = self._rows_from(start.offset)
@@ -183,7 +172,7 @@ class ParquetReader(Reader):
         end = first + self._groups[number].n_rows
         with self._readable():
             n_rows = self._batch_rows(number)
-            # Without threads: handing a few rows to another thread takes longer than decoding them.
+            # Without threads: sending a few rows to another thread takes longer than decoding them.
             for batch in self._parquet.iter_batches(
                 n_rows, row_groups=[number], columns=list(self._columns), use_threads=False
             ):
@@ -192,18 +181,19 @@ class ParquetReader(Reader):
                 first += batch.num_rows
                 skip = max(skip - batch.num_rows, 0)
             if first != end:
-                # Arrow passes over pages of unknown types.
+                # Arrow skips pages of unknown types.
                 raise InputError(
                     f"row group {number} ends {end - first:,} rows early; write the file again", path=self.file.path
                 )
 
     def _rows_of_batch(self, batch: Any, first: int) -> Iterator[Row]:
-        if _excess(batch) is not None and batch.num_rows > 1:
+        reason = _excess(batch)
+        if reason is not None and batch.num_rows == 1:
+            yield Row(first, first + 1, None, Fault(reason, None))
+            return
+        if reason is not None:
             for place in range(batch.num_rows):
                 yield from self._rows_of_batch(batch.slice(place, 1), first + place)
-            return
-        if reason := _excess(batch):
-            yield Row(first, first + 1, None, Fault(reason, None))
             return
         columns = [_values(batch.column(name)) for name in self._columns]
         for place, values in enumerate(zip(*columns, strict=True)):
@@ -228,12 +218,12 @@ def _open(path: str, dictionaries: Sequence[int] | None = None) -> pq.ParquetFil
     place = as_path(path)
     if isinstance(place, ObjectPath):
         return pq.ParquetFile(place.open(), pre_buffer=True, read_dictionary=dictionaries)
-    # A stream, for Arrow would else read a row group's columns whole.
+    # As a stream, since Arrow would otherwise read whole columns of a row group.
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, read_dictionary=dictionaries)
 
 
 def _excess(batch: Any) -> str | None:
-    """Return why a batch of rows is too large to become Python objects, if it is."""
+    """Return the reason if a batch of rows is too large to become Python objects."""
     sizes = [_size(column) for column in batch.columns]
     n_bytes = sum(size for size, _ in sizes)
     if n_bytes > linestreams.MAX_ROW_BYTES:
@@ -243,7 +233,7 @@ def _excess(batch: Any) -> str | None:
 
 
 def _size(values: Any) -> tuple[int, int]:
-    """Return the bytes that values take when each has a copy of its own, and how many values they hold inside."""
+    """Return the bytes of values when each has a copy of its own, and the number of values inside them."""
     kind = values.type
     if isinstance(values, pa.ExtensionArray):
         return _size(values.storage)
@@ -274,19 +264,19 @@ def _lengths(values: Any) -> Any:
 
 
 class _Unreadable:
-    """A value that has no Python form: why, and its bytes where Arrow hands them out."""
+    """A value that has no Python form: the reason, and its bytes if Arrow gives them."""
 
     def __init__(self, scalar: Any, error: Exception) -> None:
         buffer = scalar.as_buffer() if hasattr(scalar, "as_buffer") else None
         self.raw: bytes | None = None if buffer is None else buffer.to_pybytes()
         is_text = isinstance(error, UnicodeDecodeError)
-        self.reason = "bytes that are no UTF-8; write it as text" if is_text else f"a value out of range ({error})"
+        self.reason = "bytes that are not UTF-8; write it as text" if is_text else f"a value out of range ({error})"
 
 
 def _values(column: Any) -> list[Any]:
     """Return the Python values of a column, some of them `_Unreadable`."""
     if _counts_nanoseconds(column.type):
-        # Python's datetime ends at microseconds; Arrow and polars take the integers back without loss.
+        # Python's datetime has microseconds only; Arrow and polars take the integers back without loss.
         column = column.cast(pa.int64())
     try:
         return list(column.to_pylist())
@@ -312,7 +302,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _is_text(kind: Any) -> bool:
-    # A column without any value has the null type: its rows are bad, one by one.
+    # A column without any value has the null type: each of its rows is bad.
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
     return any(is_kind(kind) for is_kind in texts)
 

@@ -1,8 +1,8 @@
-"""A corpus: its files in order, scanned once to plan and read slice by slice to extract."""
+"""The corpus: its files in order, scanned once for the plan and read slice by slice for the extraction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from typing import NamedTuple
@@ -10,25 +10,25 @@ from typing import NamedTuple
 from bertfeat.config import BadRows, ExtractConfig
 from bertfeat.corpus.columns import CorpusSchema, SchemaSurvey
 from bertfeat.corpus.content import Content, Fault, Reader, Row, Start
-from bertfeat.corpus.duplicates import Duplicate, IdRegister
+from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.corpus.formats import open_reader
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, DocId, Document, InputFile, ShardSpec
 
-# Bytes from which on a bad row counts in the size of a shard.
+# A bad row of more bytes counts in the size of a shard.
 _LARGE_BAD_ROW = 1_000_000
 
 
 class ScannedRow(NamedTuple):
-    """What planning needs to know of a row.
+    """The data of a row that planning needs.
 
-    `index` is the row's 0-based number in the corpus; `file`, `offset`, `row` and `state` are where it starts, as in
-    `FileSlice`; `n_bytes` are the UTF-8 bytes of its texts (of a bad row, its raw bytes if they are over a
+    `index` is the row's 0-based number in the corpus; `file`, `offset`, `row` and `state` give its start, as in
+    `FileSlice`; `n_bytes` counts the UTF-8 bytes of its texts (for a bad row, its raw bytes if they are over a
     million, else 0); `group` names its document.
     """
 
-    # A tuple, for it is made faster than a frozen dataclass, which counts in a corpus of a hundred million rows. No
-    # caller needs the method of tuples that the name `index` hides.
+    # A tuple is created faster than a frozen dataclass, which matters for a hundred million rows. No caller needs the
+    # method of tuples that the name `index` hides.
     index: int  # type: ignore[assignment]
     file: int
     path: str
@@ -42,10 +42,10 @@ class ScannedRow(NamedTuple):
 
 
 class Corpus:
-    """The files of a corpus as one run of rows.
+    """The files of a corpus as one sequence of rows.
 
-    A row that cannot be read ends the run under `bad_rows="error"`, and is yielded as a `BadRow` under
-    `bad_rows="quarantine"`. A group that a document names is `FILE:NAME`, for no group spans files.
+    A row that cannot be read raises an error with `bad_rows="error"`, and is yielded as a `BadRow` with
+    `bad_rows="quarantine"`. The name of a group is `FILE:NAME`, since no group spans files.
 
     Example:
         >>> corpus = Corpus(resolve_inputs(["corpus.txt"]), ExtractConfig())  # doctest: +SKIP
@@ -60,7 +60,7 @@ class Corpus:
         self._idle: tuple[int, Reader] | None = None
 
     def schema(self) -> CorpusSchema:
-        """Return the columns that the corpus brings along; they are known once `scan` has run to its end."""
+        """Return the columns of the corpus; they are known once `scan` has run to its end."""
         if self._schema is None:
             raise RuntimeError("the schema of a corpus is known once scan() has run to its end")
         return self._schema
@@ -71,12 +71,12 @@ class Corpus:
             self._idle[1].close()
             self._idle = None
 
-    def scan(self) -> Iterator[ScannedRow]:
-        """Yield every row, in order, with where it stands; its content is checked and let go.
+    def scan(self) -> Generator[ScannedRow]:
+        """Yield every row, in order, with its place; its content is checked and dropped.
 
         Raises:
             InputError: A file or row cannot be read, files or rows do not agree on types, or (at the end, and with
-                `bad_rows="quarantine"` too) an id stands twice.
+                `bad_rows="quarantine"` too) an id appears twice.
         """
         survey = SchemaSurvey(self.config)
         looks_at_values = bool(self.config.id_column or self.config.keep_columns)
@@ -97,7 +97,7 @@ class Corpus:
                     survey.close_file(reader, n_rows - first)
             duplicate = register.find_duplicate()
         if duplicate is not None:
-            raise self._duplicate_error(duplicate)
+            raise self._duplicate_error(*duplicate)
         self._schema = survey.result()
 
     def read(self, shard: ShardSpec) -> Iterator[Document | BadRow]:
@@ -124,7 +124,7 @@ class Corpus:
 
     @contextmanager
     def _lease(self, number: int) -> Iterator[Reader]:
-        """Lend the reader of a file, alone, and keep it open for the next slice unless something went wrong."""
+        """Lend the reader of a file to one caller, and keep it open for the next slice unless an error occurred."""
         with ExitStack() as on_error:
             if self._idle is not None and self._idle[0] == number:
                 reader = self._idle[1]
@@ -144,7 +144,7 @@ class Corpus:
         group = _group_name(number, content.group)
         if isinstance(content, Fault):
             bad = self._bad_row(index, path, row.row, content)
-            # Bad rows cost nothing, but their bytes are held until the shard is done: few large ones make a shard.
+            # Bad rows give no output, but their bytes are held until the shard is done: few large ones fill a shard.
             n_raw = len(content.raw or b"")
             n_bytes = n_raw if n_raw > _LARGE_BAD_ROW else 0
             return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, None, bad)
@@ -177,27 +177,17 @@ class Corpus:
             raise InputError(fault.reason + "; or set such rows aside with --bad-rows quarantine", path=path, row=row)
         return BadRow(index, path, row, fault.reason, fault.raw)
 
-    def _duplicate_error(self, duplicate: Duplicate) -> InputError:
-        doc_id, path, row = self._locate(duplicate.second)
-        _, first_path, first_row = self._locate(duplicate.first)
+    def _duplicate_error(self, first: int, second: int) -> InputError:
+        # The corpus is read again to find the places of the two rows.
+        with closing(self.scan()) as rows:
+            before = next(islice(rows, first, None))
+            row = next(islice(rows, second - first - 1, None))
         return InputError(
-            f"id {doc_id!r} stands twice, first at {first_path}:{first_row}; make ids unique, or leave out --id-column "
-            "to number the rows (--bad-rows quarantine does not set duplicates aside)",
-            path=path,
-            row=row,
+            f"id {row.doc_id!r} appears twice, first at {before.path}:{before.row}; make ids unique, or leave out "
+            "--id-column to number the rows (--bad-rows quarantine does not set duplicates aside)",
+            path=row.path,
+            row=row.row,
         )
-
-    def _locate(self, index: int) -> tuple[DocId | None, str, int]:
-        """Return the id, file and row of a good row. It reads the corpus up to there, only to tell of an error."""
-        number, row = next(islice(self._rows(), index, None))
-        doc_id = row.content.doc_id if isinstance(row.content, Content) else None
-        return doc_id, self.files[number].path, row.row
-
-    def _rows(self) -> Iterator[tuple[int, Row]]:
-        for number, file in enumerate(self.files):
-            with closing(open_reader(file, self.config)) as reader:
-                for row in reader.rows(reader.start):
-                    yield number, row
 
 
 def _group_name(number: int, group: DocId | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Cut a corpus into shards: a pure function of its rows, their costs and a limit."""
+"""Cutter of a corpus into shards: a pure function of its rows, their costs and a limit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bertfeat.corpus.reading import ScannedRow
 from bertfeat.errors import InputError
 from bertfeat.records import FileSlice, ShardSpec
 
-# How many times the limit a group may cost that cannot be cut.
+# A group that cannot be cut may cost this many times the limit.
 MAX_GROUP_FACTOR = 16
 
 
 @dataclass(slots=True)
 class _Unit:
-    """Rows that no cut may part, from `start` on, in one file."""
+    """Rows of one file that no cut may separate, from `start` on."""
 
     start: ScannedRow
     n_rows: int
@@ -28,8 +28,8 @@ def cut_shards(
     """Cut rows into shards of consecutive rows, each filled until the next row would cost too much.
 
     Args:
-        rows: The rows of the corpus, in order; read once, never held.
-        cost: What a row costs, in bytes of output.
+        rows: The rows of the corpus, in order; they are read once and not kept.
+        cost: Returns the cost of a row, in bytes of output.
         max_cost: The most that a shard costs, in the same bytes; a row that costs more is a shard alone.
         keep_groups: Never cut inside a group (for document context).
 
@@ -37,45 +37,30 @@ def cut_shards(
         InputError: With `keep_groups`, a group costs more than 16 times `max_cost`.
     """
     shards: list[ShardSpec] = []
-    shard = _OpenShard(0, 0)
+    # The open shard: the first row of each of its slices, the rows of each, and its cost.
+    starts: list[ScannedRow] = []
+    counts: list[int] = []
+    total = 0
     for unit in _units(rows, cost, max_cost, keep_groups):
-        if shard.n_rows and shard.cost + unit.cost > max_cost:
-            shards.append(shard.close())
-            shard = _OpenShard(shard.index + 1, shard.first_row + shard.n_rows)
-        shard.add(unit)
-    if shard.n_rows:
-        shards.append(shard.close())
+        if starts and total + unit.cost > max_cost:
+            shards.append(_shard(len(shards), starts, counts))
+            starts, counts, total = [], [], 0
+        if not starts or starts[-1].file != unit.start.file:
+            starts.append(unit.start)
+            counts.append(0)
+        counts[-1] += unit.n_rows
+        total += unit.cost
+    if starts:
+        shards.append(_shard(len(shards), starts, counts))
     return tuple(shards)
 
 
-class _OpenShard:
-    """The shard that is being filled."""
-
-    def __init__(self, index: int, first_row: int) -> None:
-        self.index = index
-        self.first_row = first_row
-        self.n_rows = 0
-        self.cost = 0
-        # Where each slice starts, and its rows.
-        self._starts: list[ScannedRow] = []
-        self._counts: list[int] = []
-
-    def add(self, unit: _Unit) -> None:
-        """Add rows that follow those before; rows of one file make one slice."""
-        if not self._starts or self._starts[-1].file != unit.start.file:
-            self._starts.append(unit.start)
-            self._counts.append(0)
-        self._counts[-1] += unit.n_rows
-        self.n_rows += unit.n_rows
-        self.cost += unit.cost
-
-    def close(self) -> ShardSpec:
-        """Return the shard as it is planned."""
-        slices = tuple(
-            FileSlice(start.file, start.offset, start.row, n_rows, start.state)
-            for start, n_rows in zip(self._starts, self._counts, strict=True)
-        )
-        return ShardSpec(self.index, self.first_row, self.n_rows, slices)
+def _shard(number: int, starts: list[ScannedRow], counts: list[int]) -> ShardSpec:
+    slices = tuple(
+        FileSlice(start.file, start.offset, start.row, n_rows, start.state)
+        for start, n_rows in zip(starts, counts, strict=True)
+    )
+    return ShardSpec(number, starts[0].index, sum(counts), slices)
 
 
 def _units(
@@ -87,7 +72,7 @@ def _units(
             unit.n_rows += 1
             unit.cost += cost(row)
             if unit.cost > MAX_GROUP_FACTOR * max_cost:
-                raise _too_large(unit, max_cost)
+                raise _too_large(unit.start, max_cost)
             continue
         if unit is not None:
             yield unit
@@ -97,19 +82,17 @@ def _units(
 
 
 def _belongs(row: ScannedRow, start: ScannedRow) -> bool:
-    """Tell whether a row stays with the rows from `start` on; a bad row without a group stays where it stands."""
-    if row.file != start.file:
+    """Tell whether a row belongs to the group of `start`; a bad row without a group belongs to the one around it."""
+    if row.file != start.file or start.group is None:
         return False
-    if row.bad is not None and row.group is None:
-        return start.group is not None
-    return row.group is not None and row.group == start.group
+    return row.group == start.group or (row.bad is not None and row.group is None)
 
 
-def _too_large(unit: _Unit, max_cost: int) -> InputError:
-    name = str(unit.start.group).partition(":")[2]
+def _too_large(start: ScannedRow, max_cost: int) -> InputError:
+    name = str(start.group).partition(":")[2]
     return InputError(
         f"document {name!r}, which starts here, takes more than {MAX_GROUP_FACTOR} shards of {max_cost:,} bytes, and "
         "--document-context does not cut a document; mark document boundaries or raise --shard-bytes",
-        path=unit.start.path,
-        row=unit.start.row,
+        path=start.path,
+        row=start.row,
     )

@@ -1,8 +1,8 @@
 """Attention over windows laid end to end, through transformers' own extension points.
 
 The model sees one row of tokens, (1, n_tokens), with positions that restart in each window; `packed_attention` keeps
-the windows apart. It takes the bounds from a context variable, which the encoder sets around the forward pass: the
-models pass no argument of ours on.
+the windows apart. It reads their bounds from a context variable that the encoder sets around the forward pass,
+because the models do not pass further arguments to it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the windows of a pack lie.
+    """The places of the windows of a pack.
 
     `cu_seqlens` is int32 (n_windows + 1,) on the device: 0, then the end of each window; None where the device has no
     variable-length kernel.
@@ -78,7 +78,7 @@ def has_varlen(device: torch.device) -> bool:
 
 
 def fits_varlen(dtype: torch.dtype, head_size: int) -> bool:
-    """Tell whether torch's variable-length kernel takes heads of a type and size, which it does not pad by itself."""
+    """Tell whether torch's variable-length kernel takes heads of a type and size."""
     return dtype in _HALF and head_size % 8 == 0 and head_size <= _MAX_HEAD_SIZE
 
 
@@ -93,7 +93,7 @@ _LAYOUT: ContextVar[Layout | None] = ContextVar("bertfeat_layout", default=None)
 
 @contextlib.contextmanager
 def packed(layout: Layout) -> Iterator[None]:
-    """Run a forward pass inside, and its attention keeps to the windows of `layout`."""
+    """Keep the attention of the forward pass inside to the windows of `layout`."""
     token = _LAYOUT.set(layout)
     try:
         yield
@@ -115,9 +115,9 @@ def packed_attention(
     """Attend within each window; the signature is that of transformers' attention functions.
 
     Args:
-        module: The attention module; its `is_causal` counts where the argument is None.
+        module: The attention module; its `is_causal` is used where the argument is None.
         query: (1, heads, n_tokens, head_size).
-        key: (1, key heads, n_tokens, head_size); fewer key heads than heads are shared among them.
+        key: (1, key heads, n_tokens, head_size); the heads share the key heads if these are fewer.
         value: Like `key`.
         attention_mask: None, since packs have no padding.
         scaling: Factor on the products of query and key; None is head_size ** -0.5.
@@ -128,17 +128,25 @@ def packed_attention(
         (1, n_tokens, heads, head_size), and None in the place of the weights.
 
     Raises:
-        RuntimeError: It is called outside `packed`, or with a mask.
+        RuntimeError: The call is outside of `packed`, or has a mask.
     """
     layout = _LAYOUT.get()
     if layout is None or attention_mask is not None:
         raise RuntimeError("packed attention runs inside `packed(layout)` only, and takes no mask")
     causal = bool(getattr(module, "is_causal", False)) if is_causal is None else is_causal
-    # (n_tokens, heads, head_size): the models' own layout, so that what follows are views.
+    # (n_tokens, heads, head_size) is the models' own layout, so that all of this are views.
     query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
     if layout.cu_seqlens is not None and fits_varlen(query.dtype, query.shape[-1]):
+        from torch.nn.attention.varlen import varlen_attn
+
         bounds, longest = layout.cu_seqlens, layout.max_length
-        mixed = _varlen(query, key, value, bounds, longest, scaling, causal, sliding_window)
+        mixed = varlen_attn(
+            *(query, key, value, bounds, bounds, longest, longest),
+            scale=scaling,
+            window_size=varlen_window(causal, sliding_window),
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        assert isinstance(mixed, torch.Tensor)
     else:
         mixed = _grouped(query, key, value, layout.groups, scaling, causal, sliding_window)
     return mixed.unsqueeze(0), None
@@ -173,42 +181,13 @@ def _grouped(
 
 
 def _band(length: int, sliding_window: int | None, causal: bool, device: torch.device) -> torch.Tensor | None:
-    """Return bool (length, length), True where a token sees another; None where the window leaves nothing out."""
+    """Return bool (length, length), True where a token sees another; None where a token sees all others."""
     if sliding_window is None or length <= sliding_window:
         return None
     places = torch.arange(length, device=device)
     distance = places[:, None] - places[None, :]
     band = distance.abs() < sliding_window
     return band & (distance >= 0) if causal else band
-
-
-def _varlen(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bounds: torch.Tensor,
-    longest: int,
-    scaling: float | None,
-    causal: bool,
-    sliding_window: int | None,
-) -> torch.Tensor:
-    """Attend with torch's variable-length kernel (CUDA, half precision). All (n_tokens, heads, head_size)."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    mixed = varlen_attn(
-        query,
-        key,
-        value,
-        bounds,
-        bounds,
-        longest,
-        longest,
-        scale=scaling,
-        window_size=varlen_window(causal, sliding_window),
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    assert isinstance(mixed, torch.Tensor)
-    return mixed
 
 
 def varlen_window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
@@ -223,9 +202,9 @@ def varlen_window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
 
 
 def register() -> None:
-    """Make `bertfeat_packed` known to transformers as an attention implementation; calling it again changes nothing.
+    """Register `bertfeat_packed` with transformers as an attention implementation; a second call changes nothing.
 
-    It has no function that makes masks, so none is made: the bounds of the windows stand in the layout.
+    No function for masks is registered, so that transformers makes no mask.
     """
     from transformers import AttentionInterface
 

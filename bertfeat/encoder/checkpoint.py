@@ -1,11 +1,12 @@
-"""Find a model by its name and check it before anything of it is loaded.
+"""Finder of models: finds a model by its name and checks its files before anything is loaded.
 
 `open_checkpoint` imports neither torch nor transformers and runs nothing from the model's folder: it reads JSON and
-the headers of safetensors files. `bertfeat.encoder.loading.load_encoder` then loads what is needed of it.
+the headers of safetensors files. `bertfeat.encoder.loading.load_encoder` then loads what is needed.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,38 +14,18 @@ from typing import Any
 
 from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
-from bertfeat.encoder.families import Family, family_of, refused_families
+from bertfeat.encoder.families import REFUSED, Family, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
-from bertfeat.encoder.packaged import find_packaged, packaged_names
+from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
 from bertfeat.encoder.weights import find_weights, inside, read_json
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
 
-# What a model of unlimited relative positions is given where its tokenizer names no sane length either.
+# Window length of a model with unlimited relative positions whose tokenizer names no usable length.
 UNLIMITED_DEFAULT = 512
 
-_FAST_TOKENIZER = "tokenizer.json"
-# The fast tokenizer, or what transformers turns into one itself, without pickle.
-_TOKENIZERS = (
-    (_FAST_TOKENIZER,),
-    ("vocab.txt",),
-    ("vocab.json", "merges.txt"),
-    ("spiece.model",),
-    ("spm.model",),
-    ("sentencepiece.bpe.model",),
-)
-_TOKENIZER_FILES = (
-    "added_tokens.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "special_tokens_map.json",
-    "spiece.model",
-    "spm.model",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
-)
+# Files that hold a whole tokenizer: the fast one, or what transformers turns into one without pickle.
+_TOKENIZERS = {"tokenizer.json", "vocab.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model"}
 _LIMITS = {
     "vocab_size": 10_000_000,
     "max_position_embeddings": 10_000_000,
@@ -61,7 +42,7 @@ _LIMITS = {
 _MAX_LAYERS = 1_000
 _MAX_HIDDEN = 65_536
 _MAX_LENGTH = 1_000_000
-# Read whole by transformers, several times; 64 MB are a vocabulary of half a million.
+# transformers reads these files whole, several times. A vocabulary of half a million takes 64 MB.
 _MAX_TOKENIZER_BYTES = 64_000_000
 
 
@@ -70,21 +51,20 @@ class Checkpoint:
     """A model that was found and checked; no weight is loaded.
 
     Attributes:
-        name: What the user called it.
-        folder: Where its files lie, resolved.
+        name: The name that the user gave.
+        folder: The folder of its files, resolved.
         revision: The commit of a hub model, else None.
         family: How it is loaded and run.
         n_layers: Blocks; layers are 0 (embeddings) to `n_layers`.
         hidden_size: Width of every layer.
-        n_ids: Rows of the embedding matrix, as config.json says; loading the weights checks it.
-        max_length: Tokens that fit a window, special tokens included. The model's own limit counts, never a
-            sentence-transformers setting nor, where the model has a limit, the tokenizer's `model_max_length`: both
-            say what a model was tuned on, not what it takes.
+        n_ids: Rows of the embedding matrix in config.json; loading the weights checks it.
+        max_length: Tokens that fit a window, special tokens included. This is the model's own limit. The settings of
+            sentence-transformers and the tokenizer's `model_max_length` say what a model was tuned on.
         weights_files: The safetensors files, in name order.
         weights_sha256: sha256 (hex) of their bytes in that order.
         tokenizer_sha256: sha256 (hex) over the tokenizer's files.
         n_values: Values in the weight files, unused heads included.
-        config: config.json as it stands.
+        config: The content of config.json.
     """
 
     name: str
@@ -127,7 +107,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         revision: Branch, tag or commit of a hub model.
 
     Raises:
-        CheckpointError: There is no such model, or it is incomplete, unsafe, or of a family that is not supported.
+        CheckpointError: The model does not exist, or is incomplete, unsafe, or of a family that is not supported.
 
     Example:
         >>> checkpoint = open_checkpoint("minilm")
@@ -136,8 +116,12 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     """
     folder, commit, pinned = _locate(name, revision)
     root = _root(folder)
-    config = read_json(_must_have(folder, "config.json", root))
-    tokenizer_config = _tokenizer_config(folder, root)
+    path = folder / "config.json"
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{folder}: no config.json in it; is this a model folder?")
+    config = read_json(inside(path, root))
+    path = folder / "tokenizer_config.json"
+    tokenizer_config = read_json(inside(path, root)) if os.path.lexists(path) else {}
     _refuse_code(folder, config, tokenizer_config)
     family = _family(folder, config)
     n_layers, hidden_size, n_ids = _check_sizes(folder, family, config)
@@ -168,40 +152,41 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
 @os_errors(CheckpointError)
 def _locate(name: str, revision: str | None) -> tuple[Path, str | None, str | None]:
     """Return the folder, the commit (hub) and the pinned digest (package)."""
-    is_path = name.startswith((".", "/", "~"))
-    packaged = None if is_path else find_packaged(name)
-    if packaged is not None:
-        _no_revision(name, revision)
-        return packaged.folder.resolve(), None, packaged.weights_sha256
+    packaged = _packaged(name)
     folder = Path(name).expanduser()
-    if folder.is_dir():
-        _no_revision(name, revision)
-        return folder.resolve(), None, None
-    if is_path or not hub.is_hub_id(name):
+    if packaged is not None or folder.is_dir():
+        if revision is not None:
+            raise CheckpointError(f"--revision {revision}: model {name!r} is not a hub model; drop --revision")
+        if packaged is None:
+            return folder.resolve(), None, None
+        return packaged.folder.resolve(), None, packaged.weights_sha256
+    if _is_path(name) or not hub.is_hub_id(name):
         what = "a file, not a model folder" if folder.exists() else "no such folder"
         raise CheckpointError(
             f"model {name!r}: {what}, no installed model package (there is {', '.join(packaged_names())}), "
-            "and no hub id (owner/model)"
+            "and not a hub id (owner/model)"
         )
     fetched, commit = hub.fetch(name, revision)
     return fetched.resolve(), commit, None
 
 
+def _is_path(name: str) -> bool:
+    return name.startswith((".", "/", "~"))
+
+
+def _packaged(name: str) -> PackagedModel | None:
+    return None if _is_path(name) else find_packaged(name)
+
+
 def name_elsewhere(name: str) -> str:
-    """Return a name that stands for the same model on a machine with the same files: a folder's absolute path.
+    """Return the name of the model on another machine with the same files: for a folder, its absolute path.
 
     Example:
         >>> name_elsewhere("minilm")
         'minilm'
     """
     folder = Path(name).expanduser()
-    is_folder = folder.is_dir() and (name.startswith((".", "/", "~")) or find_packaged(name) is None)
-    return str(folder.resolve()) if is_folder else name
-
-
-def _no_revision(name: str, revision: str | None) -> None:
-    if revision is not None:
-        raise CheckpointError(f"--revision {revision}: model {name!r} is no hub model; drop --revision")
+    return str(folder.resolve()) if folder.is_dir() and _packaged(name) is None else name
 
 
 def _root(folder: Path) -> Path:
@@ -209,17 +194,6 @@ def _root(folder: Path) -> Path:
     if folder.parent.name == "snapshots" and (folder.parent.parent / "blobs").is_dir():
         return folder.parent.parent
     return folder
-
-
-def _must_have(folder: Path, name: str, root: Path) -> Path:
-    if not (folder / name).exists() and not (folder / name).is_symlink():
-        raise CheckpointError(f"{folder}: no {name} in it; is this a model folder?")
-    return inside(folder / name, root)
-
-
-def _tokenizer_config(folder: Path, root: Path) -> dict[str, Any]:
-    path = folder / "tokenizer_config.json"
-    return read_json(inside(path, root)) if path.exists() or path.is_symlink() else {}
 
 
 def _refuse_code(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:
@@ -240,7 +214,7 @@ def _family(folder: Path, config: Mapping[str, Any]) -> Family:
         raise CheckpointError(f"{folder / 'config.json'}: no 'model_type', so the family is unknown")
     family = family_of(model_type)
     if family is None:
-        reason = refused_families().get(model_type)
+        reason = REFUSED.get(model_type)
         why = f": {reason}" if reason else ""
         raise CheckpointError(
             f"{folder}: model type {model_type!r:.60} is not supported{why}; `bertfeat models` lists those that are"
@@ -285,12 +259,13 @@ def _max_length(folder: Path, family: Family, config: Mapping[str, Any], tokeniz
 
 
 def _tokenizer_files(folder: Path, root: Path) -> list[Path]:
-    if not any(all((folder / name).exists() for name in names) for names in _TOKENIZERS):
+    present = [folder / name for name in hub.TOKENIZER_FILES if (folder / name).exists()]
+    names = {path.name for path in present}
+    if not names & _TOKENIZERS and not {"vocab.json", "merges.txt"} <= names:
         raise CheckpointError(
-            f"{folder}: no fast tokenizer; it needs {_FAST_TOKENIZER}, or vocab.txt, or vocab.json with merges.txt, "
+            f"{folder}: no fast tokenizer; it needs tokenizer.json, or vocab.txt, or vocab.json with merges.txt, "
             "or a SentencePiece model"
         )
-    present = [folder / name for name in _TOKENIZER_FILES if (folder / name).exists()]
     for path in present:
         n_bytes = inside(path, root).stat().st_size
         if n_bytes > _MAX_TOKENIZER_BYTES:

@@ -1,4 +1,4 @@
-"""Packs in, hidden states out."""
+"""The encoder: packs in, hidden states out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertfeat.records import BoolArray, IntArray, Pack
 class HiddenStates:
     """The hidden states of one pack, in the order of its tokens, on the encoder's device.
 
-    They are of its compute type; transformers keeps some layers of T5 in float32 where float16 would overflow.
+    They have its compute type, except where transformers keeps layers of T5 in float32 because float16 would overflow.
     """
 
     states: Mapping[int, torch.Tensor]
@@ -51,17 +51,21 @@ class HiddenStates:
 
 
 class Encoder:
-    """A loaded encoder, cut above the highest layer asked for.
+    """A loaded encoder, cut above the highest layer asked for; `load_encoder` makes it.
+
+    Args:
+        model: The cut model, in evaluation mode, on its device; of an encoder-decoder, the encoder.
+        family: How the model is run.
+        layers: The absolute layers to return, ascending.
+        hidden_size: Width of each layer.
+        n_blocks: Blocks of the cut model.
+        compute_dtype: The type of its weights.
+        with_pooler: Run the model's pooler on the first token of each window.
+        padding_idx: The padding token, after which positions start in families such as RoBERTa.
+        supports_type_ids: The model takes `token_type_ids`.
 
     Attributes:
-        family: How the model is run.
-        layers: The absolute layers handed out, ascending.
-        n_blocks: Blocks that were built and run.
-        hidden_size: Width of each layer.
-        device: Where it computes.
-        compute_dtype: In which type.
-        has_pooler: Whether `HiddenStates.pooler` works.
-        supports_type_ids: Whether the model is given `token_type_ids`.
+        device: The device that computes.
         n_halvings: Packs that were halved so far because memory ran out.
         n_lanes: Packs that are best encoded at once: on a CPU, as many as torch had threads when the model was loaded.
     """
@@ -79,60 +83,41 @@ class Encoder:
         padding_idx: int,
         supports_type_ids: bool,
     ) -> None:
-        """Wrap a model that `load_encoder` built.
-
-        Args:
-            model: The cut model, in evaluation mode, on its device; a family with an inner encoder gives that.
-            family: How it is run.
-            layers: The absolute layers to hand out, ascending.
-            hidden_size: Width of each layer.
-            n_blocks: Blocks that the model has left.
-            compute_dtype: The type of its weights.
-            with_pooler: Whether to run the model's pooler on each window's first token.
-            padding_idx: The padding token, after which positions start in families such as RoBERTa.
-            supports_type_ids: Whether the model is given `token_type_ids`.
-        """
         self.family = family
         self.layers = tuple(layers)
         self.n_blocks = n_blocks
         self.hidden_size = hidden_size
         self.device = next(model.parameters()).device
         self.compute_dtype = compute_dtype
-        self.has_pooler = with_pooler
         self.supports_type_ids = supports_type_ids
         self.n_halvings = 0
         self.n_lanes = torch.get_num_threads() if self.device.type == "cpu" else 1
         # Lanes share the encoder.
         self._lock = Lock()
         self._model = model
+        self._with_pooler = with_pooler
         self._padding_idx = padding_idx
         self._wanted = sorted({*layers, n_blocks} if with_pooler else set(layers))
 
-    @property
-    def path(self) -> str:
-        """How packs run: `packed`, or `equal-length` batches."""
-        return self.family.path
-
     def encode(self, pack: Pack) -> HiddenStates:
-        """Run one pack; when memory runs out, its parts, whose states are put together.
-
-        Args:
-            pack: At least one window.
+        """Run one pack of at least one window; when memory runs out, its parts, and join their states.
 
         Raises:
             RunError: Memory does not suffice for a single window.
         """
-        return _joined([states for _, states in self.encode_parts(pack)])
+        parts = [states for _, states in self.encode_parts(pack)]
+        if len(parts) == 1:
+            return parts[0]
+        pooled = [part.pooled for part in parts if part.pooled is not None]
+        states = {layer: torch.cat([part.states[layer] for part in parts]) for layer in self.layers}
+        return HiddenStates(states, torch.cat(pooled) if pooled else None)
 
     def encode_parts(self, pack: Pack) -> Iterator[tuple[Pack, HiddenStates]]:
-        """Run one pack; when memory runs out, its halves, and their halves, down to single windows.
-
-        Args:
-            pack: At least one window.
+        """Run one pack of at least one window; when memory runs out, its halves, and so on down to single windows.
 
         Yields:
-            The pack, or its parts in order, each with its states. Let go of them before asking for the next: of a
-            pack that does not fit, the states of all parts may not fit either.
+            The pack, or its parts in order, each with its states. Delete them before asking for the next: the states
+            of all parts together may not fit into memory.
 
         Raises:
             RunError: Memory does not suffice for a single window.
@@ -157,7 +142,7 @@ class Encoder:
                 "pass a smaller --max-length or another --device"
             )
         if self.device.type == "cuda":
-            # What failed may hang in reference cycles, which keep its tensors.
+            # Reference cycles may keep tensors of the failed pass.
             gc.collect()
             torch.cuda.empty_cache()
         with self._lock:
@@ -168,7 +153,7 @@ class Encoder:
     def _run(self, pack: Pack) -> HiddenStates:
         with one_thread(self.device):
             states = self._packed(pack) if self.family.path == "packed" else self._by_length(pack)
-            pooled = self._pool(states[self.n_blocks], pack.lengths) if self.has_pooler else None
+            pooled = self._pool(states[self.n_blocks], pack.lengths) if self._with_pooler else None
         return HiddenStates({layer: states[layer] for layer in self.layers}, pooled)
 
     def _packed(self, pack: Pack) -> dict[int, torch.Tensor]:
@@ -199,7 +184,7 @@ class Encoder:
         return {layer: found[layer] for layer in self._wanted}
 
     def _positions(self, pack: Pack) -> IntArray:
-        """Return the model's position of each token; a padding token written in the text stands still, as upstream."""
+        """Return the model's position of each token; a padding token in the text has `padding_idx`."""
         if self.family.positions != "after-padding":
             return pack.position_ids
         counted = pack.input_ids != self._padding_idx
@@ -226,11 +211,7 @@ class Encoder:
 
 @contextlib.contextmanager
 def memory_errors(device: torch.device) -> Iterator[None]:
-    """Turn running out of memory outside of a forward pass into one clear line.
-
-    Raises:
-        RunError: It ran out.
-    """
+    """Turn a lack of memory outside of a forward pass into a `RunError` of one line."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -240,7 +221,7 @@ def memory_errors(device: torch.device) -> Iterator[None]:
 
 
 def halve(pack: Pack) -> tuple[Pack, Pack]:
-    """Split a pack of two windows or more into two, so that each half has about half of the windows."""
+    """Split a pack of two windows or more into two packs with about half of the windows each."""
     middle = len(pack.lengths) // 2
     cut = int(pack.lengths[:middle].sum())
     in_first = pack.copy_of < middle
@@ -257,11 +238,3 @@ def halve(pack: Pack) -> tuple[Pack, Pack]:
         )
 
     return part(slice(middle), slice(cut), in_first), part(slice(middle, None), slice(cut, None), ~in_first)
-
-
-def _joined(parts: Sequence[HiddenStates]) -> HiddenStates:
-    if len(parts) == 1:
-        return parts[0]
-    states = {layer: torch.cat([part.states[layer] for part in parts]) for layer in parts[0].states}
-    pooled = [part.pooled for part in parts if part.pooled is not None]
-    return HiddenStates(states, torch.cat(pooled) if pooled else None)

@@ -1,4 +1,4 @@
-"""Fetching a model from the Hugging Face hub: only because the user named a hub id, pinned to a commit."""
+"""Download of models from the Hugging Face hub, for hub ids that the user named; each is pinned to a commit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertfeat.encoder.packaged import packaged_names
+from bertfeat.encoder.weights import INDEX, SINGLE
 from bertfeat.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -17,23 +19,13 @@ if TYPE_CHECKING:
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S = 10.0
+# In the order of their digest.
+TOKENIZER_FILES = (
+    *("added_tokens.json", "merges.txt", "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model"),
+    *("spm.model", "tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt"),
+)
 # Only what is read: no code, no pickle, no weights of other frameworks.
-_WANTED = [
-    "config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-*-of-*.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "spm.model",
-    "sentencepiece.bpe.model",
-]
+_WANTED = ["config.json", SINGLE, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES]
 
 
 def is_hub_id(name: str) -> bool:
@@ -47,17 +39,17 @@ def is_hub_id(name: str) -> bool:
 
 
 def fetch(name: str, revision: str | None) -> tuple[Path, str]:
-    """Download what is needed of a hub model and return its folder and commit.
+    """Download the needed files of a hub model and return its folder and commit.
 
-    A commit that lies complete in the hub's cache is used without asking; where the hub cannot be reached, what the
-    cache holds of the revision is used, and the plan names its commit.
+    A commit that is complete in the hub's cache is used without asking the hub. If the hub cannot be reached, the
+    cached copy of the revision is used, and the plan names its commit.
 
     Args:
         name: The hub id.
         revision: A branch, tag or commit; None for the default branch.
 
     Raises:
-        CheckpointError: The hub has no such model or revision, or it can neither be reached nor is there a cached copy.
+        CheckpointError: The hub has no such model or revision, or cannot be reached and there is no cached copy.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
@@ -69,6 +61,7 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
     )
 
     wanted = f"{name} at revision {revision}" if revision else name
+    tried = f"no such folder, no installed model package of that name (there is {', '.join(packaged_names())}),"
     with _quiet_downloads():
         try:
             commit = _resolve(HfApi(), name, revision)
@@ -78,10 +71,18 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
         except RevisionNotFoundError:
             raise CheckpointError(f"model {wanted}: the hub has no such revision") from None
         except (RepositoryNotFoundError, EntryNotFoundError, HFValidationError):
-            raise CheckpointError(f"model {wanted}: {_tried()} and the hub has none of that name") from None
-        # The hub's client raises errors of whatever HTTP library it stands on.
+            raise CheckpointError(f"model {wanted}: {tried} and the hub has none of that name") from None
+        # The hub's client raises the errors of its HTTP library.
         except Exception as error:
-            return _cached(name, revision, wanted, error)
+            try:
+                cached = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, local_files_only=True))
+            except Exception:
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                raise CheckpointError(
+                    f"model {wanted}: {tried} and the hub cannot be reached ({reason[0][:200]}); "
+                    "pass a folder, or download it where there is a network"
+                ) from None
+            return cached, cached.name
     return Path(folder), commit
 
 
@@ -92,26 +93,6 @@ def _resolve(api: HfApi, name: str, revision: str | None) -> str:
     if not commit:
         raise CheckpointError(f"model {name}: the hub names no commit")
     return str(commit)
-
-
-def _cached(name: str, revision: str | None, wanted: str, error: Exception) -> tuple[Path, str]:
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, local_files_only=True))
-    except Exception:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise CheckpointError(
-            f"model {wanted}: {_tried()} and the hub cannot be reached ({reason[0][:200]}); "
-            "pass a folder, or download it where there is a network"
-        ) from None
-    return folder, folder.name
-
-
-def _tried() -> str:
-    from bertfeat.encoder.packaged import packaged_names
-
-    return f"no such folder, no installed model package of that name (there is {', '.join(packaged_names())}),"
 
 
 @contextlib.contextmanager

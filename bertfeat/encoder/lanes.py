@@ -1,8 +1,8 @@
-"""Packs through the encoder, several at a time on a CPU: each lane is a thread that computes a whole pack alone.
+"""Scheduler of packs: on a CPU several packs are encoded at once, each by one thread, called a lane.
 
-Two lanes of one thread are faster than one of two: nobody waits for the other at the end of every product, and when
-the tokenizer or the writer needs a core, one pack waits and not all of them. And since a pack is always one thread's
-work, its bits do not depend on how many cores there are.
+Two lanes of one thread are faster than one lane of two threads: the threads do not wait for each other after every
+product, and when the tokenizer or the writer needs a core, only one pack waits. The bits of a pack do not depend on
+the number of cores.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from bertfeat.devices import one_thread
 from bertfeat.encoder.encoder import Encoder, HiddenStates
 from bertfeat.records import Pack
 
-# Small corpora are cut into at least so many packs, as far as these keep the matrix products busy.
+# A small corpus is cut into this many packs, unless they would have fewer tokens than the second number.
 _MIN_PACKS = 32
 _MIN_PACK_TOKENS = 256
 
 
 def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> int:
-    """Return the tokens of a pack: fewer on a CPU when there are few, so that every lane has its share.
+    """Return the most tokens of a pack: on a CPU fewer for a small corpus, so that every lane has work.
 
-    It depends on the tokens alone and not on the lanes, so that the same shard gives the same packs anywhere.
+    The result does not depend on the number of lanes: a shard gives the same packs on any machine.
 
     Args:
         n_tokens: All tokens that will be encoded.
-        max_batch_tokens: The most that a pack may have.
-        device: Where packs are computed.
+        max_batch_tokens: The limit that the user set.
+        device: The device that computes.
 
     Example:
         >>> pack_budget(1_000, 2048, torch.device("cpu")), pack_budget(40_000, 2048, torch.device("cpu"))
@@ -42,11 +42,10 @@ def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> i
 
 
 def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack, HiddenStates]]:
-    """Yield each pack with its hidden states, in order; of a pack that memory does not hold, its parts.
+    """Yield each pack with its hidden states, in order; a pack that does not fit into memory comes in parts.
 
-    `encoder.n_lanes` packs are encoded at once, and at most one more is finished and waits to be fetched; meanwhile the
-    calling thread computes alone, too. Let go of what was yielded before asking for the next: memory need not hold
-    both.
+    `encoder.n_lanes` packs are encoded at once, and at most one more is finished and waits. Delete what was yielded
+    before asking for the next: memory may not hold both.
 
     Raises:
         RunError: Memory does not suffice for a single window.
@@ -56,11 +55,11 @@ def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack
             yield from encoder.encode_parts(pack)
         return
     pending: deque[Future[list[tuple[Pack, HiddenStates]]]] = deque()
-    # The lanes have the cores: threads that the caller called for help, to pool what it gets, would only fight them.
+    # The lanes use all cores: the caller, which pools the states, computes on one thread too.
     with one_thread(encoder.device), ThreadPoolExecutor(encoder.n_lanes, "encode") as lanes:
         try:
             for pack in packs:
-                pending.append(lanes.submit(_all_parts, encoder, pack))
+                pending.append(lanes.submit(lambda pack: list(encoder.encode_parts(pack)), pack))
                 if len(pending) > encoder.n_lanes:
                     yield from pending.popleft().result()
             while pending:
@@ -68,7 +67,3 @@ def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack
         finally:
             for parts in pending:
                 parts.cancel()
-
-
-def _all_parts(encoder: Encoder, pack: Pack) -> list[tuple[Pack, HiddenStates]]:
-    return list(encoder.encode_parts(pack))

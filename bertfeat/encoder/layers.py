@@ -1,4 +1,4 @@
-"""Which layers are asked for, and which vector columns they become.
+"""Parser of layer specifications, and the vector columns of the layers.
 
 Layer 0 is the output of the embedding layer, layer n that of the last block; negative numbers count from the end.
 """
@@ -13,14 +13,13 @@ from bertfeat.errors import ConfigError
 from bertfeat.records import FeatureColumn
 
 _PIECE = re.compile(r"(-?\d{1,9})(?:\.\.(-?\d{1,9}))?", re.ASCII)
-_FORMS = "'all', 'last4', numbers and ranges such as '0,4,-1' or '-4..-1'"
 
 
 def parse_layers(spec: str, n_layers: int, *, model: str = "the model") -> tuple[int, ...]:
     """Return the absolute layers that `spec` names, ascending, each once.
 
     Args:
-        spec: `all`, `last4`, numbers and ranges (`9..12`, both ends included), or several of them with commas.
+        spec: `all`, `last4`, numbers and ranges (`9..12`, both ends included), separated by commas.
         n_layers: Blocks of the model; its layers are 0 to `n_layers`.
         model: The model's name, for messages.
 
@@ -46,11 +45,12 @@ def _parse_piece(piece: str, n_layers: int, model: str) -> range:
         return range(n_layers - 3, n_layers + 1)
     match = _PIECE.fullmatch(piece)
     if match is None:
-        raise ConfigError(f"--layers {piece!r} is no layer; write {_FORMS}")
+        forms = "'all', 'last4', numbers and ranges such as '0,4,-1' or '-4..-1'"
+        raise ConfigError(f"--layers {piece!r} is not a layer; write {forms}")
     first = _absolute(int(match[1]), n_layers, model)
     last = first if match[2] is None else _absolute(int(match[2]), n_layers, model)
     if last < first:
-        raise ConfigError(f"--layers {piece}: layer {first} stands after layer {last}; write the lower one first")
+        raise ConfigError(f"--layers {piece}: layer {first} is higher than layer {last}; write the lower one first")
     return range(first, last + 1)
 
 
@@ -66,11 +66,10 @@ def _absolute(layer: int, n_layers: int, model: str) -> int:
 def feature_columns(
     layers: tuple[int, ...], combine: Iterable[Combine], *, hidden_size: int, n_layers: int
 ) -> tuple[FeatureColumn, ...]:
-    """Return the vector columns of a layer set: one a layer for `none`, then concat, sum and mean of the set.
+    """Return the vector columns of a layer set: one per layer for `none`, then concat, sum and mean of the set.
 
-    A set's column is named `concat_last4` where it is the last four blocks, else by its absolute layers in two digits:
-    `concat_09_11`. In `concat` the lowest layer comes first. A set of one layer is that layer: where `none` writes it,
-    no second column repeats it.
+    The column of a set is named `concat_last4` for the last four blocks, else by its absolute layers in two digits:
+    `concat_09_11`. In `concat` the lowest layer comes first. A set of one layer has one column only.
 
     Args:
         layers: Absolute layers, ascending.

@@ -1,4 +1,4 @@
-"""Load what is needed of a checked model: the blocks up to the highest layer asked for, from safetensors alone."""
+"""Loader of a checked model: the blocks up to the highest layer asked for, from safetensors only."""
 
 from __future__ import annotations
 
@@ -18,23 +18,11 @@ from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 
 # Keys of a config that change what a forward pass returns, how it is computed, or which files are loaded.
 _IGNORED = (
-    "_attn_implementation",
-    "_attn_implementation_internal",
-    "attn_implementation",
-    "chunk_size_feed_forward",
-    "dtype",
-    "fusion_config",
-    "gradient_checkpointing",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "torch_dtype",
-    "torchscript",
-    "transformers_weights",
-    "use_cache",
-    "use_return_dict",
+    *("_attn_implementation", "_attn_implementation_internal", "attn_implementation", "chunk_size_feed_forward"),
+    *("dtype", "fusion_config", "gradient_checkpointing", "output_attentions", "output_hidden_states", "return_dict"),
+    *("torch_dtype", "torchscript", "transformers_weights", "use_cache", "use_return_dict"),
 )
-# Tied and unused weights make the two counts differ; twice as many means that the config is another model's.
+# Tied and unused weights make the two counts differ; more than twice as many belong to another model.
 _MAX_PARAMETERS_PER_VALUE = 2
 
 
@@ -48,15 +36,15 @@ def load_encoder(
 ) -> Encoder:
     """Build the encoder and load its weights.
 
-    Where transformers norms the last hidden state only, a cut model leaves that norm out: each layer is what
-    `output_hidden_states` of the whole model gives.
+    Each layer is that of `output_hidden_states` of the whole model: where transformers norms the last hidden state
+    only, a cut model leaves that norm out.
 
     Args:
         checkpoint: What `open_checkpoint` found.
         layers: The absolute layers that will be asked for; blocks above the highest are neither built nor run.
-        device: Where it computes.
+        device: The device that computes.
         compute_dtype: float32, bfloat16 or float16.
-        with_pooler: Load the model's own pooler as well; it stands on the last block, so nothing is cut.
+        with_pooler: Load the model's own pooler as well; it needs the last block, so nothing is cut.
 
     Raises:
         CheckpointError: Weights are missing or do not fit the config, or the files changed since they were checked.
@@ -65,7 +53,7 @@ def load_encoder(
     Example:
         >>> from bertfeat.encoder.checkpoint import open_checkpoint
         >>> encoder = load_encoder(open_checkpoint("minilm"), [1, 2])
-        >>> encoder.n_blocks, encoder.layers, encoder.path
+        >>> encoder.n_blocks, encoder.layers, encoder.family.path
         (2, (1, 2), 'packed')
     """
     _check_request(checkpoint, layers, with_pooler)
@@ -75,7 +63,8 @@ def load_encoder(
     with _no_progress_bars():
         config = _config(checkpoint, n_blocks)
         model = _load(checkpoint, config, compute_dtype, with_pooler)
-    _drop_final_norm(checkpoint, model, n_blocks)
+    if checkpoint.family.final_norm is not None and n_blocks < checkpoint.n_layers:
+        model.set_submodule(checkpoint.family.final_norm, nn.Identity())
     _unify_dtype(model, compute_dtype)
     model = model.to(device).eval().requires_grad_(False)
     if can_pack(torch.device(device), compute_dtype):
@@ -115,25 +104,17 @@ def _config(checkpoint: Checkpoint, n_blocks: int) -> Any:
             )
         for key, value in checkpoint.family.overrides.items():
             setattr(config, key, value)
-        _switch_off(config)
-        if _can_cut(config):
+        # Every window is run once: keys and values for later tokens are not kept.
+        for key in ("use_cache", "use_mems_eval"):
+            if hasattr(config, key):
+                setattr(config, key, False)
+        # ALBERT spreads its groups of shared blocks over the whole depth: fewer blocks would change who shares.
+        if getattr(config, "num_hidden_groups", 1) == 1:
             for key in checkpoint.family.per_layer:
                 if isinstance(getattr(config, key, None), (list, tuple)):
                     setattr(config, key, list(getattr(config, key))[:n_blocks])
             config.num_hidden_layers = n_blocks
     return config
-
-
-def _switch_off(config: Any) -> None:
-    """Keep no keys and values for later tokens: every window is run once."""
-    for key in ("use_cache", "use_mems_eval"):
-        if hasattr(config, key):
-            setattr(config, key, False)
-
-
-def _can_cut(config: Any) -> bool:
-    """ALBERT spreads its groups of shared blocks over the whole depth: fewer blocks would change who shares."""
-    return bool(getattr(config, "num_hidden_groups", 1) == 1)
 
 
 def _load(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, with_pooler: bool) -> nn.Module:
@@ -144,7 +125,7 @@ def _load(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, with_pooler: 
     options: dict[str, Any] = {"add_pooling_layer": with_pooler} if family.pooler == "optional" else {}
     _check_parameter_count(checkpoint, model_class, config, options)
     attention.register()
-    # Families without the attention interface have their own; where they offer torch's fused one, it is taken.
+    # Families without the attention interface use their own attention, or torch's fused one if they offer it.
     own = "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
     with checkpoint_errors(checkpoint.folder, "its weights do not load"):
         model, report = model_class.from_pretrained(
@@ -155,7 +136,7 @@ def _load(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, with_pooler: 
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
-            # Told by the report, and refused below with their names.
+            # The report names them, and they are refused below.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **options,
@@ -167,7 +148,7 @@ def _load(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, with_pooler: 
 
 
 def _check_parameter_count(checkpoint: Checkpoint, model_class: Any, config: Any, options: dict[str, Any]) -> None:
-    """Refuse a config that asks for far more than the files hold, before any memory is taken for it."""
+    """Refuse a config that asks for far more weights than the files hold, before memory is allocated."""
     with checkpoint_errors(checkpoint.folder, "config.json does not fit its family"), torch.device("meta"):
         model = model_class._from_config(config, **options)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -206,16 +187,10 @@ def _more(names: Sequence[object]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
-def _drop_final_norm(checkpoint: Checkpoint, model: nn.Module, n_blocks: int) -> None:
-    name = checkpoint.family.final_norm
-    if name is not None and n_blocks < checkpoint.n_layers:
-        model.set_submodule(name, nn.Identity())
-
-
 def _unify_dtype(model: nn.Module, dtype: torch.dtype) -> None:
-    """Convert weights that a family creates as float32 whatever is asked for (XLNet, DeBERTa), as its forward expects.
+    """Convert weights that a family always creates as float32 (XLNet, DeBERTa).
 
-    Buffers stay: rotary frequencies lose too much in half precision. So does what transformers keeps in float32.
+    Buffers stay: rotary frequencies lose too much in half precision. So do weights that transformers keeps in float32.
     """
     if getattr(model, "_keep_in_fp32_modules", None):
         return

@@ -1,7 +1,7 @@
 """Encoders that install as Python packages: `--model NAME` finds them by the entry point group `bertfeat.models`.
 
-An entry point names a function without arguments that returns a `PackagedModel`. The model's own package is located,
-never imported: what it runs on import is no business of ours.
+An entry point names a function without arguments that returns a `PackagedModel`. The built-in one locates the
+model's package without importing it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def minilm() -> PackagedModel:
     )
 
 
-# Known without an entry point, so that a source tree that was never installed finds it as well.
+# Found without an entry point too, as in a source tree that is not installed.
 _BUILT_IN: dict[str, Callable[[], PackagedModel]] = {"minilm": minilm}
 
 
@@ -57,20 +57,16 @@ def find_packaged(name: str) -> PackagedModel | None:
     Raises:
         CheckpointError: The name is known, but its package is missing or broken.
     """
-    built_in = _BUILT_IN.get(name)
-    if built_in is not None:
-        return built_in()
-    for point in metadata.entry_points(group=ENTRY_POINT_GROUP, name=name):
-        return _from_entry_point(point)
-    return None
-
-
-def _from_entry_point(point: metadata.EntryPoint) -> PackagedModel:
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]()
+    point = next(iter(metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
+    if point is None:
+        return None
     try:
         model = point.load()()
     except CheckpointError:
         raise
-    # An entry point belongs to somebody else: whatever it raises is that package's fault, and is told as such.
+    # Any error here comes from the other package, and is reported as its fault.
     except Exception as error:
         raise CheckpointError(f"model package {point.name!r} ({point.value}) does not load: {error}") from error
     if not isinstance(model, PackagedModel):

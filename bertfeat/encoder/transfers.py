@@ -1,4 +1,4 @@
-"""Arrays to a device and back without keeping it waiting: pinned memory, copies that run beside its work."""
+"""Transfers of arrays to a device and back, through pinned memory and beside the device's own work."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-# Of the memory that is free on a device, the share that a shard's vectors may take.
+# The share of a device's free memory that the vectors of a shard may take.
 _MAX_SHARE = 0.25
 
 
 def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Return an array on a device; on the CPU it shares the memory.
-
-    To CUDA it is copied through pinned memory, so that the host goes on and queues the work that needs it.
-    """
+    """Return an array on a device. On the CPU it shares the memory; to CUDA it is copied without waiting for it."""
     tensor = torch.from_numpy(array)
     if device.type != "cuda":
         return tensor.to(device)
@@ -23,9 +20,9 @@ def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 def gathering_device(device: torch.device, n_bytes: int) -> torch.device:
-    """Return where a shard's vectors are gathered, `n_bytes` of them: on a CUDA device where it has room, or the CPU.
+    """Return where the vectors of a shard, `n_bytes`, are gathered: on a CUDA device with enough room, else the CPU.
 
-    Gathered on the device, they are copied once a shard, and not once a pack with the device waiting.
+    From the device they are copied once per shard, not once per pack while the device waits.
     """
     if device.type != "cuda":
         return torch.device("cpu")
@@ -35,10 +32,10 @@ def gathering_device(device: torch.device, n_bytes: int) -> torch.device:
 
 
 class Fetches:
-    """Copies from a device to the host, which go on while the device computes the next shard.
+    """Copies from a device to the host, while the device computes the next shard.
 
     Args:
-        device: Where the work is done whose results are fetched; that work begins now.
+        device: The device that computes what is fetched; its work begins now.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -61,10 +58,10 @@ class Fetches:
         self._stream.wait_stream(self._computing)
         with torch.cuda.stream(self._stream):
             host.copy_(tensor, non_blocking=True)
-            # A thread that waits for a blocking event sleeps, and leaves the core to the tokenizer.
+            # A thread sleeps while it waits for a blocking event, so that the tokenizer can use the core.
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(self._stream)
-        # Its memory is not given to another tensor before the copy is done.
+        # Keeps the tensor's memory until the copy is done.
         tensor.record_stream(self._stream)
         self._events.append(event)
         return host.numpy()
@@ -73,12 +70,12 @@ class Fetches:
         """Wait until every array that was fetched holds its values.
 
         Returns:
-            `encode`: The seconds that a CUDA device took for all of the work, which the host only hands out; of other
-            devices, and the second time, nothing.
+            `encode`: The seconds that a CUDA device took for all of the work; nothing for other devices, and nothing
+            the second time.
         """
         if self._is_over:
             return {}
-        # A thread that has not said which device it means would open the first one, too.
+        # Without this, the thread would open the first device as well.
         with torch.cuda.device(self._device):
             for event in (*self._events, self._end):
                 event.synchronize()

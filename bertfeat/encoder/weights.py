@@ -1,4 +1,4 @@
-"""The weight files of a model folder: found, and checked before anything loads them."""
+"""Finder of the weight files of a model folder, with the checks that come before loading."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def find_weights(folder: Path, root: Path) -> WeightFiles:
         root: The folder that every file must lie in once links are followed.
 
     Raises:
-        CheckpointError: There are none, one is missing, lies elsewhere, or is no whole safetensors file.
+        CheckpointError: A file is missing, outside of `root`, or not a whole safetensors file.
     """
     if (folder / SINGLE).exists() or (folder / SINGLE).is_symlink():
         names = [SINGLE]
     elif (folder / INDEX).exists():
         names = _indexed(inside(folder / INDEX, root))
     else:
-        raise CheckpointError(_no_weights(folder))
+        raise _no_weights(folder)
     files = tuple(inside(folder / name, root) for name in names)
     return WeightFiles(tuple(folder / name for name in names), sum(_n_values(file) for file in files))
 
 
 def inside(path: Path, root: Path) -> Path:
-    """Return where a file of the folder really lies.
+    """Return the place of a file with its links followed.
 
     Raises:
-        CheckpointError: It is missing, no regular file, or a link that leads out of `root`.
+        CheckpointError: The file is missing, not a regular file, or a link that leads out of `root`.
     """
     try:
         real = path.resolve(strict=True)
@@ -61,7 +61,7 @@ def inside(path: Path, root: Path) -> Path:
     if not real.is_relative_to(root):
         raise CheckpointError(f"{path}: a link that leads out of the model folder, to {real}; copy the file itself")
     if not stat.S_ISREG(real.stat().st_mode):
-        raise CheckpointError(f"{path}: no regular file")
+        raise CheckpointError(f"{path}: not a regular file")
     return real
 
 
@@ -69,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of limited size, refusing repeated keys.
 
     Raises:
-        CheckpointError: The file is too large, no JSON, or no object.
+        CheckpointError: The file is too large, not JSON, or not an object.
     """
     try:
         n_bytes = path.stat().st_size
@@ -79,16 +79,16 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: no valid JSON: {error}") from None
+        raise CheckpointError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: the JSON is no object")
+        raise CheckpointError(f"{path}: the JSON is not an object")
     return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key appears twice in one object")
     return value
 
 
@@ -101,17 +101,15 @@ def _indexed(index: Path) -> list[str]:
         if Path(name).name != name or "\\" in name or name in (".", ".."):
             raise CheckpointError(f"{index}: shard {name!r} lies outside the model folder; refused")
         if not name.endswith(".safetensors"):
-            raise CheckpointError(
-                f"{index}: shard {name!r} is no .safetensors file; weights load from safetensors only"
-            )
+            raise CheckpointError(f"{index}: shard {name!r} is not .safetensors; weights load from safetensors only")
     return names
 
 
-def _no_weights(folder: Path) -> str:
+def _no_weights(folder: Path) -> CheckpointError:
     pickles = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(_PICKLE_ENDINGS))
     if not pickles:
-        return f"{folder}: no {SINGLE} in it; is this a model folder?"
-    return (
+        return CheckpointError(f"{folder}: no {SINGLE} in it; is this a model folder?")
+    return CheckpointError(
         f"{folder}: weights in pickle files only ({', '.join(pickles[:3])}), which can run code when they are opened; "
         'convert them on a machine you can afford to lose: python -c "from transformers import AutoModel; '
         "AutoModel.from_pretrained('FOLDER', weights_only=True).save_pretrained('CONVERTED')\", "
@@ -120,11 +118,7 @@ def _no_weights(folder: Path) -> str:
 
 
 def _n_values(path: Path) -> int:
-    """Return how many values a safetensors file holds; opening it checks its header against its length.
-
-    Raises:
-        CheckpointError: The file is not a whole safetensors file.
-    """
+    """Return the number of values in a safetensors file; opening it compares its header with its length."""
     try:
         with safe_open(path, framework="np") as file:
             return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""Alignment: which rows a level has, and which positions of which windows each row is pooled from."""
+"""Alignment: the rows of a level, and the positions of windows that each row is pooled from."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from bertfeat.text.windows import Windows
 
 
 class Takes(StrEnum):
-    """Which positions of a row its vector is made of.
-
-    All that are kept, the first or the last of them, the classification token, or the window as a whole.
+    """The positions of a row that make its vector: all kept ones, the first, the last, the classification token, or the
+    window as a whole.
     """
 
     ALL = "all"
@@ -29,12 +28,12 @@ class Takes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Where the rows of a level come from: segments, each a set of positions in one window that goes to one row.
+    """The origin of the rows of a level: segments, each a set of positions in one window that belongs to one row.
 
-    Segments stand in the order of their windows. `row` (n_segments,) is the row a segment goes to;
-    `window_starts` (n_windows + 1,) where each window's segments start; `starts` (n_segments + 1,) where each
-    segment's positions start in `positions`, which count from the start of the window. A row without a segment has
-    no vector; a row with several is reduced over all of them.
+    Segments are in the order of their windows. `row` (n_segments,) is the row of a segment; `window_starts`
+    (n_windows + 1,) is where each window's segments start; `starts` (n_segments + 1,) is where each segment's positions
+    start in `positions`, which count from the start of the window. A row without a segment has no vector; a row with
+    several is reduced over all of them.
     """
 
     n_rows: int
@@ -45,17 +44,11 @@ class Units:
 
     @classmethod
     def build(
-        cls,
-        n_rows: int,
-        row: IntArray,
-        window: IntArray,
-        n_positions: IntArray,
-        positions: IntArray,
-        windows: Windows,
+        cls, windows: Windows, n_rows: int, row: IntArray, window: IntArray, n: IntArray, positions: IntArray
     ) -> Units:
-        """Build from the row, the window and the number of positions of each segment, in the order of the windows."""
+        """Build from the row, the window and the number `n` of positions of each segment, in the order of windows."""
         window_starts = np.searchsorted(window, np.arange(len(windows) + 1))
-        return cls(n_rows, row, window_starts, starts_of(n_positions), positions)
+        return cls(n_rows, row, window_starts, starts_of(n), positions)
 
     @property
     def n_segments(self) -> IntArray:
@@ -67,8 +60,8 @@ class Units:
 class WordRows:
     """The rows of the word level: arrays (n_rows,).
 
-    `first_token` and `last_token` bound the word's tokens in the shard (half-open); `n_tokens` counts those that are
-    kept, 0 for a word that the tokenizer or truncation took away.
+    `first_token` and `last_token` bound the word's tokens in the shard (half-open); `n_tokens` counts the kept ones,
+    0 for a word that the tokenizer or truncation removed.
     """
 
     document: IntArray
@@ -81,7 +74,7 @@ class WordRows:
 
 
 def documents_at(flat: IntArray, tokens: Tokens, windows: Windows) -> IntArray:
-    """Return the documents that places in the windows belong to; a special token belongs to its window's first."""
+    """Return the document of each place in the windows; for a special token, the first one of its window."""
     source = windows.source[flat]
     document = windows.spans.document[run_of(windows.lengths)[flat]]
     document[source >= 0] = tokens.document[source[source >= 0]]
@@ -89,7 +82,7 @@ def documents_at(flat: IntArray, tokens: Tokens, windows: Windows) -> IntArray:
 
 
 def kept_tokens(tokens: Tokens, windows: Windows) -> BoolArray:
-    """Return which tokens are kept from some window, that is, not lost to truncation: bool (n_tokens,)."""
+    """Return which tokens are kept from some window, and not lost by truncation: bool (n_tokens,)."""
     mask = np.zeros(len(tokens.ids), dtype=np.bool_)
     mask[windows.source[windows.kept & (windows.source >= 0)]] = True
     return mask
@@ -98,8 +91,8 @@ def kept_tokens(tokens: Tokens, windows: Windows) -> BoolArray:
 def word_rows(tokens: Tokens, windows: Windows, documents: Sequence[Document], *, given_words: bool) -> WordRows:
     """Return the words of all documents in order.
 
-    Given words all have a row. Words of raw text are the pre-tokenizer's, and reach from the first character of
-    their tokens to the last.
+    Every given word has a row. The words of raw text are those of the pre-tokenizer, from the first character of their
+    tokens to the last.
     """
     if given_words:
         n_words, start, end = word_bounds([document.words or () for document in documents])
@@ -108,25 +101,21 @@ def word_rows(tokens: Tokens, windows: Windows, documents: Sequence[Document], *
         first = np.searchsorted(number, np.arange(len(word)), side="left")
         last = np.searchsorted(number, np.arange(len(word)), side="right")
     else:
-        document, word, first, last = _found(tokens)
+        is_first = np.ones(len(tokens.ids), dtype=np.bool_)
+        is_first[1:] = (np.diff(tokens.document) != 0) | (np.diff(tokens.word) != 0)
+        first = np.flatnonzero(is_first)
+        last = np.append(first[1:], len(tokens.ids))[: len(first)]
+        document, word = tokens.document[first], tokens.word[first].astype(np.int64)
         start, end = _extent(tokens, first, last)
     kept = starts_of(kept_tokens(tokens, windows).astype(np.int64))
     return WordRows(document, word, start.astype(np.int32), end.astype(np.int32), first, last, kept[last] - kept[first])
 
 
-def _found(tokens: Tokens) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    is_first = np.ones(len(tokens.ids), dtype=np.bool_)
-    is_first[1:] = (np.diff(tokens.document) != 0) | (np.diff(tokens.word) != 0)
-    first = np.flatnonzero(is_first)
-    last = np.append(first[1:], len(tokens.ids))[: len(first)]
-    return tokens.document[first], tokens.word[first].astype(np.int64), first, last
-
-
 def _extent(tokens: Tokens, first: IntArray, last: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the least start and the greatest end of each word's tokens; blank ones count only if all are."""
+    """Return the least start and the greatest end of each word's tokens, without whitespace tokens if it has others."""
     if not len(first):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    # Each word is a run of its own for `reduceat`; the runs between, at the odd places, are dropped.
+    # `reduceat` makes a run of each word, and one of what lies between two words, which is dropped.
     bounds = np.stack([first, last], axis=1).reshape(-1)
     far = np.iinfo(np.int32).max
     inked_start = np.minimum.reduceat(np.append(np.where(tokens.is_blank, far, tokens.char_start), far), bounds)[::2]
@@ -136,23 +125,23 @@ def _extent(tokens: Tokens, first: IntArray, last: IntArray) -> tuple[IntArray, 
 
 
 def token_units(windows: Windows) -> Units:
-    """Return the units of the token level: one position a row."""
+    """Return the units of the token level: one position per row."""
     flat = np.flatnonzero(windows.kept)
     window = run_of(windows.lengths)[flat]
     n = np.ones(len(flat), dtype=np.int64)
-    return Units.build(len(flat), np.arange(len(flat)), window, n, flat - windows.starts[window], windows)
+    return Units.build(windows, len(flat), np.arange(len(flat)), window, n, flat - windows.starts[window])
 
 
 def word_units(words: WordRows, tokens: Tokens, windows: Windows, takes: Takes) -> Units:
     """Return the units of the word level.
 
-    A word is pooled from the window that keeps its first token, if that holds it whole, else from the one that does
-    with most context; a word that no window holds whole is pooled over its kept tokens in all of them.
+    A word is pooled from the window that keeps its first token, if all of the word is in it, else from the window with
+    all of the word and most context. A word that is whole in no window is pooled over its kept tokens in all windows.
     """
     row, window, first, last = _word_segments(words, tokens, windows)
     n = last - first
     if takes is not Takes.ALL:
-        # Of a word in several segments only the one with its first (last) token counts.
+        # Of a word with several segments, only the one with its first (last) token is used.
         keep = np.ones(len(row), dtype=np.bool_)
         if takes is Takes.FIRST:
             keep[1:] = np.diff(row) != 0
@@ -162,7 +151,7 @@ def word_units(words: WordRows, tokens: Tokens, windows: Windows, takes: Takes) 
         row, window, first, n = row[keep], window[keep], first[keep], np.ones(int(keep.sum()), dtype=np.int64)
     order = np.argsort(window, kind="stable")
     row, window, first, n = row[order], window[order], first[order], n[order]
-    return Units.build(len(words.word), row, window, n, ragged_arange(first, n), windows)
+    return Units.build(windows, len(words.word), row, window, n, ragged_arange(first, n))
 
 
 def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -173,13 +162,13 @@ def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> tuple[I
     place_of = np.zeros(len(tokens.ids) + 1, dtype=np.int64)
     place_of[windows.source[flat]] = flat
     rows = np.flatnonzero(words.n_tokens > 0)
-    # Truncation takes tokens off the end only, so the kept ones are the first `n_tokens`.
+    # Truncation removes tokens at the end only, so the kept ones are the first `n_tokens`.
     begin = words.first_token[rows]
     end = begin + words.n_tokens[rows]
     window = window_of[begin]
     first = place_of[begin] - windows.starts[window]
-    text_end = _text_end(windows, window, begin, tokens)
-    split = end > text_end
+    in_pair = begin >= tokens.pair_starts[tokens.document[begin]]
+    split = end > np.where(in_pair, windows.spans.second[window, 1], windows.spans.first[window, 1])
     if not split.any():
         return rows, window, first, first + (end - begin)
     segments = [
@@ -190,12 +179,6 @@ def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> tuple[I
         segments += _split_word(int(rows[i]), int(begin[i]), int(end[i]), windows, window_of, place_of)
     table = np.array(sorted(segments), dtype=np.int64).reshape(-1, 4)
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
-
-
-def _text_end(windows: Windows, window: IntArray, token: IntArray, tokens: Tokens) -> IntArray:
-    in_pair = token >= tokens.pair_starts[tokens.document[token]]
-    end: IntArray = np.where(in_pair, windows.spans.second[window, 1], windows.spans.first[window, 1])
-    return end
 
 
 def _split_word(
@@ -223,14 +206,14 @@ def sentence_units(
 ) -> Units:
     """Return the units of the sentence level: each kept token once, over all windows of a document.
 
-    A classification token, and the window as a whole, are those of a document's first window.
+    The classification token, and the window as a whole, are those of a document's first window.
     """
     if takes is not Takes.ALL:
-        # A window without a token is in no pack, and gives nothing.
+        # A window without tokens is in no pack and has no vector.
         window = np.flatnonzero(windows.spans.is_start & (windows.lengths > 0))
         n = np.ones(len(window), dtype=np.int64)
         positions = _cls_positions(windows, window, tokens, tokenizer) if takes is Takes.CLS else np.zeros_like(n)
-        return Units.build(tokens.n_documents, windows.spans.document[window], window, n, positions, windows)
+        return Units.build(windows, tokens.n_documents, windows.spans.document[window], window, n, positions)
     chosen = windows.kept if include_special_tokens else windows.kept & (windows.source >= 0)
     flat = np.flatnonzero(chosen)
     window, document = run_of(windows.lengths)[flat], documents_at(flat, tokens, windows)
@@ -238,12 +221,11 @@ def sentence_units(
     is_first[1:] = (np.diff(window) != 0) | (np.diff(document) != 0)
     first = np.flatnonzero(is_first)
     n = np.diff(np.append(first, len(flat)))
-    positions = flat - windows.starts[window]
-    return Units.build(tokens.n_documents, document[first], window[first], n, positions, windows)
+    return Units.build(windows, tokens.n_documents, document[first], window[first], n, flat - windows.starts[window])
 
 
 def _cls_positions(windows: Windows, window: IntArray, tokens: Tokens, tokenizer: Tokenizer) -> IntArray:
-    """Return where the classification token stands: BERT's first, XLNet's last."""
+    """Return the position of the classification token, which is BERT's first and XLNet's last token."""
     is_pair = tokens.is_pair[windows.spans.document[window]]
     positions = np.zeros(len(window), dtype=np.int64)
     for pair in (False, True):

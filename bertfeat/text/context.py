@@ -1,7 +1,7 @@
-"""Document context: sentences seen with their neighbours, as in section 5.4 of Devlin et al. 2019.
+"""Document context: sentences encoded with their neighbours, as in section 5.4 of Devlin et al. 2019.
 
-A window is a run of whole sentences of one document; each sentence is kept from one window, and no special token is
-kept, since it belongs to no one sentence.
+A window is a run of whole sentences of one document. Each sentence is kept from one window. Special tokens are not
+kept, since they do not belong to one sentence.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from bertfeat.text.tokenizer import Tokenizer, Tokens
 
 
 def context_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, documents: Sequence[Document]) -> Spans:
-    """Lay windows of whole sentences, so that each sentence is seen with its neighbours in its document.
+    """Make windows of whole sentences, so that each sentence is encoded with its neighbours in its document.
 
-    A group that fits is one window. A longer one is covered by runs of sentences of at most
-    `max_length - stride` tokens that are kept, each widened on both sides by as many whole neighbouring sentences as
-    fit: so a sentence is kept once, and encoded again only as the context of others. A sentence that is longer than
-    a window alone is windowed as a document of its own, or cut, as `limits.on_overlong` says.
+    A group that fits is one window. A longer one is divided into runs of sentences, which are kept, of at most
+    `max_length - stride` tokens. Each run is widened on both sides by as many whole neighbouring sentences as fit. A
+    sentence that is longer than a window is windowed as a document of its own, or cut, as `limits.on_overlong` says.
 
     Neighbouring `documents` of equal `group` belong together.
 
@@ -53,7 +52,7 @@ def _group_spans(tokens: Tokens, start: int, end: int, capacity: int, limits: Wi
         first, at = int(starts[low]), int(starts[high])
         keep_first = int(starts[sentence])
         if rows and rows[-1][1:3] == (first, at):
-            # The window before holds the same sentences: it keeps this run too.
+            # The previous window has the same sentences: it keeps this run too.
             sentence, keep_first = rows[-1][0], rows.pop()[5]
         rows.append((sentence, first, at, at, at, keep_first, int(starts[run_end]), at, at, 0, 0))
         sentence = run_end
@@ -61,7 +60,7 @@ def _group_spans(tokens: Tokens, start: int, end: int, capacity: int, limits: Wi
 
 
 def _run_end(starts: IntArray, sentence: int, start: int, end: int, capacity: int, stride: int) -> int:
-    """Return the end of the run of sentences that one window keeps, from `sentence` on."""
+    """Return the end of the run of sentences from `sentence` on that one window keeps."""
     if sentence == start and starts[end] - starts[start] <= capacity:
         return end
     room = max(capacity - stride, int(starts[sentence + 1] - starts[sentence]))
@@ -69,7 +68,7 @@ def _run_end(starts: IntArray, sentence: int, start: int, end: int, capacity: in
 
 
 def _widen(starts: IntArray, low: int, high: int, start: int, end: int, capacity: int) -> tuple[int, int]:
-    """Widen a run by whole neighbouring sentences, always on the side that has less context, while they fit."""
+    """Widen a run by whole neighbouring sentences while they fit, always on the side with less context."""
     n_left = n_right = 0
     while True:
         room = capacity - int(starts[high] - starts[low])

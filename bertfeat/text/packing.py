@@ -15,16 +15,16 @@ from bertfeat.text.windows import Windows
 def pack_windows(windows: Windows, max_batch_tokens: int) -> Iterator[Pack]:
     """Yield packs of at most `max_batch_tokens` tokens; a longer window is a pack alone, an empty one is in none.
 
-    Longest first: equal lengths stand together, so that attention runs over few groups, and a budget too large for
-    the device shows at once, not after hours. A window with the very same tokens as an earlier one is not encoded
-    again: it comes as a copy of that one.
+    The longest windows come first: equal lengths are neighbours, so that attention has few groups, and a budget that is
+    too large for the device fails early. A window with the same tokens as an earlier one is a copy, which is not
+    encoded again.
     """
-    first = find_repeats(windows)
+    first = _first_equal(windows)
     is_first = first == np.arange(len(first))
     distinct = np.flatnonzero(is_first & (windows.lengths > 0))
     order = distinct[np.argsort(-windows.lengths[distinct], kind="stable")]
     repeats = np.flatnonzero(~is_first)
-    # Repeats in the order of what they repeat, so that those of one pack are found by bisection.
+    # Sorted by the windows that they repeat, so that the repeats of one pack are found by bisection.
     place = np.empty(len(first), dtype=np.int64)
     place[order] = np.arange(len(order))
     repeats = repeats[np.argsort(place[first[repeats]], kind="stable")]
@@ -39,7 +39,7 @@ def pack_windows(windows: Windows, max_batch_tokens: int) -> Iterator[Pack]:
         start = end
 
 
-def find_repeats(windows: Windows) -> IntArray:
+def _first_equal(windows: Windows) -> IntArray:
     """Return for each window the first one with the same tokens and segments, often itself: (n_windows,)."""
     bounds = windows.starts.tolist()
     ids, types = windows.input_ids.tobytes(), windows.type_ids.tobytes()
@@ -57,7 +57,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 def make_pack(windows: Windows, chosen: IntArray, *, copies: IntArray = _NONE, copy_of: IntArray = _NONE) -> Pack:
-    """Lay the windows `chosen` (n_windows,) end to end; `copies` (n_copies,) repeat those at `copy_of` among them."""
+    """Make a pack of the windows `chosen` (n_windows,); `copies` (n_copies,) repeat those at `copy_of` among them."""
     lengths = windows.lengths[chosen]
     flat = ragged_arange(windows.starts[:-1][chosen], lengths)
     return Pack(

@@ -1,9 +1,8 @@
-"""Pieces of long texts: where a text can be cut so that its pieces tokenize exactly as the whole does.
+"""Pieces of long texts: a text is cut so that its pieces have exactly the tokens of the whole text.
 
-A cut stands before a space or line end that follows a letter, a digit or a plain punctuation mark. There no normalizer
-and no pre-tokenizer on the lists below looks across, so what stands before the cut and what stands after it give the
-same tokens alone as together. The lists hold the components of the supported families. A tokenizer with any other
-component gets a text whole.
+A cut comes before a space or line end that follows a letter, a digit or a plain punctuation mark. The normalizers and
+pre-tokenizers listed below do not look across such a place, so that both sides have the same tokens alone as together.
+The lists hold the components of the supported families. A tokenizer with any other component gets a text whole.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from bertfeat.errors import InputError
 from bertfeat.records import Document
 
 PIECE_CHARS = 1 << 16
-# The longest stretch of text that a tokenizer is given at once: it takes up to 600 bytes for each character.
+# The longest piece of text for a tokenizer, which takes up to 600 bytes for each character.
 MAX_UNCUT_CHARS = 1 << 20
 
-# Latin, Greek, Cyrillic, ... Hangul. U+0D4E and some letters beyond U+D7A3 make one grapheme with what follows.
+# Latin, Greek, Cyrillic, ... Hangul. U+0D4E and some letters beyond U+D7A3 form one grapheme with the next character.
 _PUNCTUATION = ".,;:!?。，！？"
 _LEFT = rf"(?:[^\W_\u0d4e\ud7a4-\U0010ffff]|[{_PUNCTUATION}])"
 _CJK = "[\u4e00-\u9fff]"
@@ -35,7 +34,7 @@ _LLAMA3 = (
     r"\s+(?!\S)|\s+"
 )
 _SPLIT_REGEXES = {_GPT2, _LLAMA3}
-# They match whitespace alone, and a cut leaves each run of whitespace whole.
+# These match whitespace only, and a cut does not divide a run of whitespace.
 _REPLACE_REGEXES = {" {2,}", r"\s{2,}|[\n\r\t]"}
 _LOCAL_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "StripAccents"}
 _CHAINS = {
@@ -54,9 +53,8 @@ Node = dict[str, Any]
 class Piece(NamedTuple):
     """A text of a document, or a part of one.
 
-    `document` is the document's number, `text_number` 0 for its first text and 1 for its second. `start` is the
-    piece's first character in the text. `words` are its words where words are given, and `first_word` counts those
-    before them.
+    `document` is the document's number, `text_number` 0 for its first text and 1 for its second. `start` is the place
+    of the piece in the text. `words` are its words if words are given, and `first_word` counts those before them.
     """
 
     document: int
@@ -72,7 +70,7 @@ class Cutter:
 
     Args:
         backend: The tokenizer.
-        given_words: Documents are lists of words, which every tokenizer takes one by one.
+        given_words: Documents are lists of words, which every tokenizer handles one by one.
     """
 
     def __init__(self, backend: BackendTokenizer, *, given_words: bool) -> None:
@@ -138,9 +136,9 @@ class Cutter:
         return before[-1]
 
     def _cuts(self, text: str, start: int, end: int) -> Iterator[int]:
-        """Yield the places for a cut that follow the characters from `start` to `end`."""
+        """Yield the places for a cut after the characters from `start` to `end`."""
         if self._places is not None:
-            # The search sees one character more, the one after the last place.
+            # The search needs the character after the last place as well.
             for found in self._places.finditer(text, start, end + 1):
                 if self._keeps(text[found.end() - 1]):
                     yield found.end()
@@ -155,7 +153,7 @@ class Cutter:
 
     @cached_property
     def _places(self) -> re.Pattern[str] | None:
-        """What ends with a place for a cut; None where this tokenizer has none."""
+        """A pattern that ends at a place for a cut; None if there is no such place for this tokenizer."""
         if not all(map(_is_local, self._normalizers)) or not _splits_at_spaces(self._pre_tokenizers):
             return None
         if not all(map(self._stands_apart, self._added)):
@@ -172,11 +170,11 @@ class Cutter:
 
     @cached_property
     def _parts_cjk(self) -> bool:
-        """Whether each Chinese character becomes a word, and nothing else, by the spaces that are put around it."""
+        """Whether the normalizer makes each Chinese character a word by spaces around it, and does nothing else."""
         only = [node["type"] for node in (*self._normalizers, *self._pre_tokenizers)]
         if only != ["BertNormalizer", "BertPreTokenizer"] or not self._normalizers[0]["handle_chinese_chars"]:
             return False
-        # An added token of spaces would match those of two neighbours.
+        # An added token of spaces would match the spaces of two neighbours.
         return not any(re.search(rf"\s|{_CJK}", form) for token in self._added for form in self._forms(token))
 
     def _normalize(self, text: str) -> str:
@@ -204,39 +202,34 @@ class Cutter:
         return {token.content, self._normalize(token.content)}
 
     def _stands_apart(self, token: Any) -> bool:
-        """Tell whether an added token neither reaches over a cut nor takes whitespace from beyond one."""
+        """Tell whether an added token contains no cut, and takes no whitespace from beyond one."""
         forms = self._forms(token)
         if any(_SPACES.search(form) for form in forms):
             return False
         return not (token.rstrip and any(form[-1:].isalnum() or form[-1:] in _PUNCTUATION for form in forms))
 
 
+def document_error(document: Document, reason: str, kind: type[InputError] = InputError) -> InputError:
+    """Return the error of a document, with its id and place."""
+    return kind(f"document {document.doc_id!r} {reason}", path=document.path or None, row=document.row or None)
+
+
 def _too_long(document: Document, start: int, what: str) -> InputError:
-    return InputError(
-        f"document {document.doc_id!r} has {what} of more than {MAX_UNCUT_CHARS:,} characters (from character "
-        f"{start:,} on), the most that the model's tokenizer is given at once; cut the document up",
-        path=document.path or None,
-        row=document.row or None,
-    )
+    reason = f"has {what} of more than {MAX_UNCUT_CHARS:,} characters (from character {start:,} on)"
+    return document_error(document, f"{reason}, the limit for one call of the tokenizer; cut the document up")
 
 
 def _flattened(component: Any, key: str) -> list[Node]:
-    """Return the parts of a normalizer or pre-tokenizer, those of sequences in their order."""
-    if component is None:
-        return []
-    found: list[Node] = []
-    waiting: list[Node] = [json.loads(component.__getstate__())]
-    while waiting:
-        node = waiting.pop(0)
-        if key in node:
-            waiting = [*node[key], *waiting]
-        else:
-            found.append(node)
-    return found
+    """Return the parts of a normalizer or pre-tokenizer, with those of sequences in their order."""
+
+    def parts(node: Node) -> list[Node]:
+        return [part for inner in node[key] for part in parts(inner)] if key in node else [node]
+
+    return [] if component is None else parts(json.loads(component.__getstate__()))
 
 
 def _is_local(normalizer: Node) -> bool:
-    """Tell whether a normalizer looks at single characters, or at what no cut parts."""
+    """Tell whether a normalizer looks only at single characters, or at runs that no cut divides."""
     if normalizer["type"] == "Strip":
         return not normalizer["strip_left"]
     if normalizer["type"] != "Replace":

@@ -1,8 +1,7 @@
-"""Spans: which tokens of a document each window holds, and which of them are kept from it.
+"""Spans: the tokens of a document in each window, and those that are kept from it.
 
-Documents that fit are one window. A longer one becomes several that overlap by `stride` tokens, laid out as the
-Hugging Face tokenizers lay out `return_overflowing_tokens`; each token is kept once, from the window where it has
-most context.
+A document that fits is one window. A longer one has several, which overlap by `stride` tokens, as those of
+`return_overflowing_tokens` in the Hugging Face tokenizers. Each token is kept once, from the window with most context.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertfeat.config import Level, OnOverlong
-from bertfeat.errors import InputError
 from bertfeat.records import BoolArray, Document, IntArray
+from bertfeat.text.pieces import document_error
 from bertfeat.text.tokenizer import Tokenizer, Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
-    """How long a window may be (special tokens included), how far windows overlap, and what overlong text means."""
+    """The length of a window (special tokens included), the overlap of windows, and what to do with overlong text."""
 
     max_length: int
     stride: int
     on_overlong: OnOverlong = OnOverlong.WINDOW
 
     def max_tokens(self, levels: Collection[Level]) -> int | None:
-        """Return how many tokens of a text are needed at most, None for all: a word keeps its row without tokens."""
+        """Return how many tokens of a text are needed at most, None for all: words keep their rows without tokens."""
         is_cut = self.on_overlong is OnOverlong.TRUNCATE and Level.WORD not in levels
-        # One more than fit, so that a text that is cut is still too long.
+        # One more than fits, so that a text that is cut is still too long.
         return self.max_length + 1 if is_cut else None
 
 
@@ -38,10 +37,9 @@ class Spans:
     """The windows of a shard as ranges of its flat tokens: int64 (n_windows, ...), half-open.
 
     `first` and `second` (n_windows, 2) are the tokens of the first and the second text in the window; `keep_first`
-    and `keep_second` the part of them that is kept from it. `document` (n_windows,) is the window's (first) document.
-    `is_start` and `is_end` say whether it is the first and the last window of its document: the special tokens
-    before the texts are kept from the first, those after from the last. With document context no special token is
-    kept, since it belongs to no one sentence.
+    and `keep_second` are the kept part of them. `document` (n_windows,) is the window's (first) document. `is_start`
+    and `is_end` mark the first and the last window of a document: the special tokens before the texts are kept from
+    the first, those after from the last. With document context no special token is kept.
     """
 
     document: IntArray
@@ -62,9 +60,9 @@ Row = tuple[int, ...]
 def document_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, documents: Sequence[Document]) -> Spans:
     """Cut each document into windows.
 
-    One text: windows of the full capacity, `stride` tokens of overlap, the last one as short as what is left. Two
-    texts: the first one stands whole in every window and the second one is windowed; where the first leaves the
-    second less than half of the capacity, it is itself cut to half of it (and `truncated` says so).
+    One text: windows of the full capacity with `stride` tokens of overlap; the last one may be shorter. Two texts: all
+    of the first one is in every window and the second one is windowed; if the first leaves less than half of the
+    capacity, it is cut to half of it (and `truncated` says so).
 
     Raises:
         InputError: A document is too long and `limits.on_overlong` is `error`.
@@ -81,10 +79,10 @@ def document_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, d
 
 
 def check_lengths(documents: Sequence[Document], tokenizer: Tokenizer, limits: WindowLimits) -> None:
-    """Tokenize documents only to refuse the first one that is too long, if `limits.on_overlong` is `error`.
+    """Tokenize documents only to check their lengths.
 
     Raises:
-        InputError: There is one.
+        InputError: A document is too long and `limits.on_overlong` is `error`.
     """
     is_pair = np.array([document.text_pair is not None for document in documents], dtype=np.bool_)
     specials = np.where(is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials)
@@ -92,21 +90,16 @@ def check_lengths(documents: Sequence[Document], tokenizer: Tokenizer, limits: W
 
 
 def check_overlong(lengths: IntArray, limits: WindowLimits, documents: Sequence[Document]) -> None:
-    """Refuse the first document whose length in tokens is over the limit, if overlong documents are an error."""
+    """Refuse a document whose length in tokens is over the limit, if overlong documents are an error."""
     if limits.on_overlong is not OnOverlong.ERROR or not (lengths > limits.max_length).any():
         return
     number = int(np.argmax(lengths > limits.max_length))
-    document = documents[number]
-    raise InputError(
-        f"document {document.doc_id!r} has {lengths[number]} tokens, more than --max-length {limits.max_length}; "
-        "pass --on-overlong window or truncate",
-        path=document.path or None,
-        row=document.row or None,
-    )
+    reason = f"has {lengths[number]} tokens, more than --max-length {limits.max_length}"
+    raise document_error(documents[number], f"{reason}; pass --on-overlong window or truncate")
 
 
 def whole_spans(tokens: Tokens, numbers: IntArray) -> Spans:
-    """Return one window for each of the documents `numbers`, which fit."""
+    """Return one window for each of the documents `numbers`, all of which fit."""
     first = np.stack([tokens.starts[numbers], tokens.pair_starts[numbers]], axis=1)
     second = np.stack([tokens.pair_starts[numbers], tokens.starts[numbers + 1]], axis=1)
     yes = np.ones(len(numbers), dtype=np.bool_)
@@ -124,37 +117,26 @@ def overlong_spans(tokens: Tokens, number: int, capacity: int, limits: WindowLim
     if not tokens.is_pair[number]:
         windows = lay_windows(end - start, capacity, limits.stride)
         return [
-            (
-                number,
-                start + a,
-                start + b,
-                end,
-                end,
-                start + k,
-                start + m,
-                end,
-                end,
-                int(i == 0),
-                int(i == len(windows) - 1),
-            )
+            (number, start + a, start + b, end, end, start + k, start + m, end, end, *_flags(i, windows))
             for i, (a, b, k, m) in enumerate(windows)
         ]
     n_first = min(pair - start, max(capacity - (end - pair), capacity - capacity // 2))
-    # No room at all is left beside a second text without tokens.
+    # If the second text has no tokens, the first may take all room.
     room = max(capacity - n_first, 1)
     windows = lay_windows(end - pair, room, min(limits.stride, room // 2))
     rows: list[Row] = []
     for i, (a, b, k, m) in enumerate(windows):
-        keep_end = start + n_first if i == 0 else start
-        kept = (start, keep_end, pair + k, pair + m)
-        rows.append(
-            (number, start, start + n_first, pair + a, pair + b, *kept, int(i == 0), int(i == len(windows) - 1))
-        )
+        kept = (start, start + n_first if i == 0 else start, pair + k, pair + m)
+        rows.append((number, start, start + n_first, pair + a, pair + b, *kept, *_flags(i, windows)))
     return rows
 
 
+def _flags(number: int, windows: Sequence[object]) -> tuple[int, int]:
+    return int(number == 0), int(number == len(windows) - 1)
+
+
 def longest_first(n_first: int, n_second: int, capacity: int) -> tuple[int, int]:
-    """Return how many tokens of two texts remain when tokens are taken off the longer one until both fit.
+    """Return how many tokens of two texts remain when tokens are removed from the longer one until both fit.
 
     The rule of `truncation="longest_first"` in the tokenizers library: the longer text keeps the odd token, and on a
     tie the second.
@@ -165,22 +147,18 @@ def longest_first(n_first: int, n_second: int, capacity: int) -> tuple[int, int]
     """
     if n_first + n_second <= capacity:
         return n_first, n_second
-    shorter = min(n_first, n_second)
-    if 2 * shorter <= capacity:
-        longer = capacity - shorter
-    else:
-        shorter = capacity // 2
-        longer = capacity - shorter
+    shorter = min(n_first, n_second, capacity // 2)
+    longer = capacity - shorter
     return (longer, shorter) if n_first > n_second else (shorter, longer)
 
 
 def lay_windows(n_tokens: int, capacity: int, stride: int) -> list[tuple[int, int, int, int]]:
-    """Lay overlapping windows over a text.
+    """Divide a text into overlapping windows.
 
     Returns:
-        For each window its start and end, and the start and end of the tokens that are kept from it. Between two
-        neighbours the border lies in the middle of what both hold, where the tokens' lesser context, left or right,
-        is largest; on a tie the earlier window keeps the token.
+        For each window its start and end, and the start and end of the tokens that are kept from it. The border of two
+        neighbours is the middle of their overlap, where the smaller context of a token, left or right, is largest; on a
+        tie the earlier window keeps the token.
 
     Example:
         >>> lay_windows(10, 6, 2)

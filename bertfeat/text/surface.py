@@ -1,8 +1,7 @@
-"""Surface: which characters of the text as given each token stands for.
+"""Surface: the characters of the original text that each token stands for.
 
-The offsets of the tokenizers library count the blank before a word to its first token, put a prefix that stands for
-no character at all on the first one, and leave what the normalizer took away or merged to nobody. Here a slice of the
-text is the token's surface and no more.
+The offsets of the tokenizers library include the space before a word, give a character to a prefix that has none, and
+leave out characters that the normalizer removed or merged. The offsets made here are exactly the token's characters.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from bertfeat.ragged import starts_of
 from bertfeat.records import BoolArray, Int32Array, IntArray
 
-# The last blank of Unicode is U+3000.
-_IS_BLANK = np.array([chr(code).isspace() for code in range(0x3001)])
-# How SentencePiece and byte-level tokenizers write a blank in a piece.
-BLANK_PIECES = "▁Ġ"
-
-Codes = npt.NDArray[np.uint32]
+# The last space of Unicode is U+3000.
+_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)])
+# The characters for a space in the pieces of SentencePiece and byte-level tokenizers.
+SPACE_PIECES = "▁Ġ"
 
 
 def find_surface(
@@ -34,18 +30,18 @@ def find_surface(
     is_prefix: BoolArray,
     merges: Callable[[str], bool],
 ) -> BoolArray:
-    """Correct the offsets of tokens in place, and tell which tokens stand for nothing but blanks.
+    """Correct the offsets of tokens in place, and find the tokens that are whitespace only.
 
     Args:
         texts: The texts.
         text: int64 (n_tokens,), the number of each token's text.
         start: int32 (n_tokens,), each token's first character in its text.
         end: int32 (n_tokens,), the character after its last one.
-        is_prefix: bool (n_tokens,), whether the token's piece is nothing but the sign for a blank.
-        merges: Tells whether the normalizer makes one of two characters.
+        is_prefix: bool (n_tokens,), whether the token's piece is only the character for a space.
+        merges: Tells whether the normalizer joins two characters.
 
     Returns:
-        bool (n_tokens,). Such a token keeps its blanks; one that has no character is empty.
+        bool (n_tokens,), whether a token is whitespace only. It keeps its whitespace; without characters it is empty.
     """
     joined = "".join(texts)
     codes = np.frombuffer(joined.encode("utf-32-le"), dtype=np.uint32)
@@ -53,10 +49,14 @@ def find_surface(
         return np.ones(len(start), dtype=np.bool_)
     text_starts = starts_of(np.array([len(t) for t in texts], dtype=np.int64))[:-1]
     origin = text_starts[text]
-    is_blank = np.where(codes < len(_IS_BLANK), _IS_BLANK[np.minimum(codes, len(_IS_BLANK) - 1)], False)
+    is_blank = np.where(codes < len(_IS_SPACE), _IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)], False)
     first, last = start + origin, end + origin
-    _empty_prefixes(codes, is_blank, first, last, is_prefix)
-    blank_tokens = _trim_blanks(is_blank, first, last)
+    # Tokenizers put the character for a space before a text or word that does not start with one: it is empty.
+    at = np.flatnonzero(is_prefix & (first < last))
+    is_written = np.isin(codes[first[at]], [ord(piece) for piece in SPACE_PIECES])
+    at = at[~is_blank[first[at]] & ~is_written]
+    last[at] = first[at]
+    blank_tokens = _trim(is_blank, first, last)
     size = len(codes) + 1
     n_covering = np.cumsum(np.bincount(first, minlength=size) - np.bincount(last, minlength=size))
     loose = np.flatnonzero((n_covering[:-1] == 0) & ~is_blank)
@@ -66,16 +66,8 @@ def find_surface(
     return blank_tokens
 
 
-def _empty_prefixes(codes: Codes, is_blank: BoolArray, first: IntArray, last: IntArray, is_prefix: BoolArray) -> None:
-    """Empty the signs for a blank that the tokenizer put before a text or word that starts with none."""
-    at = np.flatnonzero(is_prefix & (first < last))
-    written = np.isin(codes[first[at]], [ord(piece) for piece in BLANK_PIECES])
-    at = at[~is_blank[first[at]] & ~written]
-    last[at] = first[at]
-
-
-def _trim_blanks(is_blank: BoolArray, first: IntArray, last: IntArray) -> BoolArray:
-    """Take blanks off both ends of each token that stands for more than blanks; tell which do not."""
+def _trim(is_blank: BoolArray, first: IntArray, last: IntArray) -> BoolArray:
+    """Remove whitespace at both ends of each token, in place; return which tokens are whitespace only."""
     has_none: BoolArray = first == last
     in_text = np.minimum(first, len(is_blank) - 1)
     touched = np.flatnonzero(~has_none & (is_blank[in_text] | is_blank[last - 1]))
@@ -94,10 +86,10 @@ def _trim_blanks(is_blank: BoolArray, first: IntArray, last: IntArray) -> BoolAr
 def _add_loose(
     text: str, loose: IntArray, text_starts: IntArray, first: IntArray, last: IntArray, merges: Callable[[str], bool]
 ) -> None:
-    """Add to the tokens beside them the characters `loose` that the normalizer took away or made one with another.
+    """Add characters `loose`, which the normalizer removed or merged with another, to the tokens beside them.
 
-    That is a combining mark after a token (the accent of a decomposed letter), and the rest of what was merged (the
-    other quote of `''`, which ALBERT reads as `"`). Control characters and the like stay with nobody.
+    These are combining marks after a token (the accent of a decomposed letter), and the rest of a merge (the other
+    quote of `''`, which ALBERT reads as `"`). Control characters and the like belong to no token.
     """
     is_text_start, is_start = (np.zeros(len(text) + 1, dtype=np.bool_) for _ in range(2))
     is_text_start[text_starts] = True
@@ -115,5 +107,5 @@ def _add_loose(
 
 @lru_cache(maxsize=4096)
 def _is_mark(char: str) -> bool:
-    """Tell whether a character joins the one before: a mark, a form of one (U+FF9E), or a Hangul vowel or final."""
+    """Tell whether a character joins the previous one: a mark, a form of one (U+FF9E), or a Hangul vowel or final."""
     return "\u1160" <= char <= "\u11ff" or unicodedata.category(unicodedata.normalize("NFKD", char)[0]).startswith("M")

@@ -1,4 +1,4 @@
-"""The special tokens that a tokenizer puts around one text and around two."""
+"""Templates: the special tokens that a tokenizer puts around one text and around two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertfeat.records import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Specials:
-    """Special tokens that stand together: their ids and their segment ids, both int64 (n,)."""
+    """A run of special tokens: their ids and their segment ids, both int64 (n,)."""
 
     ids: IntArray
     type_ids: IntArray
@@ -24,7 +24,7 @@ class Specials:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What stands before, between and after the texts, and the segment ids of the texts themselves.
+    """The special tokens before, between and after the texts, and the segment ids of the texts themselves.
 
     For one text, `middle` is empty. BERT: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`; XLNet: `A <sep> <cls>`.
     """
@@ -41,32 +41,26 @@ class Template:
 
 
 def read_templates(backend: BackendTokenizer) -> tuple[Template, Template]:
-    """Read the templates for one text and for two off the tokenizer's own post-processor.
+    """Find the templates for one text and for two of a tokenizer's own post-processor.
 
-    It is asked, not parsed: a probe is encoded with special tokens, and each run of them is cut out. So every kind of
-    post-processor (template, BERT, RoBERTa, sequences of them) is followed without a copy of its rules.
+    A short text is encoded with special tokens, and each run of them is taken out. This works for every kind of
+    post-processor (template, BERT, RoBERTa, sequences of them).
 
     Raises:
-        ValueError: The tokenizer turns nothing that was tried into tokens.
+        ValueError: No text that was tried has tokens.
     """
-    probe = _probe(backend)
-    return _template(backend.encode(probe)), _template(backend.encode(probe, probe))
-
-
-def _probe(backend: BackendTokenizer) -> str:
-    for candidate in ("a", "1", ".", *sorted(backend.get_vocab())[:2000]):
-        if backend.encode(candidate, add_special_tokens=False).ids:
-            return candidate
+    for text in ("a", "1", ".", *sorted(backend.get_vocab())[:2000]):
+        if backend.encode(text, add_special_tokens=False).ids:
+            return _template(backend.encode(text)), _template(backend.encode(text, text))
     raise ValueError("it turns no text into a token; its vocabulary is empty or broken")
 
 
 def _template(encoding: Encoding) -> Template:
     sequence = encoding.sequence_ids
     in_text = [i for i, number in enumerate(sequence) if number is not None]
-    second = [i for i in in_text if sequence[i] == 1]
     first, last = in_text[0], in_text[-1]
     end_of_first = max(i for i in in_text if sequence[i] == 0) + 1
-    start_of_second = second[0] if second else end_of_first
+    start_of_second = next((i for i in in_text if sequence[i] == 1), end_of_first)
     ids, types = np.asarray(encoding.ids, dtype=np.int64), np.asarray(encoding.type_ids, dtype=np.int64)
     return Template(
         prefix=Specials(ids[:first], types[:first]),

@@ -1,4 +1,4 @@
-"""The model's own fast tokenizer: documents in, flat token arrays with characters and words out."""
+"""The model's own fast tokenizer: documents in, flat arrays of tokens with characters and words out."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ import numpy.typing as npt
 from tokenizers import Encoding
 from tokenizers import Tokenizer as BackendTokenizer
 
-from bertfeat.errors import CheckpointError, InputError, TokenizingError, checkpoint_errors
+from bertfeat.errors import CheckpointError, TokenizingError, checkpoint_errors
 from bertfeat.ragged import run_of, starts_of, word_bounds
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
-from bertfeat.text.pieces import Cutter, Piece
-from bertfeat.text.surface import BLANK_PIECES, find_surface
+from bertfeat.text.pieces import Cutter, Piece, document_error
+from bertfeat.text.surface import SPACE_PIECES, find_surface
 from bertfeat.text.template import Template, read_templates
 from bertfeat.text.watchdog import CallFailed, call_within, held_stderr
 
-# The tokens of one document that are held at once; each takes some 150 bytes from here to the encoder.
+# The most tokens of one document; each takes about 150 bytes of memory from here to the encoder.
 MAX_DOCUMENT_TOKENS = 3_000_000
-# Large enough to keep the tokenizer's threads busy, small enough that its per-token objects stay some ten megabytes.
+# Large enough to keep the tokenizer's threads busy; its objects per token then take about ten megabytes.
 _BATCH_CHARS = 1_000_000
 _BATCH_DOCUMENTS = 4_000
-# What a call of the tokenizer may take: ordinary ones tokenize some hundred times as many characters in a second.
+# The time limit of a call: usual tokenizers are about a hundred times as fast.
 _TIMEOUT_S = 60.0
 _CHARS_PER_S = 20_000
 
-# No model has an embedding matrix of so many rows; the tables here and in `tokenizers` grow with the largest id.
+# More than the rows of any embedding matrix; the tables here and in `tokenizers` grow with the largest id.
 _MAX_IDS = 10_000_000
-# Characters that a normalizer may put in place of one; known ones put fewer than 20.
+# The most characters that may replace one character in a normalizer; known normalizers use fewer than 20.
 _MAX_REPLACEMENT = 1_000
 
 
@@ -44,8 +44,8 @@ class Tokens:
     """The tokens of a run of documents, without special tokens, laid end to end.
 
     Arrays over tokens, (n_tokens,): `ids`; `char_start` and `char_end`, in characters of the document's text (or
-    second text), without surrounding blanks; `word`, the word's number in its document (words of a second text count
-    on); `is_blank`, whether it stands for nothing but blanks. Arrays over documents: `starts`
+    second text), without whitespace around the token; `word`, the word's number in its document (a second text
+    continues the count); `is_blank`, whether the token is whitespace only. Arrays over documents: `starts`
     (n_documents + 1,), where a document's tokens start; `pair_starts` (n_documents,), where those of its second text
     start (the document's end if it has none); `is_pair` (n_documents,); `n_cut` (n_documents, 2), the tokens of its
     first and of its second text that were counted and not kept.
@@ -79,15 +79,24 @@ class Tokens:
 
 
 class Tokenizer:
-    """The fast tokenizer of a model folder.
+    """A fast tokenizer with its templates.
+
+    Args:
+        backend: The tokenizer of the `tokenizers` library; its truncation and padding are switched off.
+        cls_id: The id of the classification token, if there is one.
+        given_words: Documents are lists of words. Byte-level tokenizers then see a space before each word, as
+            transformers demands for `is_split_into_words`.
+        folder: The model folder, for messages.
+        n_ids: Rows of the model's embedding matrix, if known; larger ids are refused on use.
 
     Attributes:
-        single: What surrounds one text.
-        pair: What surrounds two texts.
-        given_words: Documents come as lists of words.
-        cls_id: The id of the classification token, or None where the model has none.
+        single: The special tokens around one text.
+        pair: The special tokens around two texts.
         vocabulary: The token strings by id: object (n_ids,).
-        is_blank_piece: Which of them are nothing but the sign for a blank: bool (n_ids,).
+        is_blank_piece: Which of them are only the character for a space: bool (n_ids,).
+
+    Raises:
+        CheckpointError: The tokenizer gives no tokens, or its special tokens have ids beyond `n_ids`.
     """
 
     def __init__(
@@ -99,19 +108,6 @@ class Tokenizer:
         folder: Path = Path("tokenizer"),
         n_ids: int | None = None,
     ) -> None:
-        """Wrap a tokenizer of the `tokenizers` library.
-
-        Args:
-            backend: The tokenizer; its truncation and padding are switched off, since windows and packs replace them.
-            cls_id: The id of the classification token, if there is one.
-            given_words: Documents come as lists of words. Byte-level tokenizers then see each word with a blank
-                before it, as `transformers` demands for `is_split_into_words`.
-            folder: What messages name as the place of a fault.
-            n_ids: Rows of the model's embedding matrix, where they are known; a larger id is refused on use.
-
-        Raises:
-            CheckpointError: The tokenizer turns nothing into tokens, or its special tokens have ids beyond `n_ids`.
-        """
         backend = _adapted(backend, given_words=given_words)
         backend.no_truncation()
         backend.no_padding()
@@ -127,33 +123,28 @@ class Tokenizer:
         self._n_ids = n_pieces if n_ids is None else n_ids
         self.vocabulary: npt.NDArray[np.object_] = np.full(max(n_pieces, self._n_ids), "", dtype=object)
         self.vocabulary[list(pieces.values())] = list(pieces)
-        self.is_blank_piece: BoolArray = np.array([p != "" and p.strip(BLANK_PIECES) == "" for p in self.vocabulary])
+        self.is_blank_piece: BoolArray = np.array([p != "" and p.strip(SPACE_PIECES) == "" for p in self.vocabulary])
         for template in (self.single, self.pair):
             for specials in (template.prefix, template.middle, template.suffix):
                 self._check_ids(specials.ids)
 
     @classmethod
     def load(cls, folder: Path, *, given_words: bool = False, n_ids: int | None = None) -> Tokenizer:
-        """Load the tokenizer of a model folder; nothing is fetched and no code of the folder runs.
-
-        Args:
-            folder: The model folder.
-            given_words: Documents come as lists of words.
-            n_ids: Rows of the model's embedding matrix, where they are known; a larger id is refused on use.
+        """Load the tokenizer of a model folder, without a download and without running code of the folder.
 
         Raises:
-            CheckpointError: The folder has no tokenizer, or only one without character offsets, or one that does not
-                belong to a model of `n_ids` rows.
+            CheckpointError: The folder has no tokenizer with character offsets, or it does not fit a model of `n_ids`
+                rows.
         """
         backend, cls_id = _load_backend(folder)
         return cls(backend, cls_id=cls_id, given_words=given_words, folder=folder, n_ids=n_ids)
 
     def template(self, *, pair: bool) -> Template:
-        """Return what surrounds one text, or two."""
+        """Return the special tokens around one text, or two."""
         return self.pair if pair else self.single
 
     def merges(self, pair: str) -> bool:
-        """Tell whether the normalizer makes one of two characters, so that they are not the sum of what each gives."""
+        """Tell whether the normalizer joins two characters: together they give another text than one by one."""
         normalizer = self._backend.normalizer
         if normalizer is None:
             return False
@@ -161,19 +152,19 @@ class Tokenizer:
         return bool(whole != first + second)
 
     def encode(self, documents: Sequence[Document], *, max_tokens: int | None = None) -> Tokens:
-        """Tokenize documents, in batches, and long ones in pieces.
+        """Tokenize documents in batches, and long ones in pieces.
 
         Args:
-            documents: In corpus order; all with words, or all without, as this tokenizer was made for.
-            max_tokens: Keep at least so many tokens of a text, if it has them, and count the others in `n_cut`.
+            documents: In corpus order; all with words or all without, as `given_words` says.
+            max_tokens: Keep at least this many tokens of a text, if it has them, and count the others in `n_cut`.
 
         Raises:
-            InputError: A document has more than `MAX_DOCUMENT_TOKENS` tokens that are kept, or it cannot be cut into
-                pieces that the tokenizer takes.
-            TokenizingError: The tokenizer fails on a document or takes too long over it.
+            InputError: A document has more than `MAX_DOCUMENT_TOKENS` tokens that are kept, or cannot be cut into
+                pieces.
+            TokenizingError: The tokenizer fails on a document or takes too long.
         """
         sizes = _Sizes(documents, max_tokens)
-        parts = [_Columns.empty()]
+        parts = [_columns([], [], self)]
         for batch, encodings in self._encodings(documents):
             kept = sizes.take(batch, encodings)
             _check_size(sizes.n_kept[batch[0].document : batch[-1].document + 1], documents, batch[0].document)
@@ -190,7 +181,7 @@ class Tokenizer:
         return n_tokens
 
     def _check_ids(self, ids: IntArray) -> None:
-        """Refuse ids that the model's embedding matrix does not have; an added token may have one that never occurs."""
+        """Refuse ids that the model's embedding matrix does not have; only ids that occur are checked."""
         largest = int(ids.max(initial=0))
         if largest >= self._n_ids:
             piece = self.vocabulary[largest] if largest < len(self.vocabulary) else ""
@@ -203,7 +194,7 @@ class Tokenizer:
         """Refuse a long document that `encode` would refuse.
 
         Raises:
-            InputError: It has too many tokens, or cannot be cut into pieces that the tokenizer takes.
+            InputError: The document has too many tokens, or cannot be cut into pieces.
         """
         if max_tokens is not None:
             for _ in self._cutter.pieces([document]):
@@ -219,7 +210,7 @@ class Tokenizer:
             yield batch, self._encoded(batch, documents)
 
     def _encoded(self, batch: list[Piece], documents: Sequence[Document]) -> list[Encoding]:
-        """Tokenize a batch; if that fails, one piece at a time, to name the document that it fails on."""
+        """Tokenize a batch; if that fails, one piece at a time, to name the document at fault."""
         n_chars = sum(len(piece.text) for piece in batch)
         timeout_s = _TIMEOUT_S + n_chars / _CHARS_PER_S
         texts = [piece.text if piece.words is None else piece.words for piece in batch]
@@ -233,13 +224,10 @@ class Tokenizer:
                 )
         except CallFailed as error:
             if len(batch) == 1:
+                reason = f"cannot be tokenized: the model's tokenizer {error} on {n_chars:,} characters"
+                remedy = "leave the document out, or repair the regular expressions of the tokenizer"
                 document = documents[batch[0].document]
-                raise TokenizingError(
-                    f"document {document.doc_id!r} cannot be tokenized: the model's tokenizer {error} on {n_chars:,} "
-                    "characters; leave the document out, or repair the regular expressions of the tokenizer",
-                    path=document.path or None,
-                    row=document.row or None,
-                ) from None
+                raise document_error(document, f"{reason}; {remedy}", TokenizingError) from None
         return [encoding for piece in batch for encoding in self._encoded([piece], documents)]
 
 
@@ -257,24 +245,20 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def _check_size(n_tokens: IntArray, documents: Sequence[Document], first: int) -> None:
-    """Refuse the first of the documents from number `first` on that has too many tokens."""
+    """Refuse a document, from number `first` on, that has too many tokens."""
     total = n_tokens.reshape(len(n_tokens), -1).sum(axis=1)
     if not (total > MAX_DOCUMENT_TOKENS).any():
         return
     number = int(np.argmax(total > MAX_DOCUMENT_TOKENS))
-    document = documents[first + number]
-    raise InputError(
-        f"document {document.doc_id!r} has {total[number]:,} tokens or more, over the limit of "
-        f"{MAX_DOCUMENT_TOKENS:,} for one document; cut it up, or pass --on-overlong truncate without the word level",
-        path=document.path or None,
-        row=document.row or None,
-    )
+    reason = f"has {total[number]:,} tokens or more, over the limit of {MAX_DOCUMENT_TOKENS:,} for one document"
+    remedy = "cut it up, or pass --on-overlong truncate without the word level"
+    raise document_error(documents[first + number], f"{reason}; {remedy}")
 
 
 class _Sizes:
-    """The tokens of each document's first and second text, kept or not: int64 (n_documents, 2).
+    """Numbers of the tokens of each document's first and second text, kept or not: int64 (n_documents, 2).
 
-    `n_words_cut` (n_documents,) are the words of first texts that come before a second text and were not kept.
+    `n_words_cut` (n_documents,) counts the words of first texts that were not kept and are followed by a second text.
     """
 
     def __init__(self, documents: Sequence[Document], max_tokens: int | None) -> None:
@@ -284,7 +268,7 @@ class _Sizes:
         self.n_words_cut = np.zeros(len(documents), dtype=np.int64)
 
     def take(self, batch: list[Piece], encodings: list[Encoding]) -> tuple[list[Piece], list[Encoding]]:
-        """Count a batch; return what is kept of it."""
+        """Count a batch; return the kept part of it."""
         if self._max_tokens is None or not any(piece.start for piece in batch):
             places = [piece.document for piece in batch], [piece.text_number for piece in batch]
             np.add.at(self.n_kept, places, list(map(len, encodings)))
@@ -303,9 +287,10 @@ class _Sizes:
 
 
 class _Columns(NamedTuple):
-    """The arrays of `Tokens` for some pieces; `word` counts from the piece's first, or marks each word's first token.
+    """The arrays of `Tokens` for some pieces.
 
-    Where words are given it is the word's number in the document, else 1 at the first token of a word and 0 elsewhere.
+    `word` is the word's number in the document if words are given, else 1 for the first token of a word and 0 for the
+    others.
     """
 
     ids: IntArray
@@ -314,15 +299,9 @@ class _Columns(NamedTuple):
     word: Int32Array
     is_blank: BoolArray
 
-    @classmethod
-    def empty(cls) -> _Columns:
-        """Return the arrays of no token."""
-        whole = np.zeros(0, dtype=np.int32)
-        return cls(np.zeros(0, dtype=np.int64), whole, whole, whole, np.zeros(0, dtype=np.bool_))
-
 
 def _columns(pieces: Sequence[Piece], sequences: Sequence[Encoding], tokenizer: Tokenizer) -> _Columns:
-    """Return the arrays of a batch; the encodings take many times their memory."""
+    """Return the arrays of a batch, which take much less memory than the encodings."""
     chain = itertools.chain.from_iterable
     lengths = np.array(list(map(len, sequences)), dtype=np.int64)
     n = int(lengths.sum())
@@ -332,7 +311,7 @@ def _columns(pieces: Sequence[Piece], sequences: Sequence[Encoding], tokenizer: 
     word = np.fromiter(chain(e.word_ids for e in sequences), np.int32, n)
     start, end = offsets[:, 0].copy(), offsets[:, 1].copy()
     if tokenizer.given_words:
-        # Offsets are those in a word; the text is the words joined by one space.
+        # Offsets count in the word; the text is the words joined by one space.
         n_words, word_start, _ = word_bounds([piece.words or () for piece in pieces])
         shift = word_start[starts_of(n_words)[number] + word].astype(np.int32)
         start, end = start + shift, end + shift
@@ -351,7 +330,7 @@ def _columns(pieces: Sequence[Piece], sequences: Sequence[Encoding], tokenizer: 
 def _joined(parts: list[_Columns], sizes: _Sizes, documents: Sequence[Document], *, given_words: bool) -> Tokens:
     """Lay the arrays of the batches end to end, and number the words of a document over both its texts."""
     columns = [list(column) for column in zip(*parts, strict=True)]
-    # The arrays of the batches are let go one after the other, so that memory does not hold all of them twice.
+    # The arrays of the batches are deleted one after the other, so that memory does not hold all of them twice.
     parts.clear()
     ids, char_start, char_end, word, is_blank = (np.concatenate(columns.pop(0)) for _ in _Columns._fields)
     starts = starts_of(sizes.n_kept.sum(axis=1))
@@ -377,12 +356,12 @@ def _joined(parts: list[_Columns], sizes: _Sizes, documents: Sequence[Document],
 
 
 def _adapted(backend: BackendTokenizer, *, given_words: bool) -> BackendTokenizer:
-    """Return a byte-level tokenizer that leaves offsets alone and, for given words, sees a blank before each."""
+    """Return a byte-level tokenizer that does not trim offsets and, for given words, sees a space before each."""
     text = backend.to_str()
     if "trim_offsets" not in text:
         return backend
     state = json.loads(text)
-    # It would trim blanks by the look of the pieces, and take a character off a word that has none before it.
+    # Trimming by the characters of the pieces would remove a character of a word without a space before it.
     for node in _nodes(state["post_processor"]):
         if "trim_offsets" in node:
             node["trim_offsets"] = False
@@ -397,7 +376,7 @@ def _prefix_words(state: dict[str, Any]) -> None:
     if splitters and splitters[0]["type"] == "ByteLevel":
         splitters[0]["add_prefix_space"] = True
     elif any(node["type"] == "ByteLevel" for node in splitters):
-        # After another splitter the flag would put a blank before each part of a word.
+        # After another splitter the flag would put a space before each part of a word.
         own = [state["normalizer"]] if state["normalizer"] else []
         state["normalizer"] = {"type": "Sequence", "normalizers": [*own, {"type": "Prepend", "prepend": " "}]}
 
@@ -427,7 +406,7 @@ def _load_backend(folder: Path) -> tuple[BackendTokenizer, int | None]:
             )
         pieces = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
         piece, largest = max(pieces.items(), key=lambda item: item[1], default=("", 0))
-        # Asked before `to_str`, which makes a table as long as the largest id.
+        # This comes before `to_str`, which makes a table as long as the largest id.
         if largest >= _MAX_IDS:
             raise CheckpointError(
                 f"{folder}: the tokenizer gives token {piece!r:.60} the id {largest}; expected less than {_MAX_IDS}"
@@ -439,7 +418,7 @@ def _load_backend(folder: Path) -> tuple[BackendTokenizer, int | None]:
 
 
 def _check_normalizer(folder: Path, state: object) -> None:
-    """Refuse a normalizer that would fill the memory: replacements multiply where one follows another."""
+    """Refuse a normalizer that would fill the memory: the lengths of successive replacements multiply."""
     contents = [str(node.get("content") or "") for node in _nodes(state) if node.get("type") == "Replace"]
     n_chars = math.prod(max(1, len(content)) for content in contents)
     if n_chars > _MAX_REPLACEMENT:
@@ -450,23 +429,19 @@ def _check_normalizer(folder: Path, state: object) -> None:
 
 
 def _file_at_fault(folder: Path) -> Path:
-    """Return the first file that does not even load alone, or the folder where none is so bad."""
+    """Return the first file that does not load alone, or the folder if each does."""
     from transformers import AutoConfig
 
-    def load(name: str) -> None:
-        if name == "config.json":
-            AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        elif name == "tokenizer.json":
-            BackendTokenizer.from_file(str(folder / name))
-        elif not isinstance(json.loads((folder / name).read_bytes()), dict):
-            raise TypeError(name)
-
     files = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-    for name in files:
+    for path in (folder / name for name in files if (folder / name).exists()):
         try:
-            with checkpoint_errors(folder, name):
-                if (folder / name).exists():
-                    load(name)
+            with checkpoint_errors(folder, path.name):
+                if path.name == "config.json":
+                    AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+                elif path.name == "tokenizer.json":
+                    BackendTokenizer.from_file(str(path))
+                elif not isinstance(json.loads(path.read_bytes()), dict):
+                    raise TypeError(path.name)
         except CheckpointError:
-            return folder / name
+            return path
     return folder

@@ -17,15 +17,15 @@ _stderr_lock = threading.Lock()
 
 
 class CallFailed(Exception):
-    """A call took too long or raised; the message says which, as what "it" did."""
+    """A call took too long or raised; the message is what "it" did."""
 
 
 def call_within(call: Callable[[], T], timeout_s: float) -> T:
-    """Run `call` in a thread of its own and return its result.
+    """Run `call` in a separate thread and return its result.
 
-    The time has run out when both the clock and the CPU time of this process say so: a process that was stopped, or
-    that gets little of a busy machine, has done less than its clock says. A call that is given up runs on until the
-    process ends.
+    The limit holds for both the clock and the CPU time of this process, because a process that was stopped, or that
+    gets little time on a busy machine, has computed less than its clock says. A call over the limit is not stopped; its
+    thread runs until the process ends.
 
     Raises:
         CallFailed: The call took longer than `timeout_s`, or raised, a Rust panic included.
@@ -65,7 +65,7 @@ class _Job(Generic[T]):
         """Make the call and keep its result or its error."""
         try:
             self.results.append(self.call())
-        except BaseException as error:  # a Rust panic is no Exception
+        except BaseException as error:  # a Rust panic is not an Exception
             self.error = error
         self.done.set()
 
@@ -75,16 +75,16 @@ def _work(jobs: queue.SimpleQueue[_Job[Any]]) -> None:
         jobs.get().run()
 
 
-# The queues of threads that wait for a call. A new thread for each call would make the allocator start anew.
+# The queues of threads that wait for a call. A new thread per call would use a new memory pool each time.
 _idle: list[queue.SimpleQueue[_Job[Any]]] = []
 os.register_at_fork(after_in_child=_idle.clear)
 
 
 @contextmanager
 def held_stderr() -> Iterator[None]:
-    """Hold back what is written to standard error, and drop it if `CallFailed` is raised: Rust writes its panics there.
+    """Hold what is written to standard error, and drop it if `CallFailed` is raised: Rust writes its panics there.
 
-    It reaches the whole process, so it is for tokenizers alone that may well panic.
+    This affects the whole process, so it is used only for tokenizers that are likely to panic.
     """
     with _stderr_lock, tempfile.TemporaryFile() as held:
         try:

@@ -1,4 +1,4 @@
-"""Windows: what goes through the encoder at once, laid end to end in flat arrays."""
+"""Windows: the parts of documents that go through the encoder at once, laid end to end in flat arrays."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bertfeat.text.tokenizer import Tokenizer, Tokens
 class Windows:
     """The windows of a shard, ready to be packed; flat arrays over all their tokens, special ones included.
 
-    `input_ids`, `type_ids`: int64 (n,). `source`: int64 (n,), the shard's token that stands there, or -1 for a
-    special token. `kept`: bool (n,), whether the token is kept from this window. `starts`: int64 (n_windows + 1,).
+    `input_ids`, `type_ids`: int64 (n,). `source`: int64 (n,), the number of the token in the shard, or -1 for a special
+    token. `kept`: bool (n,), whether the token is kept from this window. `starts`: int64 (n_windows + 1,).
     """
 
     spans: Spans
@@ -42,9 +42,7 @@ class Windows:
 def cut_windows(
     tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, documents: Sequence[Document], *, context: bool = False
 ) -> Windows:
-    """Cut documents into windows, each alone or, for document context, with its neighbours.
-
-    The special tokens are put around each window's texts, and all windows are laid end to end.
+    """Cut documents into windows with their special tokens: each alone or, for document context, with its neighbours.
 
     Raises:
         InputError: A document is too long and `limits.on_overlong` is `error`.

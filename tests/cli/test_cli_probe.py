@@ -106,7 +106,7 @@ class TestFit:
             ("--head linear", "head linear tags the words"),
             ("--mix last4", "head logreg has no scalar mix; --mix goes with mlp, linear and bilstm"),
             ("--head mlp --mix 9..12", "--mix: layer 9 is out of range"),
-            ("--head mlp --mix x", "--mix 'x' is no layer"),
+            ("--head mlp --mix x", "--mix 'x' is not a layer"),
             ("--param depth=3", "head logreg has no parameter 'depth'; it has C, "),
             ("--param C", "--param 'C' is not NAME=VALUE"),
             ("--param C=1 --param C=2", "parameter C is given twice"),

@@ -224,8 +224,8 @@ class TestManyQueries:
     def test_bad_rows_leave_no_file(self, sentences: Path, words: Path, tmp_path: Path) -> None:
         for name, content, said in [
             ("a.jsonl", b'{"id": 1, "text": "one"}\n{"id": 2}\n', "a.jsonl:2: no column 'text'"),
-            ("b.jsonl", b'{"id": 1, "text": "one"}\nnope\n', "b.jsonl:2: no JSON"),
-            ("c.csv", b"id,text\n1,one\n1,two\n", "c.csv:3: id '1' "),
+            ("b.jsonl", b'{"id": 1, "text": "one"}\nnope\n', "b.jsonl:2: not JSON"),
+            ("c.csv", b"id,text\n1,one\n1,two\n", "c.csv:3: id '1' appears twice"),
             ("d.txt", b"one\n\xff\n", "d.txt:2: byte 0xff"),
             ("e.txt", b"one\n \n", "e.txt:2: query ' ': has no tokens"),
             ("f.txt", b"", "f.txt: holds no queries"),

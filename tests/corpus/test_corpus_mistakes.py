@@ -1,4 +1,4 @@
-"""Inputs that are something else than they seem, or that cannot be read: one clear line each."""
+"""Inputs of another kind than their name says, and inputs that cannot be read: one clear line each."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
-import pyarrow as pa
 import pytest
 
 from bertfeat.config import CorpusFormat, ExtractConfig
-from bertfeat.corpus import duplicates, inputs, resolve_inputs
+from bertfeat.corpus import duplicates, inputs, linestreams, resolve_inputs
 from bertfeat.corpus.disguise import conll_format
 from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import ConfigError, InputError
 from bertfeat.records import InputFile
-from tests.support.corpus_files import bad_rows, documents, read_all, texts
+from tests.support.corpus_files import compress, documents, read_all, texts, write
 from tests.support.places import ROOT
 
 EXAMPLES = ROOT / "examples" / "data"
@@ -28,18 +28,12 @@ UPOS = b"The DET\ndog NOUN\nbarks VERB\n\nIt PRON\nstops VERB\n"
 CONLLU = b"# text\n1\tDogs\tdog\tNOUN\tNNS\t_\t2\tnsubj\t_\t_\n2\tbark\tbark\tVERB\tVB\t_\t0\troot\t_\t_\n\n" * 2
 
 
-def _file(folder: Path, name: str, content: bytes) -> Path:
-    path = folder / name
-    path.write_bytes(content)
-    return path
-
-
 # --- CoNLL under another name
 
 
 @pytest.mark.parametrize("name", ["a.conll.txt", "a.iob2.txt", "a.BIO.txt.gz", "a.conllu.txt"])
 def test_a_name_that_says_conll_is_refused(tmp_path: Path, name: str) -> None:
-    path = _file(tmp_path, name, gzip.compress(b"plain\n") if name.endswith("gz") else b"plain\n")
+    path = write(tmp_path, name, gzip.compress(b"plain\n") if name.endswith("gz") else b"plain\n")
     wanted = "conllu" if "conllu" in name else "conll"
     reason = rf"looks like CoNLL; pass --format {wanted} \(or --format txt if it is not\)"
     with pytest.raises(InputError, match=reason):
@@ -50,7 +44,7 @@ def test_a_name_that_says_conll_is_refused(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(("content", "wanted"), [(BIO, "conll"), (UPOS, "conll"), (CONLLU, "conllu")])
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.tsv", "a.csv"])
 def test_lines_that_look_like_conll_are_refused(tmp_path: Path, name: str, content: bytes, wanted: str) -> None:
-    path = _file(tmp_path, name, gzip.compress(content) if name.endswith("gz") else content)
+    path = write(tmp_path, name, gzip.compress(content) if name.endswith("gz") else content)
     ending = path.suffixes[0][1:]
     with pytest.raises(InputError, match=rf"CoNLL; pass --format {wanted} \(or --format {ending} if it is not\)"):
         read_all(path)
@@ -85,23 +79,6 @@ def test_the_examples_are_what_their_names_say() -> None:
     assert found == expected
 
 
-# --- rows
-
-
-@pytest.mark.parametrize(
-    ("row", "name"), [(b'{"text": "a", "text": "b"}', "'text'"), (b'{"text": "a", "x": {"k": 1, "k": 1}}', "'k'")]
-)
-def test_a_key_twice_in_a_row_is_bad(tmp_path: Path, row: bytes, name: str) -> None:
-    (bad,) = bad_rows(_file(tmp_path, "a.jsonl", row + b"\n"))
-    assert bad.reason == f"key {name} appears twice in one object; keep one of them"
-
-
-@pytest.mark.parametrize("value", [b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000])
-def test_json_nested_too_deeply_is_bad(tmp_path: Path, value: bytes) -> None:
-    (bad,) = bad_rows(_file(tmp_path, "a.jsonl", b'{"text": "a", "x": ' + value + b"}\n"))
-    assert bad.reason == "the JSON is nested too deeply; keep text and ids at the top"
-
-
 @pytest.mark.parametrize("name", ["text_column", "id_column", "label_column", "keep_columns"])
 def test_a_column_name_that_is_not_unicode(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"--{name.replace('_', '-')} .*ud800.* is not valid UTF-8"):
@@ -111,53 +88,53 @@ def test_a_column_name_that_is_not_unicode(name: str) -> None:
 # --- files
 
 
+LINES = "".join(f"line {n * n}\n" for n in range(20_000)).encode()
+GZ, ZST, SHORT_ZST = compress(LINES, "gz"), compress(LINES, "zst"), compress(b"a\n", "zst")
+DAMAGED = "data is damaged or cut off after"
+
+
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("ending", "content", "reason"),
     [
-        (gzip.compress(b"a\n") + b"junk", "gzip data ends after 2 decompressed bytes, and what follows is not gzip"),
-        (gzip.compress(b"a\n") * 2 + b"\0" * 9, "gzip data ends after 4 decompressed bytes, and what follows is not"),
-        (b"junk of a kind", "gzip data is damaged or cut off after 0 decompressed bytes"),
-        (gzip.compress(b"a\n")[:-1], "gzip data is damaged or cut off after 2 decompressed bytes"),
+        ("gz", gzip.compress(b"a\n") + b"junk", "data ends after 2 decompressed bytes, and what follows is not gzip"),
+        ("gz", gzip.compress(b"a\n") * 2 + b"\0" * 9, "data ends after 4 decompressed bytes, and what follows is not"),
+        ("zst", SHORT_ZST + b"junk", "data ends after 2 decompressed bytes, and what follows is not zstd"),
+        ("gz", gzip.compress(b"a\n")[:-1], f"{DAMAGED} 2 decompressed bytes"),
+        *((ending, b"no such format", f"{DAMAGED} 0 decompressed bytes") for ending in ("gz", "zst")),
+        *(("gz", data, DAMAGED) for data in (GZ[: len(GZ) // 2], GZ[:3] + b"\xff" + GZ[4:])),
+        *(("zst", data, DAMAGED) for data in (ZST[: len(ZST) // 2], ZST[:3] + b"\x02" + ZST[4:])),
     ],
-    ids=["trailing bytes", "zeros after two members", "not gzip", "cut off"],
 )
-def test_damage_of_compressed_files_is_where_it_is_said_to_be(tmp_path: Path, content: bytes, reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
-        read_all(_file(tmp_path, "a.txt.gz", content))
-
-
-def test_zstd_with_something_behind(tmp_path: Path) -> None:
-    content = bytes(pa.compress(b"a\n", codec="zstd", asbytes=True)) + b"junk"
-    with pytest.raises(InputError, match="zstd data ends after 2 decompressed bytes, and what follows is not zstd"):
-        read_all(_file(tmp_path, "a.txt.zst", content))
+def test_damage_of_compressed_files_is_named_with_its_place(
+    tmp_path: Path, ending: str, content: bytes, reason: str
+) -> None:
+    with pytest.raises(InputError, match=rf"a\.txt\.{ending}: its (gzip|zstd) {reason}"):
+        read_all(write(tmp_path, f"a.txt.{ending}", content), bad_rows="quarantine")
 
 
 def test_ids_that_cannot_be_kept_on_disk_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = _file(tmp_path, "a.jsonl", b"".join(b'{"text": "a", "id": %d}\n' % number for number in range(100)))
+    path = write(tmp_path, "a.jsonl", b"".join(b'{"text": "a", "id": %d}\n' % number for number in range(100)))
     monkeypatch.setattr(duplicates, "MAX_MEMORY_BYTES", 100)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=r"nowhere.* cannot hold them \(No such file or directory\).*TMPDIR"):
         read_all(path, id_column="id")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    monkeypatch.setattr(duplicates, "_as_array", _full)
+    monkeypatch.setattr(duplicates, "_as_array", lambda _: _fail(errno.ENOSPC))
     with pytest.raises(InputError, match=r"cannot hold them \(No space left on device\)"):
         read_all(path, id_column="id")
 
 
-def _full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _fail(code: int) -> NoReturn:
+    raise OSError(code, os.strerror(code))
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ESTALE])
 def test_a_path_that_cannot_be_looked_at_is_one_line(
     tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(path: Path) -> bool:
-        raise OSError(code, os.strerror(code), str(path))
-
-    path = _file(tmp_path, "a.txt", b"a\n")
-    monkeypatch.setattr(Path, "is_dir", fail)
+    path = write(tmp_path, "a.txt", b"a\n")
+    monkeypatch.setattr(Path, "is_dir", lambda _: _fail(code))
     with pytest.raises(InputError, match=rf"a\.txt: cannot be read \({os.strerror(code)}\)"):
         resolve_inputs([str(path)])
 
@@ -167,38 +144,22 @@ def test_a_path_too_long_is_one_line() -> None:
         resolve_inputs(["a" * 5_000 + ".txt"])
 
 
-class _Failing(io.RawIOBase):
-    """A file whose every read after the first, seek and close fails."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def readable(self) -> bool:
-        return True
+class _Failing(io.BytesIO):
+    """A file whose reads after its last byte fail, and its first close."""
 
     def readinto(self, buffer: bytearray) -> int:
-        if not self._data:
-            raise OSError(errno.EIO, "Input/output error")
-        buffer[: len(self._data)] = self._data
-        n_bytes, self._data = len(self._data), b""
-        return n_bytes
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return offset
+        return super().readinto(buffer) or _fail(errno.EIO)
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            raise OSError(errno.EIO, "Input/output error")
+            _fail(errno.EIO)
 
 
 def test_an_error_in_the_middle_of_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertfeat.corpus import linestreams
-
-    path = _file(tmp_path, "a.txt", b"a\n")
-    files = resolve_inputs([str(path)])
+    (file,) = resolve_inputs([str(write(tmp_path, "a.txt", b"a\n"))])
     monkeypatch.setattr(linestreams, "_open", lambda _: _Failing(b"a\nb"))
-    stream = linestreams.open_stream(files[0])
+    stream = linestreams.open_stream(file)
     assert stream.readline() == b"a\n"
     with pytest.raises(InputError, match=r"a\.txt: cannot be read after 3 bytes \(Input/output error\)"):
         stream.readline()
@@ -213,11 +174,10 @@ def test_a_parquet_file_that_vanished_is_one_line(tmp_path: Path) -> None:
 
 def test_a_fifo_and_a_device_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.txt")
-    with pytest.raises(InputError, match="is no regular file; pipe it in"):
-        resolve_inputs([str(tmp_path / "a.txt")])
     (tmp_path / "b.txt").symlink_to("/dev/zero")
-    with pytest.raises(InputError, match="is no regular file; pipe it in"):
-        resolve_inputs([str(tmp_path / "b.txt")])
+    for name in ("a.txt", "b.txt"):
+        with pytest.raises(InputError, match="is not a regular file; pipe it in"):
+            resolve_inputs([str(tmp_path / name)])
     with Path("/dev/zero").open("rb") as zeros, pytest.raises(InputError, match="standard input is a device"):
         inputs.spool_stdin(zeros, tmp_path)
     with Path(os.devnull).open("rb") as nothing:

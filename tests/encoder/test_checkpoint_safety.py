@@ -1,4 +1,4 @@
-"""A model folder from a stranger is refused in one line and can do no harm: nothing in it is run or unpickled."""
+"""Untrusted model folders: a refusal is one line, and nothing in the folder is run or unpickled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError
 from tests.support.families import HIDDEN, N_LAYERS, VOCAB_SIZE
@@ -25,7 +28,7 @@ _SEEN: list[str] = []
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    """Note what must not happen while a folder is watched; an audit hook stays for good, so it is armed by a list."""
+    """Note forbidden events while a folder is watched; an audit hook cannot be removed, so a list switches it."""
     if not _WATCHED:
         return
     if event in ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "socket.connect"):
@@ -65,14 +68,26 @@ class Payload:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that only code of a model folder would write."""
     monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
+    yield tmp_path / "canary"
+    assert not (tmp_path / "canary").exists()
+
+
+def put_payload(path: Path, canary: Path) -> None:
+    path.write_bytes(pickle.dumps(Payload(canary)))
+
+
+def load(folder: Path) -> Encoder:
+    checkpoint = open_checkpoint(str(folder))
+    return load_encoder(checkpoint, range(checkpoint.n_layers + 1))
 
 
 def refusal(folder: Path) -> str:
-    """Open and load a folder that must be refused; returns the message."""
+    """Open and load a folder that must be refused; return the message."""
     with watched(folder), pytest.raises(CheckpointError) as caught:
-        load_encoder(open_checkpoint(str(folder)), range(N_LAYERS + 1))
+        load(folder)
     message = str(caught.value)
     assert caught.value.exit_code == 2
     assert "\n" not in message
@@ -80,53 +95,31 @@ def refusal(folder: Path) -> str:
     return message
 
 
-def change_config(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
+def change_json(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def header_of(path: Path) -> tuple[dict[str, Any], bytes]:
-    content = path.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + length]), content[8 + length :]
-
-
-def write_header(path: Path, header: bytes | dict[str, Any], data: bytes) -> None:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-
-
-def test_the_good_folder_loads_under_watch(folder: Path) -> None:
+def test_the_good_folder_loads_and_the_payload_works(folder: Path, canary: Path) -> None:
     with watched(folder):
-        encoder = load_encoder(open_checkpoint(str(folder)), range(N_LAYERS + 1))
-    assert encoder.hidden_size == HIDDEN
-
-
-def test_the_payload_works_when_unpickled(tmp_path: Path) -> None:
-    canary = tmp_path / "canary"
+        assert load(folder).hidden_size == HIDDEN
     pickle.loads(pickle.dumps(Payload(canary)))
-    assert canary.exists()
+    canary.unlink()
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt"])
-def test_pickle_only_folder(folder: Path, tmp_path: Path, name: str) -> None:
+def test_pickle_only_folder(folder: Path, canary: Path, name: str) -> None:
     (folder / "model.safetensors").unlink()
-    (folder / name).write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+    put_payload(folder / name, canary)
     message = refusal(folder)
     assert name in message
     assert "save_pretrained('CONVERTED')" in message
-    assert not (tmp_path / "canary").exists()
 
 
-@pytest.mark.parametrize("zipped", [False, True])
-def test_pickle_disguised_as_safetensors(folder: Path, tmp_path: Path, zipped: bool) -> None:
-    target = folder / "model.safetensors"
-    if zipped:
-        torch.save({"weight": Payload(tmp_path / "canary")}, target)
-    else:
-        target.write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+def test_pickle_disguised_as_safetensors(folder: Path, canary: Path) -> None:
+    put_payload(folder / "model.safetensors", canary)
     assert "model.safetensors" in refusal(folder)
-    assert not (tmp_path / "canary").exists()
+    torch.save({"weight": Payload(canary)}, folder / "model.safetensors")
+    assert "model.safetensors" in refusal(folder)
 
 
 @pytest.mark.parametrize(
@@ -140,46 +133,38 @@ def test_pickle_disguised_as_safetensors(folder: Path, tmp_path: Path, zipped: b
         ("model-00001-of-00002.safetensors", "missing"),
     ],
 )
-def test_index_that_points_elsewhere(folder: Path, tmp_path: Path, shard: str, reason: str) -> None:
-    shutil.copy(folder / "model.safetensors", tmp_path / "evil.safetensors")
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
+def test_index_that_points_elsewhere(folder: Path, tmp_path: Path, canary: Path, shard: str, reason: str) -> None:
+    shutil.move(folder / "model.safetensors", tmp_path / "evil.safetensors")
+    put_payload(folder / "pytorch_model.bin", canary)
     index = {"metadata": {"total_size": 1}, "weight_map": {"embeddings.word_embeddings.weight": shard}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert reason in refusal(folder)
-    assert not (tmp_path / "canary").exists()
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-def test_code_of_its_own(folder: Path, tmp_path: Path, file: str) -> None:
-    (folder / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w').close()\nclass Evil: pass\n")
-    path = folder / file
-    path.write_text(json.dumps({**json.loads(path.read_text()), "auto_map": {"AutoModel": "evil.Evil"}}))
+def test_code_of_its_own(folder: Path, canary: Path, file: str) -> None:
+    (folder / "evil.py").write_text(f"open({str(canary)!r}, 'w').close()\nclass Evil: pass\n")
+    change_json(folder / file, auto_map={"AutoModel": "evil.Evil"})
     assert "auto_map" in refusal(folder)
-    assert not (tmp_path / "canary").exists()
 
 
-def test_weights_named_by_the_config_are_passed_over(folder: Path, tmp_path: Path) -> None:
-    (folder / "evil.bin").write_bytes(pickle.dumps(Payload(tmp_path / "canary")))
-    change_config(folder, transformers_weights="evil.bin")
+def test_weights_and_attention_code_named_by_the_config_are_ignored(folder: Path, canary: Path) -> None:
+    put_payload(folder / "evil.bin", canary)
+    own = {"attn_implementation": "someone/kernel", "_attn_implementation": "someone/kernel"}
+    change_json(folder / "config.json", transformers_weights="evil.bin", **own)
     with watched(folder):
-        load_encoder(open_checkpoint(str(folder)), [1])
-    assert not (tmp_path / "canary").exists()
-
-
-def test_attention_code_named_by_the_config_is_passed_over(folder: Path) -> None:
-    change_config(folder, attn_implementation="someone/kernel", _attn_implementation="someone/kernel")
-    with watched(folder):
-        load_encoder(open_checkpoint(str(folder)), [1])
+        load(folder)
 
 
 @pytest.mark.parametrize("changes", [{"quantization_config": {"load_in_4bit": True}}, {"model_type": None}])
 def test_configs_that_ask_for_something_else(folder: Path, changes: dict[str, Any]) -> None:
-    change_config(folder, **changes)
+    change_json(folder / "config.json", **changes)
     refusal(folder)
 
 
-def test_adapter(folder: Path) -> None:
+def test_folders_with_an_adapter_or_without_a_fast_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert "no fast tokenizer" in refusal(folder)
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere/model"}')
     assert "adapter" in refusal(folder)
 
@@ -221,9 +206,12 @@ def _set(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
 )
 def test_safetensors_headers_that_lie(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path = folder / "model.safetensors"
-    header, data = header_of(path)
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
     change(header)
-    write_header(path, header, data)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
     assert "model.safetensors" in refusal(folder)
 
 
@@ -269,26 +257,15 @@ def test_safetensors_files_that_are_not_whole(folder: Path, spoil: Callable[[byt
     ],
 )
 def test_configs_that_do_not_fit_the_weights(folder: Path, changes: dict[str, Any], reason: str) -> None:
-    change_config(folder, **changes)
-
-    def load() -> None:
-        checkpoint = open_checkpoint(str(folder))
-        load_encoder(checkpoint, range(checkpoint.n_layers + 1))
-
-    with watched(folder), pytest.raises(CheckpointError, match=reason) as caught:
-        load()
-    assert "\n" not in str(caught.value)
+    change_json(folder / "config.json", **changes)
+    assert re.search(reason, refusal(folder))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', "[" * 100_000, '{"model_type": "bert"}'])
-def test_malformed_configs(folder: Path, text: str) -> None:
+def test_malformed_and_huge_configs(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     assert "config.json" in refusal(folder)
-
-
-def test_huge_config(folder: Path) -> None:
-    with (folder / "config.json").open("wb") as file:
-        file.truncate(10**9)
+    os.truncate(folder / "config.json", 10**9)
     assert "too many" in refusal(folder)
 
 
@@ -310,16 +287,8 @@ def test_links_within_a_hub_cache_are_followed(folder: Path, tmp_path: Path) -> 
 
 
 def test_missing_weight_is_named(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     weights = load_file(folder / "model.safetensors")
-    name = next(name for name in weights if name.endswith("layer.1.output.dense.weight"))
-    del weights[name]
+    del weights[next(name for name in weights if name.endswith("layer.1.output.dense.weight"))]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert "encoder.layer.1.output.dense.weight" in refusal(folder)
     assert load_encoder(open_checkpoint(str(folder)), [1]).n_blocks == 1
-
-
-def test_no_fast_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
-    assert "no fast tokenizer" in refusal(folder)

@@ -1,8 +1,11 @@
-"""Packs through the encoder: out of memory, groups, attention's pieces."""
+"""The encoder: lack of memory, half precision, and attention within windows."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -28,6 +31,11 @@ from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import ConfigError, RunError, is_out_of_memory
 from bertfeat.progress import Stopwatch
 from bertfeat.records import Pack
+from bertfeat.text.packing import pack_windows
+from bertfeat.text.spans import WindowLimits
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.windows import cut_windows
+from tests.support.fakes import texts
 from tests.support.families import N_LAYERS, build_model, random_pack
 from tests.support.places import ROOT
 
@@ -37,8 +45,8 @@ LAYERS = range(N_LAYERS + 1)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return open_checkpoint(str(build_model("bert", tmp_path_factory.mktemp("bert"))))
+def checkpoint(good: Path) -> Checkpoint:
+    return open_checkpoint(str(good))
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +140,7 @@ class TestOutOfMemory:
         assert (first.lengths.tolist(), second.lengths.tolist()) == ([9], [8, 7])
         assert (first.windows.tolist(), second.windows.tolist()) == ([0], [1, 2])
         for name in ("input_ids", "position_ids", "type_ids"):
-            halves = [getattr(first, name), getattr(second, name)]
-            assert np.concatenate(halves).tolist() == getattr(pack, name).tolist()
+            assert [*getattr(first, name), *getattr(second, name)] == getattr(pack, name).tolist()
 
 
 class TestHiddenStates:
@@ -212,18 +219,12 @@ class TestAttention:
         scores = (query @ key.transpose(2, 3) / 8**0.5).masked_fill(~seen, -torch.inf)
         torch.testing.assert_close(mixed, (scores.softmax(-1) @ value).transpose(1, 2))
 
-    @pytest.mark.parametrize(
-        ("dtype", "size", "fits"),
-        [
-            (torch.bfloat16, 64, True),
-            (torch.float16, 256, True),
-            (torch.float32, 64, False),
-            (torch.bfloat16, 26, False),
-            (torch.bfloat16, 264, False),
-        ],
-    )
-    def test_what_the_variable_length_kernel_takes(self, dtype: torch.dtype, size: int, fits: bool) -> None:
-        assert fits_varlen(dtype, size) == fits
+    def test_heads_for_the_variable_length_kernel(self) -> None:
+        assert fits_varlen(torch.bfloat16, 64)
+        assert fits_varlen(torch.float16, 256)
+        assert not fits_varlen(torch.float32, 64)
+        assert not fits_varlen(torch.bfloat16, 26)
+        assert not fits_varlen(torch.bfloat16, 264)
 
     @pytest.mark.parametrize(("built", "capability", "runs"), [(1, (8, 0), 1), (1, (7, 5), 0), (0, (9, 0), 0)])
     def test_where_the_variable_length_kernel_runs(
@@ -252,7 +253,7 @@ class TestAttention:
         torch.testing.assert_close(mixed[0, 0, 0], states[0, 0, 0])
 
     def test_cuda_path_hands_over_bounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The kernel itself needs a GPU: a stand-in with its signature shows what it is given."""
+        """The kernel itself needs a GPU: a function with its signature takes its place and shows its arguments."""
         varlen = pytest.importorskip("torch.nn.attention.varlen")
         given: dict[str, object] = {}
 
@@ -268,21 +269,11 @@ class TestAttention:
         with packed(layout):
             mixed, _ = packed_attention(torch.nn.Module(), query, key, key, None, scaling=0.5, sliding_window=3)
         assert mixed.shape == (1, 5, 4, 8)
-        assert given == {
-            "shape": (5, 4, 8),
-            "bounds": [0, 3, 5],
-            "longest": (3, 3),
-            "window": (2, 2),
-            "scale": 0.5,
-            "shared": True,
-        }
+        expected = {"shape": (5, 4, 8), "bounds": [0, 3, 5], "longest": (3, 3), "window": (2, 2)}
+        assert given == expected | {"scale": 0.5, "shared": True}
 
 
 def test_layers_and_packages_load_no_torch(tmp_path: Path) -> None:
-    import os
-    import subprocess
-    import sys
-
     code = (
         "import sys\n"
         "from bertfeat.encoder import packaged, layers, families\n"
@@ -307,3 +298,25 @@ def test_packs_of_a_few_tokens_do_not_depend_on_the_number_of_threads(minilm_fol
     finally:
         torch.set_num_threads(n_threads)
     assert all(torch.equal(one, two) for one, two in zip(found[1], found[2], strict=True))
+
+
+PEPS = (ROOT / "examples" / "data" / "peps.txt").read_text(encoding="utf-8").splitlines()[:12]
+
+
+def last_layer(dtype: torch.dtype) -> np.ndarray:
+    checkpoint = open_checkpoint("minilm")
+    tokenizer = Tokenizer.load(checkpoint.folder)
+    documents = texts(*PEPS)
+    windows = cut_windows(tokenizer.encode(documents), tokenizer, WindowLimits(512, 128), documents)
+    encoder = load_encoder(checkpoint, [6], compute_dtype=dtype)
+    states = [encoder.encode(pack).layer(6) for pack in pack_windows(windows, 2048)]
+    assert all(state.dtype is dtype for state in states)
+    return torch.cat(states).float().numpy()
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(torch.bfloat16, 0.9995), (torch.float16, 0.99999)])
+def test_last_layer_in_half_precision(dtype: torch.dtype, least: float) -> None:
+    exact, found = last_layer(torch.float32), last_layer(dtype)
+    cosine = (exact * found).sum(axis=1) / (np.linalg.norm(exact, axis=1) * np.linalg.norm(found, axis=1))
+    assert cosine.min() >= least
+    assert not np.array_equal(exact, found)

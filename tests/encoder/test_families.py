@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,13 +78,8 @@ def test_layers_equal_transformers_at_every_length(folders: dict[str, Path], mod
     assert_equal_layers(encoder, pack, expected)
     for index in (0, 20, 35):
         window = windows_of(pack)[index]
-        alone = Pack(
-            pack.input_ids[window],
-            pack.position_ids[window],
-            pack.type_ids[window],
-            pack.lengths[index : index + 1],
-            pack.windows[index : index + 1],
-        )
+        tokens = {name: getattr(pack, name)[window] for name in ("input_ids", "position_ids", "type_ids")}
+        alone = Pack(**tokens, lengths=pack.lengths[[index]], windows=pack.windows[[index]])
         assert_equal_layers(encoder, alone, [state[window] for state in expected])
 
 
@@ -104,8 +102,8 @@ def test_cut_models_equal_the_whole_one(folders: dict[str, Path], model_type: st
 @pytest.mark.parametrize("model_type", [family.model_type for family in families() if family.pooler != "none"])
 def test_pooler_equals_transformers(folders: dict[str, Path], model_type: str) -> None:
     checkpoint = checkpoint_of(folders, model_type)
-    if model_type in ("roberta",):
-        # Saved from a masked language model, as the published RoBERTa is: there is no trained pooler in it.
+    if model_type == "roberta":
+        # Saved from a masked language model, like the published RoBERTa: it has no trained pooler.
         with pytest.raises(CheckpointError, match="no trained pooler"):
             load_encoder(checkpoint, [1], with_pooler=True)
         return
@@ -131,14 +129,8 @@ def test_neighbours_in_a_pack_change_nothing(folders: dict[str, Path], model_typ
     encoder = load_encoder(checkpoint_of(folders, model_type), ALL_LAYERS)
     together = random_pack([29, 17, 17, 17, 2], seed=5)
     states = encoder.encode(together)
-    spoilt = Pack(
-        np.where(np.arange(together.n_tokens) < 29, 7, together.input_ids),
-        together.position_ids,
-        together.type_ids,
-        together.lengths,
-        together.windows,
-    )
-    changed = encoder.encode(spoilt)
+    ids = np.where(np.arange(together.n_tokens) < 29, 7, together.input_ids)
+    changed = encoder.encode(dataclasses.replace(together, input_ids=ids))
     for layer in ALL_LAYERS:
         assert torch.equal(states.layer(layer)[29:], changed.layer(layer)[29:])
         assert not torch.equal(states.layer(layer)[:29], changed.layer(layer)[:29])
@@ -153,19 +145,21 @@ def test_padding_token_in_the_text_keeps_transformers_positions(folders: dict[st
     assert_equal_layers(encoder, pack, expected)
 
 
-def test_decoder_config_stays_causal(tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(str(build_model("bert", tmp_path / "causal", is_decoder=True)))
-    encoder = load_encoder(checkpoint, ALL_LAYERS)
+@pytest.mark.parametrize(
+    ("model_type", "changes", "layers"),
+    [
+        # A decoder stays causal, and ALBERT with several groups of blocks is not cut.
+        ("bert", {"is_decoder": True}, ALL_LAYERS),
+        ("albert", {"num_hidden_groups": 2}, [1, 2]),
+    ],
+)
+def test_other_configs_equal_transformers(
+    tmp_path: Path, model_type: str, changes: dict[str, object], layers: Sequence[int]
+) -> None:
+    checkpoint = open_checkpoint(str(build_model(model_type, tmp_path / model_type, **changes)))
     pack = random_pack([12, 12, 5], seed=7)
     expected = reference_states(reference_encoder(checkpoint.family, checkpoint.folder), pack, type_ids=True)
-    assert_equal_layers(encoder, pack, expected)
-
-
-def test_albert_with_several_groups_is_not_cut(tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(str(build_model("albert", tmp_path / "albert", num_hidden_groups=2)))
-    pack = random_pack([12, 5], seed=8)
-    expected = reference_states(reference_encoder(checkpoint.family, checkpoint.folder), pack, type_ids=True)
-    assert_equal_layers(load_encoder(checkpoint, [1, 2]), pack, expected)
+    assert_equal_layers(load_encoder(checkpoint, layers), pack, expected)
 
 
 def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
@@ -174,15 +168,13 @@ def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
         assert not any("decoder" in name for name, _ in encoder._model.named_parameters())
 
 
-def test_funnel_is_refused_with_its_reason(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "funnel"}')
-    with pytest.raises(CheckpointError, match="different lengths"):
-        open_checkpoint(str(tmp_path))
-
-
-def test_unknown_family_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(CheckpointError, match="'llama' is not supported; `bertfeat models` lists"):
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [("funnel", "different lengths"), ("llama", "'llama' is not supported; `bertfeat models` lists")],
+)
+def test_other_families_are_refused(tmp_path: Path, model_type: str, reason: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(CheckpointError, match=reason):
         open_checkpoint(str(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""Model folders of strangers: whatever a file of them holds, it is one line that names it, or of no effect."""
+"""Untrusted model folders: a bad value in any file is one line that names the file, or has no effect."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from bertfeat.cli.failures import RUN_FAILED, report_failures
 from bertfeat.errors import CheckpointError, RunError, checkpoint_errors, is_panic
 from tests.support import hostile_models
 from tests.support.command_line import bertfeat as command
-from tests.support.families import build_model
 from tests.support.hostile_models import cases
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
-# What is refused by which file, and with which word; a handful of each kind. All of them are in the long test.
+# The file and the words of some refusals of each kind. The long test has all of them.
 REFUSED = {
     "config layer_norm_eps 'x'": ("config.json", "layer_norm_eps"),
     "config use_cache None": ("config.json", "use_cache"),
@@ -46,18 +45,13 @@ REFUSED = {
     "tokenizer post_processor id": ("", "the id 4000000, but the model's embedding matrix has 320 rows"),
     "tokenizer normalizer bomb": ("", "replaces one character by 100000000"),
     "content special_tokens_map.json cut": ("special_tokens_map.json", "the tokenizer cannot be loaded"),
-    "content tokenizer_config.json": ("tokenizer_config.json", "is no object"),
+    "content tokenizer_config.json": ("tokenizer_config.json", "is not an object"),
     "weights header of spaces": ("", "the files hold 0"),
     "weights surrogate": ("model.safetensors", "not a whole safetensors file"),
-    "fifo tokenizer.json": ("tokenizer.json", "no regular file"),
+    "fifo tokenizer.json": ("tokenizer.json", "not a regular file"),
     "link config.json": ("config.json", "leads out of the model folder"),
 }
 HARMLESS = ("content generation_config.json", "content modules.json", "config bos_token_id 1000000000")
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model("bert", tmp_path_factory.mktemp("good") / "bert")
 
 
 def spoiled(good: Path, folder: Path, name: str) -> Path:
@@ -83,13 +77,11 @@ def test_a_hostile_value_is_one_line_that_names_the_file(
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_nothing_reads_has_no_effect(good: Path, tmp_path: Path, name: str) -> None:
+def test_values_that_are_not_read_have_no_effect(good: Path, tmp_path: Path, name: str) -> None:
     assert bertfeat.embed(["the quick fox"], model=str(spoiled(good, tmp_path / "model", name))).shape == (1, 32)
 
 
-def test_an_id_that_never_occurs_is_of_no_matter_and_one_that_does_is_refused_before_a_file_is_written(
-    good: Path, tmp_path: Path
-) -> None:
+def test_only_an_id_that_occurs_is_refused_before_a_file_is_written(good: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(good, tmp_path / "model"))
     hostile_models.added(*((f"[unused{n}]", 200 + n) for n in range(300)))(folder)
     corpus = tmp_path / "corpus.txt"
@@ -122,7 +114,7 @@ def test_a_panic_in_loading_is_one_line(panic: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), MemoryError(), RunError("ours")])
-def test_what_no_model_folder_causes_passes(error: BaseException) -> None:
+def test_errors_of_other_causes_pass(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, checkpoint_errors(Path("model"), "does not load"):
         raise error
     assert caught.value is error
@@ -139,21 +131,15 @@ def test_a_panic_anywhere_else_ends_with_the_code_of_a_failed_run(
 
 @pytest.mark.long
 def test_every_hostile_folder_is_used_or_refused_in_one_line(good: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", hostile_models.__name__, good, tmp_path]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", hostile_models.__name__, good, tmp_path],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(outcomes) == len(cases(good)) > 600
     for name, kind, said, _, megabytes in outcomes:
-        # Found in use only: weights that are not numbers, and texts that the tokenizer fails on.
+        # Some faults appear only in use: weights that are not numbers, and texts that the tokenizer fails on.
         late = name in ("weights NaN", "tokenizer no unk") or name.startswith("tokenizer regex")
         assert kind in ("ok", "refused") or (late and kind == "failed"), (name, kind, said)
-        # A library that panics prints so by itself, before the error reaches Python.
+        # A panic is printed by the library, before the error reaches Python.
         assert "\n" not in said.strip() or "panicked at" in said, (name, said)
         assert megabytes < 2_000, (name, megabytes)

@@ -1,9 +1,10 @@
-"""Packs in several lanes: in order, the same bits whatever the lanes, and errors that come through."""
+"""Packs in several lanes: their order, bits that do not depend on the lanes, and errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import RunError
 from bertfeat.records import Pack
-from tests.support.families import build_model, random_pack
+from tests.support.families import random_pack
 
 pytestmark = pytest.mark.numeric
 
@@ -23,8 +24,8 @@ PACKS = [random_pack([9, 7, 7, 3], seed=i) for i in range(9)] + [random_pack([2]
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    return load_encoder(open_checkpoint(str(build_model("bert", tmp_path_factory.mktemp("bert")))), [0, 2])
+def encoder(good: Path) -> Encoder:
+    return load_encoder(open_checkpoint(str(good)), [0, 2])
 
 
 @pytest.fixture
@@ -49,8 +50,6 @@ class TestLanes:
         assert torch.get_num_threads() == n_threads
 
     def test_lanes_run_at_once(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-        from threading import Barrier
-
         meeting = Barrier(2, timeout=60)
         run = encoder._run
 

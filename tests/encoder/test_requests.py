@@ -1,14 +1,19 @@
-"""Layers and devices as the user names them."""
+"""Layers and devices as the user names them, and transfers on the CPU; test_gpu.py tests those to CUDA."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from bertfeat import devices
+from bertfeat.encoder import transfers
 from bertfeat.encoder.layers import feature_columns, parse_layers
+from bertfeat.encoder.transfers import Fetches, gathering_device, to_device
 from bertfeat.errors import ConfigError
 from bertfeat.records import FeatureColumn
+
+CPU = torch.device("cpu")
 
 
 class TestLayers:
@@ -33,7 +38,7 @@ class TestLayers:
 
     @pytest.mark.parametrize("spec", ["", ",", "1,", "x", "1-3", "1...3", "1..", "+1", "1.0", "last", "last5", "٣"])
     def test_malformed(self, spec: str) -> None:
-        with pytest.raises(ConfigError, match="is no layer; write 'all', 'last4', numbers and ranges"):
+        with pytest.raises(ConfigError, match="is not a layer; write 'all', 'last4', numbers and ranges"):
             parse_layers(spec, 12)
 
     def test_out_of_range_names_the_range(self) -> None:
@@ -45,7 +50,7 @@ class TestLayers:
             )
 
     def test_backwards_and_too_few(self) -> None:
-        with pytest.raises(ConfigError, match="layer 5 stands after layer 2"):
+        with pytest.raises(ConfigError, match="layer 5 is higher than layer 2"):
             parse_layers("5..2", 6)
         with pytest.raises(ConfigError, match="tiny has 3 blocks only"):
             parse_layers("last4", 3, model="tiny")
@@ -115,7 +120,28 @@ class TestDevices:
         assert devices.resolve_compute_dtype("float16", torch.device("cpu")) is torch.float16
 
     def test_batch_tokens(self) -> None:
-        assert devices.default_max_batch_tokens("cuda", 1024) == 49_152
-        assert devices.default_max_batch_tokens("cuda", 32) == 131_072
-        assert devices.default_max_batch_tokens("cuda", 65_536) == 4_096
-        assert devices.default_max_batch_tokens("mps", 768) == 8_192
+        sizes = {("cuda", 1024): 49_152, ("cuda", 32): 131_072, ("cuda", 65_536): 4_096, ("mps", 768): 8_192}
+        assert {shape: devices.default_max_batch_tokens(*shape) for shape in sizes} == sizes
+
+
+def test_on_the_cpu_nothing_is_copied() -> None:
+    array = np.arange(6, dtype=np.int64)
+    tensor = to_device(array, CPU)
+    array[0] = 7
+    assert tensor.tolist() == [7, 1, 2, 3, 4, 5]
+    fetches = Fetches(CPU)
+    found = fetches.fetch(tensor)
+    assert fetches.wait() == {}
+    assert np.shares_memory(found, array)
+
+
+def test_vectors_are_gathered_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Memory that torch reserved and does not use is available too.
+    monkeypatch.setattr(transfers.torch.cuda, "mem_get_info", lambda device: (1000, 8000))
+    monkeypatch.setattr(transfers.torch.cuda, "memory_reserved", lambda device: 5000)
+    monkeypatch.setattr(transfers.torch.cuda, "memory_allocated", lambda device: 2000)
+    cuda = torch.device("cuda", 1)
+    assert gathering_device(cuda, 1000) == cuda
+    assert gathering_device(cuda, 1001) == CPU
+    assert gathering_device(CPU, 1) == CPU
+    assert gathering_device(torch.device("mps"), 1) == CPU

@@ -87,7 +87,7 @@ def test_sentences_equal_sentence_transformers(tmp_path: Path, minilm_folder: Pa
     store = bertfeat.extract(
         path, tmp_path / "store", levels="sentence", layers="-1", combine="none", include_special_tokens=True
     )
-    # Its tokenizer cuts at 128 pieces unless it is told otherwise.
+    # By default its tokenizer cuts at 128 pieces.
     peer = peers.SentenceTransformer(str(minilm_folder), device="cpu")
     peer.max_seq_length = 512
     expected = peer.encode(lines, normalize_embeddings=True, show_progress_bar=False)

@@ -29,7 +29,7 @@ def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path, settings)
     second.write_text('{"id": "new", "text": "fine"}\n{"id": "d3", "text": "again"}\n')
     with pytest.raises(InputError) as got:
         extract(output=tmp_path / "s", **settings | {"inputs": [settings["inputs"], str(second)]})
-    assert str(got.value).startswith(f"{second}:2: id 'd3' stands twice, first at {settings['inputs']}:4;")
+    assert str(got.value).startswith(f"{second}:2: id 'd3' appears twice, first at {settings['inputs']}:4;")
     assert not (tmp_path / "s").exists()
 
 

@@ -314,7 +314,7 @@ class TestFeatures:
         ("feature", "mix", "message"),
         [
             ("layer_03", "3..6", "name two features"),
-            (None, "3..x", "--mix '3..x' is no layer"),
+            (None, "3..x", "--mix '3..x' is not a layer"),
             (None, "0..6", "no feature 'concat_00_01.*' at level word"),
             (None, "3..9", "--mix: layer 9 is out of range"),
             ("layer_09", None, "no feature 'layer_09' at level word"),

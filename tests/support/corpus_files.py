@@ -18,6 +18,12 @@ from bertfeat.corpus import Corpus, cut_shards, resolve_inputs
 from bertfeat.records import BadRow, Document, ShardSpec
 
 
+def write(folder: Path, name: str, content: bytes | str) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
 def open_corpus(*paths: Path | str, **settings: Any) -> Corpus:
     config = ExtractConfig(**settings)
     return Corpus(resolve_inputs([str(path) for path in paths], CorpusFormat(config.format)), config)

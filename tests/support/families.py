@@ -78,14 +78,10 @@ _GPT = {
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
-# What each family's config needs beside, or instead of, BERT's.
+# The config of each family.
 _CONFIGS: dict[str, dict[str, Any]] = {
     "bert": _BERT,
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
-    "xlm-roberta-xl": _ROBERTA,
-    "roberta-prelayernorm": _ROBERTA,
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), _ROBERTA),
     "distilbert": {
         "vocab_size": VOCAB_SIZE,
         "dim": HIDDEN,
@@ -142,14 +138,11 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "big_bird": _BERT,
     "convbert": {**_BERT, "embedding_size": 16, "conv_kernel_size": 3, "head_ratio": 2},
     "layoutlm": {**_BERT, "max_2d_position_embeddings": 64},
-    "t5": _T5,
-    "mt5": _T5,
-    "umt5": _T5,
-    "bart": _BART,
-    "mbart": _BART,
+    **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
+    **dict.fromkeys(("bart", "mbart"), _BART),
     "openai-gpt": _GPT,
 }
-# Heads and decoders that the encoder has no use for: their weights must be passed over in silence.
+# Classes with heads and decoders, whose weights must be ignored without a message.
 _SAVED_AS = {
     "bert": "BertForPreTraining",
     "roberta": "RobertaForMaskedLM",
@@ -161,21 +154,9 @@ _SAVED_AS = {
     "umt5": "UMT5Model",
     "bart": "BartForConditionalGeneration",
 }
-_TOKENIZER_KINDS = {
-    **dict.fromkeys(
-        ("roberta", "gpt2", "openai-gpt", "longformer", "bart", "modernbert", "deberta", "eurobert"), "bpe"
-    ),
-    **dict.fromkeys(
-        ("albert", "camembert", "xlm-roberta", "xlm-roberta-xl", "xlnet", "deberta-v2", "t5", "mt5", "umt5", "mbart"),
-        "unigram",
-    ),
-    **dict.fromkeys(("rembert", "big_bird"), "unigram"),
-}
-
-
-def tiny_config(model_type: str, **changes: Any) -> Any:
-    """Return the config of the tiny model of a family, as transformers' own object."""
-    return CONFIG_MAPPING[model_type](**{**_CONFIGS[model_type], **changes})
+_BYTE_BPE = "roberta gpt2 openai-gpt longformer bart modernbert deberta eurobert"
+_UNIGRAM = "albert camembert xlm-roberta xlm-roberta-xl xlnet deberta-v2 t5 mt5 umt5 mbart rembert big_bird"
+_TOKENIZER_KINDS = dict.fromkeys(_BYTE_BPE.split(), "bpe") | dict.fromkeys(_UNIGRAM.split(), "unigram")
 
 
 def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
@@ -189,7 +170,7 @@ def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any)
     """
     family = family_of(model_type)
     assert family is not None
-    config = tiny_config(model_type, **changes)
+    config = CONFIG_MAPPING[model_type](**{**_CONFIGS[model_type], **changes})
     torch.manual_seed(seed)
     model = getattr(transformers, _SAVED_AS.get(model_type, family.model_class))(config)
     _randomize(model)
@@ -221,13 +202,9 @@ def build_tokenizer(kind: str, folder: Path, **changes: Any) -> Path:
         folder: Where to save it; created.
         changes: Further values of tokenizer_config.json.
     """
-    specials = (
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        if kind == "wordpiece"
-        else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    )
-    tokenizer = {"wordpiece": _wordpiece, "bpe": _byte_bpe, "unigram": _unigram}[kind](specials)
-    first, last = (specials[2], specials[3]) if kind == "wordpiece" else (specials[0], specials[2])
+    specials = _SPECIALS[kind == "wordpiece"]
+    tokenizer = _trained(kind, list(specials.values()))
+    first, last = specials["cls"], specials["sep"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}",
         pair=f"{first} $A {last} $B:1 {last}:1",
@@ -235,44 +212,39 @@ def build_tokenizer(kind: str, folder: Path, **changes: Any) -> Path:
     )
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    names = ("pad", "unk", "cls", "sep", "mask")
-    order = (0, 1, 2, 3, 4) if kind == "wordpiece" else (1, 3, 0, 2, 4)
-    settings: dict[str, Any] = {f"{name}_token": specials[at] for name, at in zip(names, order, strict=True)}
+    settings: dict[str, Any] = {f"{name}_token": token for name, token in specials.items()}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, **changes}), encoding="utf-8")
     return folder
 
 
-def _wordpiece(specials: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=specials, show_progress=False)
-    tokenizer.train_from_iterator(SENTENCES, trainer)
-    return tokenizer
+# In the order of their ids: those of BERT, and those of the others.
+_SPECIALS = {
+    True: {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    False: {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
+}
 
 
-def _byte_bpe(specials: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        special_tokens=specials,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(SENTENCES, trainer)
-    return tokenizer
-
-
-def _unigram(specials: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.NFKC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=specials, unk_token="<unk>", show_progress=False)
+def _trained(kind: str, specials: list[str]) -> Tokenizer:
+    settings: dict[str, Any] = {"special_tokens": specials, "show_progress": False}
+    if kind == "wordpiece":
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(vocab_size=200, **settings)
+    elif kind == "bpe":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer, tokenizer.decoder = (
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+        )
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE, initial_alphabet=alphabet, **settings)
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=150, unk_token="<unk>", **settings)
     tokenizer.train_from_iterator(SENTENCES, trainer)
     return tokenizer
 

@@ -77,10 +77,6 @@ def test_repeated_texts_have_the_rows_of_the_first() -> None:
     assert repeated.column("word", "char_start") == [0, 2, 4, 0, 2, 0, 3, 5, 0, 2, 0, 2, 4]
 
 
-def test_no_windows_make_no_pack() -> None:
-    assert list(pack_windows(windows_of([]), 10)) == []
-
-
 def test_windows_without_tokens_are_in_no_pack() -> None:
     # As GPT-2 has it, which puts no special tokens around a text.
     backend = letters_backend()

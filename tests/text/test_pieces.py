@@ -29,45 +29,24 @@ from tests.support.families import build_tokenizer
 from tests.text.test_odd_text import MADE, sources
 
 KINDS = ("wordpiece", "bpe", "unigram", "minilm")
-# What the tokenizers of published models have instead; the models of `families` keep theirs.
+# Parts of the tokenizers of published models that differ from those of `families`.
 QUOTES = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-SPACES = normalizers.Replace(Regex(" {2,}"), " ")
+PLAIN = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+STRIP = normalizers.Strip(left=False)
+SPACES, UNDERLINES = (normalizers.Replace(Regex(" {2,}"), space) for space in (" ", "▁"))
+LINES = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
 METASPACE = pre_tokenizers.Metaspace()
+WORDS = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), METASPACE])
+LLAMA3 = pre_tokenizers.Split(Regex(pieces._LLAMA3), "isolated")
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 PARTS: dict[str, tuple[str, Any, Any]] = {
-    "albert": (
-        "unigram",
-        normalizers.Sequence([*QUOTES, normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]),
-        pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), METASPACE]),
-    ),
+    "albert": ("unigram", normalizers.Sequence([*QUOTES, *PLAIN]), WORDS),
     "rembert": ("unigram", normalizers.Sequence([*QUOTES, SPACES, normalizers.NFKC()]), METASPACE),
-    "big_bird": (
-        "unigram",
-        normalizers.Sequence([normalizers.Strip(left=False), normalizers.Replace(Regex(" {2,}"), "▁")]),
-        METASPACE,
-    ),
-    "deberta-v2": (
-        "unigram",
-        normalizers.Sequence(
-            [
-                normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
-                normalizers.NFC(),
-                normalizers.Strip(left=False),
-            ]
-        ),
-        METASPACE,
-    ),
+    "big_bird": ("unigram", normalizers.Sequence([STRIP, UNDERLINES]), METASPACE),
+    "deberta-v2": ("unigram", normalizers.Sequence([LINES, normalizers.NFC(), STRIP]), METASPACE),
     "modernbert": ("bpe", normalizers.NFC(), pre_tokenizers.ByteLevel(add_prefix_space=False)),
     "roberta-prefix": ("bpe", None, pre_tokenizers.ByteLevel(add_prefix_space=True)),
-    "eurobert": (
-        "bpe",
-        None,
-        pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(pieces._LLAMA3), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        ),
-    ),
+    "eurobert": ("bpe", None, pre_tokenizers.Sequence([LLAMA3, BYTES])),
     "whitespace": ("wordpiece", normalizers.BertNormalizer(lowercase=False), pre_tokenizers.Whitespace()),
 }
 ADDED = [
@@ -176,35 +155,36 @@ def test_truncated_documents_lose_only_what_truncation_takes(
     assert WindowLimits(9, 2).max_tokens([Level.TOKEN]) is None
 
 
-def unsuited(change: str) -> BackendTokenizer:
-    """Return a tokenizer that looks over every place where others are cut."""
+# Changes that make a tokenizer look over the places where others are cut.
+CHANGES: dict[str, tuple[str, Any]] = {
+    "no pre-tokenizer": ("", None),
+    "another splitter": ("pre_tokenizer", pre_tokenizers.Punctuation()),
+    "own regex": ("pre_tokenizer", pre_tokenizers.Split(Regex("a b|."), "isolated")),
+    "unsplit": ("pre_tokenizer", pre_tokenizers.Metaspace(split=False)),
+    "strip": ("normalizer", normalizers.Strip()),
+    "prepend": ("normalizer", normalizers.Prepend("x")),
+    "replace": ("normalizer", normalizers.Replace("a b", "c")),
+    "remove": ("normalizer", normalizers.Replace(" ", "")),
+    "added": ("token", "a b"),
+    "rstrip": ("token", AddedToken("a", rstrip=True)),
+}
+
+
+def unsuited(part: str, value: Any) -> BackendTokenizer:
     backend = BackendTokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]"))
-    backend.normalizer, backend.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.WhitespaceSplit()
-    changes: dict[str, Any] = {
-        "no pre-tokenizer": lambda: None,
-        "another splitter": lambda: setattr(backend, "pre_tokenizer", pre_tokenizers.Punctuation()),
-        "own regex": lambda: setattr(backend, "pre_tokenizer", pre_tokenizers.Split(Regex("a b|."), "isolated")),
-        "unsplit": lambda: setattr(backend, "pre_tokenizer", pre_tokenizers.Metaspace(split=False)),
-        "strip": lambda: setattr(backend, "normalizer", normalizers.Strip()),
-        "prepend": lambda: setattr(backend, "normalizer", normalizers.Prepend("x")),
-        "replace": lambda: setattr(backend, "normalizer", normalizers.Replace("a b", "c")),
-        "remove": lambda: setattr(backend, "normalizer", normalizers.Replace(" ", "")),
-        "added": lambda: backend.add_tokens(["a b"]),
-        "rstrip": lambda: backend.add_tokens([AddedToken("a", rstrip=True)]),
-    }
-    changes[change]()
-    if change == "no pre-tokenizer":
-        state = {**json.loads(backend.to_str()), "pre_tokenizer": None}
-        return BackendTokenizer.from_str(json.dumps(state))
+    backend.normalizer = normalizers.Lowercase()
+    if part:
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if part == "token":
+        backend.add_tokens([value])
+    elif part:
+        setattr(backend, part, value)
     return backend
 
 
-CHANGES = "no pre-tokenizer, another splitter, own regex, unsplit, strip, prepend, replace, remove, added, rstrip"
-
-
-@pytest.mark.parametrize("change", CHANGES.split(", "))
-def test_what_looks_over_a_cut_gets_the_text_whole(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cutter = Cutter(unsuited(change), given_words=False)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_tokenizer_that_looks_over_cuts_gets_the_text_whole(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cutter = Cutter(unsuited(*CHANGES[change]), given_words=False)
     monkeypatch.setattr(pieces, "PIECE_CHARS", 5)
     (document,) = texts("a b " * 30)
     assert [piece.text for piece in cutter.pieces([document])] == [document.text]

@@ -1,39 +1,32 @@
-"""Surface: the characters of each token, where the offsets of the tokenizers library say something else."""
+"""Surface: the characters of each token, where they differ from the offsets of the tokenizers library."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import models, normalizers, pre_tokenizers, processors
-from transformers import AutoTokenizer
+from transformers import AlbertTokenizer, AutoTokenizer
 
 from bertfeat.errors import CheckpointError
-from bertfeat.ragged import word_bounds
-from bertfeat.text.surface import find_surface
+from bertfeat.text import tokenizer as tokenizer_module
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.fakes import letters_backend, pairs, texts, word_lists
-from tests.support.families import build_tokenizer
+from tests.support.families import SENTENCES, build_tokenizer
 
 
-def surface(tokenizer: Tokenizer, text: str) -> list[tuple[str, str]]:
-    """Return each token with the slice of the text that it stands for."""
-    tokens = tokenizer.encode(texts(text))
-    spans = zip(tokens.char_start, tokens.char_end, strict=True)
-    pieces = tokenizer.vocabulary[tokens.ids].tolist()
-    return [(piece, text[start:end]) for piece, (start, end) in zip(pieces, spans, strict=True)]
-
-
-def word_surface(tokenizer: Tokenizer, words: list[str]) -> list[tuple[str, str]]:
-    documents = word_lists(words)
-    tokens = tokenizer.encode(documents)
-    spans = zip(tokens.char_start, tokens.char_end, strict=True)
-    pieces = tokenizer.vocabulary[tokens.ids].tolist()
-    return [(piece, documents[0].text[start:end]) for piece, (start, end) in zip(pieces, spans, strict=True)]
+def surface(tokenizer: Tokenizer, text: str | list[str]) -> list[tuple[str, str]]:
+    """Return each token of a text, or of given words, with its slice of the text."""
+    (document,) = texts(text) if isinstance(text, str) else word_lists(text)
+    tokens = tokenizer.encode([document])
+    spans = zip(tokenizer.vocabulary[tokens.ids], tokens.char_start, tokens.char_end, strict=True)
+    return [(str(piece), document.text[start:end]) for piece, start, end in spans]
 
 
 def unigram(pieces: str, normalizer: Any) -> Tokenizer:
@@ -59,11 +52,11 @@ def test_a_decomposed_accent_belongs_to_its_letter(minilm_folder: Path) -> None:
     bert = Tokenizer.load(minilm_folder)
     assert surface(bert, "cafe\u0301 au") == [("cafe", "cafe\u0301"), ("au", "au")]
     assert surface(bert, "❤\ufe0f x")[0] == ("[UNK]", "❤\ufe0f")
-    # A mark that follows a blank, or nothing, belongs to nobody.
+    # A mark after a space, or at the start, belongs to no token.
     assert surface(bert, "\u0301a \u0301b") == [("a", "a"), ("b", "b")]
 
 
-def test_marks_do_not_reach_over_the_border_of_a_text(minilm_folder: Path) -> None:
+def test_marks_stay_in_their_text(minilm_folder: Path) -> None:
     tokens = Tokenizer.load(minilm_folder).encode([*texts("cafe", "\u0301"), *pairs(("cafe", "\u0301\u0301 x"))])
     assert tokens.char_start.tolist() == [0, 0, 3]
     assert tokens.char_end.tolist() == [4, 4, 4]
@@ -79,51 +72,30 @@ def test_composed_characters_keep_all_that_they_were_made_of() -> None:
 
 def test_two_quotes_that_became_one_are_both_in_its_surface() -> None:
     albert = unigram('" a', normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]))
-    assert surface(albert, "a ``a''") == [
-        ("▁", ""),
-        ("a", "a"),
-        ("▁", " "),
-        ('"', "``"),
-        ("a", "a"),
-        ('"', "''"),
-    ]
+    assert surface(albert, "a ``a''") == [("▁", ""), ("a", "a"), ("▁", " "), ('"', "``"), ("a", "a"), ('"', "''")]
     assert surface(albert, "''''") == [("▁", ""), ('"', "''"), ('"', "''")]
     assert surface(albert, 'a "a') == [("▁", ""), ("a", "a"), ("▁", " "), ('"', '"'), ("a", "a")]
 
 
-def test_blanks_are_trimmed_and_blank_tokens_keep_theirs(tmp_path: Path) -> None:
+def test_spaces_are_trimmed_and_whitespace_tokens_keep_theirs(tmp_path: Path) -> None:
     bpe = Tokenizer.load(build_tokenizer("bpe", tmp_path / "bpe"))
-    assert surface(bpe, "an  an\tan ") == [
-        ("an", "an"),
-        ("Ġ", " "),
-        ("Ġa", "a"),
-        ("n", "n"),
-        ("ĉ", "\t"),
-        ("an", "an"),
-        ("Ġ", " "),
-    ]
+    found = surface(bpe, "an  an\tan ")
+    assert found == [("an", "an"), ("Ġ", " "), ("Ġa", "a"), ("n", "n"), ("ĉ", "\t"), ("an", "an"), ("Ġ", " ")]
     tokens = bpe.encode(texts("an  an\t"))
     assert tokens.is_blank.tolist() == [False, True, False, False, True]
 
 
-def test_a_sign_for_a_blank_that_stands_in_the_text_is_itself() -> None:
+def test_the_character_for_a_space_in_the_text_is_itself() -> None:
     nothing = unigram("a", normalizers.NFC())
     assert surface(nothing, "▁a") == [("▁", "▁"), ("a", "a")]
 
 
 def test_byte_level_offsets_of_given_words_are_not_trimmed_twice() -> None:
-    # The library trims a blank that the prefix put there and that the text has not: "ab" would start at its b.
+    # The library would trim a space that is in the prefix but not in the text: "ab" would start at its b.
     tokenizer = Tokenizer(roberta_like(), cls_id=0, given_words=True)
-    assert word_surface(tokenizer, ["ab", '"', "", "é"]) == [
-        ("Ġ", ""),
-        ("a", "a"),
-        ("b", "b"),
-        ("Ġ", ""),
-        ('"', '"'),
-        ("Ġ", ""),
-        ("Ã", "é"),
-        ("©", "é"),
-    ]
+    before = ("Ġ", "")
+    expected = [before, ("a", "a"), ("b", "b"), before, ('"', '"'), before, ("Ã", "é"), ("©", "é")]
+    assert surface(tokenizer, ["ab", '"', "", "é"]) == expected
     assert surface(Tokenizer(roberta_like(), cls_id=0), "a b") == [("a", "a"), ("Ġ", " "), ("b", "b")]
 
 
@@ -134,11 +106,11 @@ def test_the_special_tokens_stay_when_trimming_is_switched_off() -> None:
     assert tokenizer.pair.middle.ids.tolist() == [1, 1]
 
 
-def test_a_splitter_before_byte_level_gives_a_word_one_blank() -> None:
-    # Llama's order: a blank before each part of "a1" would make two words of it.
+def test_a_splitter_before_byte_level_gives_a_word_one_space() -> None:
+    # Llama's order: a space before each part of "a1" would make two words of it.
     backend = roberta_like(before=pre_tokenizers.Digits(individual_digits=True))
     tokenizer = Tokenizer(backend, cls_id=0, given_words=True)
-    assert word_surface(tokenizer, ["a1", "b"]) == [("Ġ", ""), ("a", "a"), ("1", "1"), ("Ġ", ""), ("b", "b")]
+    assert surface(tokenizer, ["a1", "b"]) == [("Ġ", ""), ("a", "a"), ("1", "1"), ("Ġ", ""), ("b", "b")]
 
 
 def test_given_words_equal_transformers_with_prefix_space(tmp_path: Path) -> None:
@@ -153,25 +125,13 @@ def test_given_words_equal_transformers_with_prefix_space(tmp_path: Path) -> Non
     assert tokens.word.tolist() == peer.word_ids()
 
 
-def test_texts_without_characters() -> None:
-    none = np.zeros(0, dtype=np.int32)
-    found = find_surface(
-        ["", ""], np.zeros(0, np.int64), none, none, is_prefix=np.zeros(0, np.bool_), merges=lambda _: False
-    )
-    assert found.tolist() == []
-    assert word_bounds([])[1].tolist() == []
-
-
-def test_no_blank_is_beyond_the_table() -> None:
+def test_no_space_is_beyond_the_table() -> None:
     assert max(code for code in range(0x110000) if chr(code).isspace()) == 0x3000
 
 
 def test_ids_may_have_holes() -> None:
     backend = BackendTokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a"))
-    tokenizer = Tokenizer(backend, cls_id=None)
-    assert tokenizer.vocabulary[7] == "b"
-    assert tokenizer.vocabulary[3] == ""
-    assert len(tokenizer.vocabulary) == 8
+    assert Tokenizer(backend, cls_id=None).vocabulary.tolist() == ["a", *[""] * 6, "b"]
 
 
 def test_a_tokenizer_that_knows_nothing_is_refused() -> None:
@@ -180,16 +140,39 @@ def test_a_tokenizer_that_knows_nothing_is_refused() -> None:
         Tokenizer(backend, cls_id=None)
 
 
-def test_batches_do_not_show() -> None:
-    from bertfeat.text import tokenizer as module
-
+def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = texts(*("abc " * (i % 7) for i in range(50)))
     plain = Tokenizer(letters_backend(), cls_id=2)
     whole = plain.encode(documents)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_BATCH_CHARS", 20)
-        patch.setattr(module, "_BATCH_DOCUMENTS", 3)
-        parts = plain.encode(documents)
-    for name in ("ids", "char_start", "char_end", "word", "is_blank", "starts", "pair_starts", "is_pair"):
-        assert getattr(whole, name).tolist() == getattr(parts, name).tolist()
+    monkeypatch.setattr(tokenizer_module, "_BATCH_CHARS", 20)
+    monkeypatch.setattr(tokenizer_module, "_BATCH_DOCUMENTS", 3)
+    parts = plain.encode(documents)
+    for field in dataclasses.fields(whole):
+        np.testing.assert_array_equal(getattr(whole, field.name), getattr(parts, field.name))
     assert plain.count(documents).tolist() == np.diff(whole.starts).tolist()
+
+
+def test_a_sentencepiece_model_is_converted_and_keeps_its_offsets(tmp_path: Path) -> None:
+    corpus = tmp_path / "train.txt"
+    corpus.write_text("\n".join(SENTENCES), encoding="utf-8")
+    folder = tmp_path / "albert"
+    folder.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(corpus),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=120,
+        unk_id=1,
+        pad_id=0,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    (folder / "config.json").write_text(json.dumps({"model_type": "albert"}), encoding="utf-8")
+    tokenizer = Tokenizer.load(folder)
+    text = SENTENCES[0]
+    tokens = tokenizer.encode(texts(text))
+    expected = AlbertTokenizer.from_pretrained(str(folder))(text, add_special_tokens=False)["input_ids"]
+    assert tokens.ids.tolist() == expected
+    assert "".join(chars for _, chars in surface(tokenizer, text)) == text.replace(" ", "")

@@ -1,4 +1,4 @@
-"""Document context: whole neighbouring sentences, each kept once, at a bounded cost, with values known by hand."""
+"""Document context: windows of whole sentences, each kept once, at a bounded cost, with values known by hand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import bertfeat
 from bertfeat.errors import InputError
+from bertfeat.text.tokenizer import Tokenizer
 from tests.support.fakes import CLS, SEP, Features, grouped, letters, run, word_lists
 from tests.support.oracle import Oracle, assert_close
 from tests.support.places import ROOT
@@ -65,10 +66,12 @@ def test_a_run_widens_on_the_side_with_less_context() -> None:
     assert found.places("sentence") == at(1, 2, 4, 6, 7)
 
 
-def test_groups_never_mix() -> None:
-    found = in_context("ab", "cd", "ef", max_length=20, groups=["x", "x", "y"])
+def test_groups_never_mix_and_a_sentence_without_tokens_keeps_its_row() -> None:
+    found = in_context("ab", "cd", "", "ef", max_length=20, groups=["x", "x", "x", "y"])
     assert windows_of(found) == ["abcd", "ef"]
-    assert found.places("sentence") == at(1.5, 3.5, 1.5)
+    assert found.places("sentence") == at(1.5, 3.5, None, 1.5)
+    assert found.column("sentence", "n_tokens") == [2, 2, 0, 2]
+    assert found.column("sentence", "truncated") == [False] * 4
 
 
 def test_an_overlong_sentence_is_windowed_alone() -> None:
@@ -87,14 +90,6 @@ def test_an_overlong_sentence_is_cut_or_refused_as_asked() -> None:
     assert found.column("word", "n_tokens") == [2, 2, 2, 1]
     with pytest.raises(InputError, match="document 1 has 10 tokens, more than --max-length 6"):
         in_context("ab", "cd efghij", "k", max_length=6, on_overlong="error")
-
-
-def test_a_sentence_without_tokens_keeps_its_row() -> None:
-    found = in_context("ab", "", "c", max_length=20)
-    assert windows_of(found) == ["abc"]
-    assert found.places("sentence") == at(1.5, None, 3)
-    assert found.column("sentence", "n_tokens") == [2, 0, 1]
-    assert found.column("sentence", "truncated") == [False, False, False]
 
 
 def test_given_words_have_context_too() -> None:
@@ -129,7 +124,7 @@ def test_each_sentence_is_kept_once_and_at_a_bounded_cost(
         source = windows.source[part][windows.source[part] >= 0]
         seen = np.unique(tokens.document[source])
         assert len({names[document] for document in seen}) <= 1
-        # Whole sentences, in order; an overlong one stands alone.
+        # Whole sentences, in order; an overlong one is alone.
         if len(seen) > 1 or (len(seen) == 1 and lengths[seen[0]] <= capacity):
             assert len(source) == sum(lengths[document] for document in seen)
         assert (np.diff(source) == 1).all()
@@ -146,30 +141,18 @@ def test_each_sentence_is_kept_once_and_at_a_bounded_cost(
 
 
 def real_documents() -> tuple[list[str], list[str]]:
-    """Paragraphs cut into sentences, twelve paragraphs a document."""
-    path = ROOT / "examples" / "data" / "peps.txt"
-    lines, groups = [], []
-    for number, paragraph in enumerate(path.read_text(encoding="utf-8").splitlines()):
-        for sentence in paragraph.split(". "):
-            lines.append(sentence)
-            groups.append(str(number // 12))
-    return lines, groups
+    """Return sentences of paragraphs, and their documents of twelve paragraphs each."""
+    paragraphs = (ROOT / "examples" / "data" / "peps.txt").read_text(encoding="utf-8").splitlines()
+    found = [(sentence, str(n // 12)) for n, paragraph in enumerate(paragraphs) for sentence in paragraph.split(". ")]
+    return [sentence for sentence, _ in found], [group for _, group in found]
 
 
 @pytest.mark.parametrize("max_length", [128, 256, 512])
 def test_real_text_costs_less_than_twice_its_tokens(minilm_folder: Path, max_length: int) -> None:
-    from bertfeat.text.tokenizer import Tokenizer
-
     lines, groups = real_documents()
-    documents = grouped(*lines, groups=groups)
-    found = run(
-        documents,
-        Tokenizer.load(minilm_folder),
-        max_length=max_length,
-        stride=max_length // 4,
-        document_context=True,
-        levels="sentence",
-    )
+    limits = {"max_length": max_length, "stride": max_length // 4}
+    tokenizer = Tokenizer.load(minilm_folder)
+    found = run(grouped(*lines, groups=groups), tokenizer, **limits, document_context=True, levels="sentence")
     counts = found.text.counts()
     # Three quarters of a window are kept, the rest is context: 4/3, and more where a run ends early.
     assert len(found.text.windows.input_ids) < 1.7 * counts["n_tokens"]
@@ -209,11 +192,3 @@ def test_states_in_context_equal_transformers_on_the_same_ids(tmp_path: Path, mi
             place, row = place + len(part), row + 1
         start = end
     assert (start, row) == (len(ids), len(sentences))
-
-
-def test_context_is_refused_where_nothing_says_what_a_document_is(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("One.\nTwo.\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"corpus\.txt: does not say which rows are one document.*--document-column"):
-        bertfeat.extract(corpus, tmp_path / "features", document_context=True)
-    assert not (tmp_path / "features").exists()

@@ -40,17 +40,17 @@ def cut(documents: list[Document], max_length: int, stride: int, on_overlong: st
 def test_the_lengths_alone_refuse_what_the_windows_refuse(drawn: list[tuple[str, str | None]]) -> None:
     documents = [Document(i, i, first, second, path="c.txt", row=i + 1) for i, (first, second) in enumerate(drawn)]
     limits = WindowLimits(9, 0, OnOverlong.ERROR)
-    told = []
+    said = []
     for call in (
         lambda: check_lengths(documents, LETTERS, limits),
         lambda: cut_windows(LETTERS.encode(documents), LETTERS, limits, documents),
     ):
         try:
             call()
-            told.append("")
+            said.append("")
         except InputError as error:
-            told.append(str(error))
-    assert told[0] == told[1]
+            said.append(str(error))
+    assert said[0] == said[1]
 
 
 def ids_of(windows: Windows) -> list[list[int]]:
@@ -73,7 +73,7 @@ def best_windows(n_tokens: int, capacity: int, stride: int) -> list[int]:
     for token in range(n_tokens):
         contexts = []
         for start, end in bounds:
-            # What the text itself does not have is no lack.
+            # A start or end of the text does not limit the context.
             left = np.inf if start == 0 else token - start
             right = np.inf if end == n_tokens else end - 1 - token
             contexts.append(min(left, right) if start <= token < end else -1)
@@ -179,7 +179,7 @@ def test_truncation_and_windows_of_a_real_tokenizer(minilm_folder: Path) -> None
         assert windows.type_ids[part].tolist() == expected["token_type_ids"]
 
 
-def test_special_tokens_stand_in_every_window_and_are_kept_once() -> None:
+def test_special_tokens_are_in_every_window_and_kept_once() -> None:
     windows = cut(texts(letters_text(9)), 6, 2)
     assert (windows.input_ids == CLS).sum() == (windows.input_ids == SEP).sum() == 4
     assert ((windows.source < 0) & windows.kept).sum() == 2
