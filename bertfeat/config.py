@@ -129,7 +129,7 @@ class ExtractConfig:
     Raises:
         ConfigError: A value is not one of the choices, is out of range, or contradicts another value.
 
-    Example:
+    Examples:
         >>> ExtractConfig(levels="word,sentence", layers=[-1, 0]).layers
         '-1,0'
     """
@@ -248,7 +248,7 @@ class ExtractConfig:
         Raises:
             ConfigError: Both were given, a key is not a setting, or a value is wrong.
 
-        Example:
+        Examples:
             >>> ExtractConfig.of(None, {"max_length": 64}).max_length
             64
         """
@@ -277,7 +277,7 @@ _MINIMA = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1
 def flag(name: str) -> str:
     """Return the command-line flag of a setting.
 
-    Example:
+    Examples:
         >>> flag("levels"), flag("store_dtype")
         ('--level', '--store-dtype')
     """
@@ -290,7 +290,7 @@ def parse_size(value: int | str, name: str = "") -> int:
     Raises:
         ConfigError: `value` is not a size.
 
-    Example:
+    Examples:
         >>> parse_size("1.5 GB"), parse_size("256mb"), parse_size(1000)
         (1500000000, 256000000, 1000)
     """

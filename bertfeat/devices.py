@@ -31,7 +31,7 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
     Raises:
         ConfigError: A device is malformed or is not available.
 
-    Example:
+    Examples:
         >>> resolve_device("cpu")
         (device(type='cpu'),)
     """
@@ -78,7 +78,7 @@ def _cuda(piece: str, spec: str) -> tuple[torch.device, ...]:
 def resolve_compute_dtype(choice: ComputeDtype | str, device: torch.device) -> torch.dtype:
     """Return the type that the encoder computes in; `auto` is bfloat16 on CUDA and float32 elsewhere.
 
-    Example:
+    Examples:
         >>> resolve_compute_dtype("auto", torch.device("cpu"))
         torch.float32
     """
@@ -94,7 +94,7 @@ def default_max_batch_tokens(device_type: str, hidden_size: int) -> int:
 
     On a CPU it is small, so that the activations of a pack fit in the cache. On a GPU it is smaller for wider models.
 
-    Example:
+    Examples:
         >>> default_max_batch_tokens("cpu", 768), default_max_batch_tokens("cuda", 768)
         (2048, 65536)
     """

@@ -16,7 +16,7 @@ def printable(text: str) -> str:
     Whitespace becomes a space, control characters become U+FFFD; characters that turn the direction of writing or are
     invisible are left out; a combining mark without a base gets one.
 
-    Example:
+    Examples:
         >>> printable("a\tb\nc\u202ed")
         'a b cd'
     """
@@ -38,7 +38,7 @@ def padded(text: str, width: int, right: bool = False) -> str:
 def first_columns(text: str, width: int, *, is_whole: bool = True) -> str:
     """Return the beginning of a printable text that fits `width` columns, with `…` where more follows.
 
-    Example:
+    Examples:
         >>> first_columns("river", 5), first_columns("rivers", 5)
         ('river', 'rive…')
     """
@@ -50,7 +50,7 @@ def first_columns(text: str, width: int, *, is_whole: bool = True) -> str:
 def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
     """Return the end of a printable text that fits `width` columns, after `…` where more goes before.
 
-    Example:
+    Examples:
         >>> last_columns("rivers", 5)
         '…vers'
     """

@@ -12,7 +12,7 @@ from bertfeat.records import IntArray
 def starts_of(lengths: IntArray) -> IntArray:
     """Return the start of each run, and the total: int64 (n_runs + 1,).
 
-    Example:
+    Examples:
         >>> starts_of(np.array([2, 0, 3])).tolist()
         [0, 2, 2, 5]
     """
@@ -24,7 +24,7 @@ def starts_of(lengths: IntArray) -> IntArray:
 def ragged_arange(firsts: IntArray, lengths: IntArray) -> IntArray:
     """Return `first, first + 1, ...` for each run, end to end: int64 (sum of lengths,).
 
-    Example:
+    Examples:
         >>> ragged_arange(np.array([10, 50]), np.array([3, 2])).tolist()
         [10, 11, 12, 50, 51]
     """
@@ -35,7 +35,7 @@ def ragged_arange(firsts: IntArray, lengths: IntArray) -> IntArray:
 def run_of(lengths: IntArray) -> IntArray:
     """Return the run that each flat entry belongs to: int64 (sum of lengths,).
 
-    Example:
+    Examples:
         >>> run_of(np.array([2, 0, 3])).tolist()
         [0, 0, 2, 2, 2]
     """
@@ -45,7 +45,7 @@ def run_of(lengths: IntArray) -> IntArray:
 def word_bounds(words: Sequence[Sequence[str]]) -> tuple[IntArray, IntArray, IntArray]:
     """Return the number of words of each text, and each word's start and end in the text, the words joined by spaces.
 
-    Example:
+    Examples:
         >>> n_words, start, end = word_bounds([("a", "word"), (), ("", "x")])
         >>> n_words.tolist(), start.tolist(), end.tolist()
         ([2, 0, 2], [0, 2, 0, 1], [1, 6, 0, 2])

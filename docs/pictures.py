@@ -16,7 +16,7 @@ PICTURES = HERE / "pictures"
 BLUE, GREY, LIGHT = "#3b6fb6", "#777777", "#dce6f4"
 
 
-def on_pre_build(config: Any) -> None:
+def on_pre_build(config: Any) -> None:  # noqa: ARG001
     """Draw every picture before mkdocs looks for the files."""
     mpl.rcParams.update({"svg.fonttype": "path", "svg.hashsalt": "bertfeat", "font.size": 10})
     PICTURES.mkdir(exist_ok=True)
@@ -68,7 +68,9 @@ def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def _box(axes: Axes, x: float, y: float, text: str, width: float = 1.05) -> None:
-    axes.add_patch(FancyBboxPatch((x, y - 0.22), width, 0.44, boxstyle="round,pad=0.04", facecolor=LIGHT, edgecolor=BLUE))
+    axes.add_patch(
+        FancyBboxPatch((x, y - 0.22), width, 0.44, boxstyle="round,pad=0.04", facecolor=LIGHT, edgecolor=BLUE)
+    )
     axes.text(x + width / 2, y, text, ha="center", va="center")
 
 

@@ -77,7 +77,7 @@ def retrieval_metrics(
     Raises:
         UserError: No query has a relevant document.
 
-    Example:
+    Examples:
         >>> retrieval_metrics({"q": ["b", "a"]}, {"q": {"a": 1}})["mrr@10"]
         0.5
     """

@@ -29,7 +29,7 @@ def load_index(folder: str | Path, description: IndexDescription | None = None, 
     Raises:
         UserError: The folder is not an index, is damaged, has a newer format, or differs from its description.
 
-    Example:
+    Examples:
         >>> load_index("index").search(vectors, k=10).positions  # doctest: +SKIP
     """
     folder = Path(folder)

@@ -63,7 +63,7 @@ class VectorIndex:
     Raises:
         UserError: The index does not fit the metric, the transform or the parameters.
 
-    Example:
+    Examples:
         >>> index = faiss.index_factory(2, "Flat", faiss.METRIC_INNER_PRODUCT)
         >>> index.add(np.eye(2, dtype=np.float32))
         >>> VectorIndex(index, Metric.COSINE).search(np.array([[3.0, 4.0]]), 1).scores

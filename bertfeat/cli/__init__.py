@@ -70,7 +70,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.option(
     "-V", "--version", is_flag=True, expose_value=False, callback=_print_version, help="Show the version and exit."
 )
-def group(verbose: bool) -> None:  # noqa: ARG001
+def group(verbose: bool) -> None:
     """Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times."""
 
 

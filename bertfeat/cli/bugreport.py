@@ -16,11 +16,12 @@ from bertfeat.memory import free_memory
 
 def bug_report() -> str:
     """Return the versions of bertfeat, Python and every dependency, by extra, and what computes; several lines."""
+    memory = f"{free_memory() / 2**30:.1f} GiB of memory free"
+    cores = f"{os.cpu_count()} cores ({torch.backends.cpu.get_cpu_capability()})"
     lines = [
         f"bertfeat, version {__version__}",
         f"Python {platform.python_version()} ({platform.python_implementation()}), {platform.platform()}",
-        f"{os.cpu_count()} cores ({torch.backends.cpu.get_cpu_capability()}), {torch.get_num_threads()} threads, "
-        f"{free_memory() / 2**30:.1f} GiB of memory free",
+        f"{cores}, {torch.get_num_threads()} threads, {memory}",
         f"devices: {', '.join(map(_device_name, resolve_device('auto')))}",
     ]
     for extra, names in _requirements().items():
@@ -29,7 +30,7 @@ def bug_report() -> str:
 
 
 def _requirements() -> dict[str, list[str]]:
-    """Return the names of the packages that bertfeat requires, then those of each extra; that of developers left out."""
+    """Return the names of the packages that bertfeat requires, then those of each extra; without dev and docs."""
     found: dict[str, list[str]] = {}
     for requirement in requires("bertfeat") or ():
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)

@@ -51,7 +51,7 @@ class ByteSize(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the bytes as a number.
 
-        Example:
+        Examples:
             >>> ByteSize().convert("1.5 GB", None, None)
             1500000000
         """

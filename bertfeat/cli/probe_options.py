@@ -55,7 +55,7 @@ def head_params(settings: dict[str, Any]) -> dict[str, Any]:
     Raises:
         click.UsageError: A parameter has no value, or is given twice.
 
-    Example:
+    Examples:
         >>> head_params({"param": ("C=0.1,1,10", "standardize=false"), "metric": "macro_f1", "class_weight": None})
         {'C': [0.1, 1, 10], 'standardize': False, 'metric': 'macro_f1'}
     """

@@ -76,7 +76,7 @@ def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
 def counted(n: int, noun: str) -> str:
     """Return a number with its noun.
 
-    Example:
+    Examples:
         >>> counted(1, "shard"), counted(1200, "row")
         ('1 shard', '1,200 rows')
     """
@@ -86,7 +86,7 @@ def counted(n: int, noun: str) -> str:
 def human_bytes(n_bytes: float) -> str:
     """Return bytes with a decimal unit.
 
-    Example:
+    Examples:
         >>> human_bytes(1234567), human_bytes(17)
         ('1.2 MB', '17 B')
     """
@@ -100,7 +100,7 @@ def human_bytes(n_bytes: float) -> str:
 def human_time(seconds: float) -> str:
     """Return a duration in its two largest units.
 
-    Example:
+    Examples:
         >>> human_time(42), human_time(3725)
         ('42 s', '1 h 2 min')
     """

@@ -167,7 +167,7 @@ def decode(raw: bytes) -> str:
 def clean(text: str) -> str:
     r"""Replace each lone surrogate, which JSON can escape but UTF-8 cannot hold, by U+FFFD.
 
-    Example:
+    Examples:
         >>> clean("a\ud800b")
         'a\ufffdb'
     """

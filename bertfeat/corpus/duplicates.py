@@ -28,7 +28,7 @@ class IdRegister(AbstractContextManager["IdRegister"]):
     For each id it keeps a hash of 128 bits (among a billion ids, two have the same one with a chance of 1e-21) and the
     row's index, 24 bytes. Beyond `max_memory` bytes they go to disk, in partitions by hash that are checked in turn.
 
-    Example:
+    Examples:
         >>> with IdRegister() as register:
         ...     for index, doc_id in enumerate(["a", "b", "a"]):
         ...         register.add(index, doc_id)

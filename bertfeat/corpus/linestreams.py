@@ -213,7 +213,7 @@ def too_many(what: str) -> str:
 def strip_line_end(line: bytes) -> bytes:
     r"""Return a line without its `\n` or `\r\n`; a carriage return elsewhere is text.
 
-    Example:
+    Examples:
         >>> strip_line_end(b"a\rb\r\n")
         b'a\rb'
     """

@@ -47,7 +47,7 @@ class Corpus:
     A row that cannot be read raises an error with `bad_rows="error"`, and is yielded as a `BadRow` with
     `bad_rows="quarantine"`. The name of a group is `FILE:NAME`, since no group spans files.
 
-    Example:
+    Examples:
         >>> corpus = Corpus(resolve_inputs(["corpus.txt"]), ExtractConfig())  # doctest: +SKIP
         >>> shards = cut_shards(corpus.scan(), cost, max_cost, keep_groups=False)  # doctest: +SKIP
         >>> documents = list(corpus.read(shards[0]))  # doctest: +SKIP

@@ -41,7 +41,7 @@ def decode(kind: type[_T], value: Any) -> _T:
     Raises:
         ValueError: The value is of another type, or a key is missing or unknown; the message has its place.
 
-    Example:
+    Examples:
         >>> decode(tuple[int, ...], [1, "2"])
         Traceback (most recent call last):
         ...

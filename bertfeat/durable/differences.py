@@ -22,7 +22,7 @@ Fields = Mapping[str, tuple[object, object]]
 def differing(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, tuple[object, object]]:
     """Return the fields in which two records differ, sorted, with both values; empty if none does.
 
-    Example:
+    Examples:
         >>> differing({"layers": [1], "seed": 0}, {"layers": [2], "seed": 0, "k": 3})
         {'k': ((absent), 3), 'layers': ([1], [2])}
     """
@@ -33,7 +33,7 @@ def differing(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str,
 def named(fields: Fields) -> str:
     """Return differing fields as text: each with the first value, `!=` and the second, long ones shortened.
 
-    Example:
+    Examples:
         >>> named({"layers": ("last4", "all"), "seed": (0, 1)})
         "layers 'last4' != 'all'; seed 0 != 1"
     """

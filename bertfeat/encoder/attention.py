@@ -51,7 +51,7 @@ class Layout:
 def find_groups(lengths: IntArray) -> tuple[Group, ...]:
     """Return the runs of equal length in `lengths`, int64 (n_windows,).
 
-    Example:
+    Examples:
         >>> find_groups(np.array([5, 5, 3]))
         (Group(start=0, n_windows=2, length=5), Group(start=10, n_windows=1, length=3))
     """
@@ -193,7 +193,7 @@ def _band(length: int, sliding_window: int | None, causal: bool, device: torch.d
 def varlen_window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
     """Return how many tokens to the left and right are seen, both ends included; -1 is all of them.
 
-    Example:
+    Examples:
         >>> varlen_window(False, None), varlen_window(True, None), varlen_window(False, 65)
         ((-1, -1), (-1, 0), (64, 64))
     """

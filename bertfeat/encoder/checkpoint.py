@@ -109,7 +109,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     Raises:
         CheckpointError: The model does not exist, or is incomplete, unsafe, or of a family that is not supported.
 
-    Example:
+    Examples:
         >>> checkpoint = open_checkpoint("minilm")
         >>> checkpoint.family.model_type, checkpoint.n_layers, checkpoint.hidden_size, checkpoint.max_length
         ('bert', 6, 384, 512)
@@ -181,7 +181,7 @@ def _packaged(name: str) -> PackagedModel | None:
 def name_elsewhere(name: str) -> str:
     """Return the name of the model on another machine with the same files: for a folder, its absolute path.
 
-    Example:
+    Examples:
         >>> name_elsewhere("minilm")
         'minilm'
     """

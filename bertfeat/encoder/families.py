@@ -218,7 +218,7 @@ def families() -> tuple[Family, ...]:
 def family_of(model_type: str) -> Family | None:
     """Return the family of a config's `model_type`, or None where it is not supported.
 
-    Example:
+    Examples:
         >>> family_of("roberta").path, family_of("llama")
         ('packed', None)
     """

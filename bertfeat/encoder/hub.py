@@ -31,7 +31,7 @@ _WANTED = ["config.json", SINGLE, INDEX, "model-*-of-*.safetensors", *TOKENIZER_
 def is_hub_id(name: str) -> bool:
     """Tell whether `name` has the form of a hub id, `model` or `owner/model`.
 
-    Example:
+    Examples:
         >>> is_hub_id("google-bert/bert-base-cased"), is_hub_id("./folder"), is_hub_id("a/b/c")
         (True, False, False)
     """

@@ -32,7 +32,7 @@ def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> i
         max_batch_tokens: The limit that the user set.
         device: The device that computes.
 
-    Example:
+    Examples:
         >>> pack_budget(1_000, 2048, torch.device("cpu")), pack_budget(40_000, 2048, torch.device("cpu"))
         (256, 1250)
     """

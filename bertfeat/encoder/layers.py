@@ -26,7 +26,7 @@ def parse_layers(spec: str, n_layers: int, *, model: str = "the model") -> tuple
     Raises:
         ConfigError: A piece is malformed or out of range.
 
-    Example:
+    Examples:
         >>> parse_layers("0,-2..-1", 6), parse_layers("last4", 6)
         ((0, 5, 6), (3, 4, 5, 6))
     """
@@ -77,7 +77,7 @@ def feature_columns(
         hidden_size: Width of one layer.
         n_layers: Blocks of the model.
 
-    Example:
+    Examples:
         >>> [column.name for column in feature_columns((3, 5), ["concat", "none"], hidden_size=4, n_layers=6)]
         ['layer_03', 'layer_05', 'concat_03_05']
     """

@@ -50,7 +50,7 @@ def load_encoder(
         CheckpointError: Weights are missing or do not fit the config, or the files changed since they were checked.
         ConfigError: The model has no pooler, or a layer is out of range.
 
-    Example:
+    Examples:
         >>> from bertfeat.encoder.checkpoint import open_checkpoint
         >>> encoder = load_encoder(open_checkpoint("minilm"), [1, 2])
         >>> encoder.n_blocks, encoder.layers, encoder.family.path

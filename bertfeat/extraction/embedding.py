@@ -47,7 +47,7 @@ def embed(
     Raises:
         UserError: The model or a setting cannot be used, or an item of `texts` is not a string.
 
-    Example:
+    Examples:
         >>> embed(["a river bank", "a savings bank"]).shape
         (2, 384)
     """

@@ -48,7 +48,7 @@ def extract(
         UserError: The inputs, the settings or the output folder cannot be used; nothing was written.
         RunError: The run failed; the same call resumes it.
 
-    Example:
+    Examples:
         >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
         >>> store.numpy("sentence", "layer_06").shape
         (206, 384)

@@ -124,7 +124,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     Raises:
         UserError: A tag is no text, or empty.
 
-    Example:
+    Examples:
         >>> entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
         [Entity(type='PER', start=0, end=2), Entity(type='LOC', start=3, end=4), Entity(type='LOC', start=4, end=5)]
     """

@@ -31,7 +31,7 @@ class LogisticRegressionProbe(SearchedProbe):
     In memory it is scikit-learn's LogisticRegression; a stream is fitted to the same objective with the same optimiser
     (L-BFGS), one pass over the stream for each evaluation. See `SearchedProbe` for the parameters.
 
-    Example:
+    Examples:
         >>> X = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.2]])
         >>> LogisticRegressionProbe().fit(X, ["left", "left", "right", "right"]).predict(X).tolist()
         ['left', 'left', 'right', 'right']

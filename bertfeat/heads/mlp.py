@@ -28,7 +28,7 @@ class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-le
         n_layers: How many hidden layers there are.
         dropout: Share of hidden values that are dropped in training.
 
-    Example:
+    Examples:
         >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
         >>> probe = MLPProbe(early_stopping=False, lr=0.01).fit(X, ["odd", "odd", "even", "even"])
         >>> probe.predict(X).tolist()

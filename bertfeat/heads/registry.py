@@ -34,7 +34,7 @@ def head_class(name: str) -> type[Probe]:
     Raises:
         UserError: There is no such head.
 
-    Example:
+    Examples:
         >>> head_class("ridge").__name__
         'RidgeProbe'
     """
@@ -55,7 +55,7 @@ def make_head(name: str, **params: Any) -> Probe:
     Raises:
         UserError: There is no such head, or it has no such parameter.
 
-    Example:
+    Examples:
         >>> make_head("logreg", C=0.1)
         LogisticRegressionProbe(C=0.1)
     """

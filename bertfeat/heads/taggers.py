@@ -113,7 +113,7 @@ class BiLSTMTagger(Tagger):
         n_layers: How many layers there are.
         dropout: Share of the values of the input, between layers and of the output that are dropped in training.
 
-    Example:
+    Examples:
         >>> X = [np.array([[0.0], [1.0], [0.0]]), np.array([[1.0], [0.0]])] * 4  # what comes after a 1 is "after"
         >>> y = [["no", "no", "after"], ["no", "after"]] * 4
         >>> tagger = BiLSTMTagger(hidden_size=8, lr=0.05, early_stopping=False).fit(X, y)

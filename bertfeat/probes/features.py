@@ -60,7 +60,7 @@ def mix_of(store: Store, level: Level, layers: str | Sequence[int]) -> Choice:
     Raises:
         UserError: The layers are malformed, or are not stored.
 
-    Example:
+    Examples:
         >>> mix_of(store, Level.WORD, "-2..-1")  # doctest: +SKIP
         Choice(feature='concat_05_06', mix=2)
     """

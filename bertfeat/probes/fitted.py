@@ -248,7 +248,7 @@ def load_probe(folder: str | Path) -> FittedProbe:
     Raises:
         UserError: There is none, or it is damaged.
 
-    Example:
+    Examples:
         >>> from bertfeat import extract, fit_probe
         >>> store = extract("examples/data/wnut17_dev.conll", tmp / "features", levels="word", layers="-1")
         >>> fit_probe(store, "label", level="word", head="centroid").save(tmp / "probe")

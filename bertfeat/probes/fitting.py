@@ -72,7 +72,7 @@ def fit_probe(
         UserError: A setting, a label column or the data cannot be used.
         StoreError: A part is missing or damaged.
 
-    Example:
+    Examples:
         >>> from bertfeat import extract
         >>> store = extract("examples/data/wnut17_dev.conll", tmp / "features", levels="word", layers="-1")
         >>> probe = fit_probe(store, "label", level="word", head="ridge", class_weight="balanced")

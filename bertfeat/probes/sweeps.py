@@ -73,7 +73,7 @@ def sweep_probes(
         UserError: A setting, a label column or the data cannot be used.
         StoreError: A part is missing or damaged.
 
-    Example:
+    Examples:
         >>> from bertfeat import extract
         >>> store = extract("examples/data/wnut17_dev.conll", tmp / "features", levels="word", layers="5,6")
         >>> sweep = sweep_probes(store, "label", level="word", head="centroid")

@@ -29,7 +29,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     Raises:
         ValueError: A row has not one cell for each header.
 
-    Example:
+    Examples:
         >>> print(text_table(["feature", "F1"], [["layer_12", 0.912345], ["concat_last4", None]]))
         feature           F1
         ------------  ------
@@ -45,7 +45,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     r"""Return a table in GitHub's Markdown; cells are escaped. See `text_table` for what they may be.
 
-    Example:
+    Examples:
         >>> print(markdown_table(["label", "rows"], [["a|b", 3]]))
         | label | rows |
         |---|---:|

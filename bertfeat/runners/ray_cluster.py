@@ -63,7 +63,7 @@ def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool
     Raises:
         UserError: No number is given, and the cluster has room for none.
 
-    Example:
+    Examples:
         >>> share_out([Machine(8, 0), Machine(24, 0)], None, on_gpu=False)
         Share(n_actors=2, n_cpus=12)
         >>> share_out([Machine(16, 4)], None, on_gpu=True)

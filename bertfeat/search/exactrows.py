@@ -46,7 +46,7 @@ def nearest_rows(
     Raises:
         UserError: The store, a setting or a vector cannot be used; or there are too few rows to fit the transform.
 
-    Example:
+    Examples:
         >>> from bertfeat import extract
         >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
         >>> scores, rows = nearest_rows(store, store.numpy("sentence", "layer_06")[:2], k=3)

@@ -108,7 +108,7 @@ def words_in_context(
         UserError: The level is not stored, or holds whole texts.
         StoreError: A part is missing or damaged.
 
-    Example:
+    Examples:
         >>> from bertfeat import extract
         >>> store = extract("examples/data/peps.txt", tmp / "features", levels="word", layers="-1")
         >>> words_in_context(store, [3], width=12)[0].marked()

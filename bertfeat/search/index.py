@@ -176,7 +176,7 @@ class Index:
         Raises:
             UserError: A query, k, a filter or a column cannot be used; or the store is not there.
 
-        Example:
+        Examples:
             >>> index.search("a text", k=3, where="label = 'x'")  # doctest: +SKIP
         """
         names = list(dict.fromkeys(LEVELS[self.level].shown if columns is None else columns))
@@ -290,7 +290,7 @@ def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> 
     Raises:
         UserError: There is no index, or it is damaged, or of a newer format.
 
-    Example:
+    Examples:
         >>> index = open_index("sentences.index")  # doctest: +SKIP
         >>> index.search(["late delivery", "broken on arrival"], k=5)  # doctest: +SKIP
     """

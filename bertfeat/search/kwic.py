@@ -31,7 +31,7 @@ def context_of(text: str, start: int, end: int, width: int = 40) -> Context:
 
     On either side there are `width` columns of context; where text is cut off, the last of them is `…`.
 
-    Example:
+    Examples:
         >>> context_of("He sat on the bank of the river", 14, 18, width=8).marked()
         '…on the [bank] of the…'
     """

@@ -96,7 +96,7 @@ def build_index(
             index that fits. Nothing is written.
         RunError: The system refused a write; the same call resumes.
 
-    Example:
+    Examples:
         >>> from bertfeat import extract
         >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
         >>> index = build_index(store, tmp / "index", transform="center")

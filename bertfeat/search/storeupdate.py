@@ -48,7 +48,7 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
             damaged, or no longer fits into the memory that it was built for.
         RunError: The system refused a write; the index has not changed.
 
-    Example:
+    Examples:
         >>> update_index("sentences.index", "grown-features")  # doctest: +SKIP
     """
     with reporting(progress) as reports:

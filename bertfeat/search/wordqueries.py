@@ -55,7 +55,7 @@ def parse_marked(text: str, name: str = "query") -> MarkedText:
     Raises:
         UserError: A text of several words marks none, or more than one; or brackets do not match.
 
-    Example:
+    Examples:
         >>> parse_marked("on the [bank] of the river")
         MarkedText(text='on the bank of the river', start=7, end=11)
         >>> parse_marked(r"see \[1\], [bank]").text

@@ -19,7 +19,7 @@ _FOLDED = re.compile(rf"({'|'.join(PACKAGES)}):/(?!/)")
 def is_url(place: object) -> bool:
     """Tell whether a place is an object and not a local file.
 
-    Example:
+    Examples:
         >>> is_url("s3://bucket/corpus.txt"), is_url("corpus.txt")
         (True, False)
     """
@@ -32,7 +32,7 @@ def as_path(place: str | Path | ObjectPath) -> AnyPath:
     Raises:
         StorageError: The URL has an unknown scheme or no bucket, or was made a `Path` before.
 
-    Example:
+    Examples:
         >>> str(as_path("s3://bucket/features/"))
         's3://bucket/features'
     """

@@ -25,7 +25,7 @@ def canonical_json(value: Any) -> str:
     Raises:
         ValueError: A number is not finite.
 
-    Example:
+    Examples:
         >>> canonical_json({"b": [1, 2], "a": None})
         '{"a":null,"b":[1,2]}'
     """

@@ -39,7 +39,7 @@ _PRIVATE_NAMES = {"plan.json", "lock", "damaged.json", "receipts", "quarantine",
 def part_path(level: Level, shard: int) -> str:
     """Return a part's path relative to the store, with forward slashes.
 
-    Example:
+    Examples:
         >>> part_path(Level.TOKEN, 3)
         'token/part-00003.parquet'
     """
@@ -74,7 +74,7 @@ def lock_path(number: int) -> str:
 def is_owned(name: str) -> bool:
     """Tell whether a relative path is that of a part, receipt or quarantine file.
 
-    Example:
+    Examples:
         >>> is_owned("token/part-00003.parquet"), is_owned("manifest.json")
         (True, False)
     """

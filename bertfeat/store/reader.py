@@ -44,7 +44,7 @@ def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False)
     Raises:
         StoreError: There is no store, it is not complete, damaged, or of a newer format.
 
-    Example:
+    Examples:
         >>> open_store("features").numpy("word", "concat_last4")  # doctest: +SKIP
     """
     folder = folder_at(path)

@@ -66,7 +66,7 @@ def arrow_type(name: str) -> pa.DataType:
     Raises:
         ValueError: The name is none of a type without parts.
 
-    Example:
+    Examples:
         >>> arrow_type("timestamp[us, tz=UTC]"), arrow_type("decimal128(10, 2)")
         (TimestampType(timestamp[us, tz=UTC]), Decimal128Type(decimal128(10, 2)))
     """

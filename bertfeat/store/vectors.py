@@ -261,7 +261,7 @@ def add_layers(layers: Iterable[npt.NDArray[Any]], combine: str, out: npt.NDArra
         combine: `sum` or `mean`.
         out: Takes the values.
 
-    Example:
+    Examples:
         >>> add_layers([np.array([1.0, 2.0]), np.array([2.0, 2.0])], "mean", np.empty(2, np.float16)).tolist()
         [1.5, 2.0]
     """

@@ -141,7 +141,7 @@ def longest_first(n_first: int, n_second: int, capacity: int) -> tuple[int, int]
     The rule of `truncation="longest_first"` in the tokenizers library: the longer text keeps the odd token, and on a
     tie the second.
 
-    Example:
+    Examples:
         >>> longest_first(10, 3, 8), longest_first(10, 9, 9), longest_first(9, 0, 4)
         ((5, 3), (5, 4), (4, 0))
     """
@@ -160,7 +160,7 @@ def lay_windows(n_tokens: int, capacity: int, stride: int) -> list[tuple[int, in
         neighbours is the middle of their overlap, where the smaller context of a token, left or right, is largest; on a
         tie the earlier window keeps the token.
 
-    Example:
+    Examples:
         >>> lay_windows(10, 6, 2)
         [(0, 6, 0, 5), (4, 10, 5, 10)]
     """

