@@ -1,4 +1,4 @@
-"""Every command and Python block of the README and of docs/ runs, each page from top to bottom in a folder of its own."""
+"""The commands and Python blocks of the README and docs/ run, each page from top to bottom in its own folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = "\n".join(PAGES.values())
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = {name: [block for block in BLOCK.findall(text) if block[0] in ("bash", "python")] for name, text in PAGES.items()}
 # Of each text under examples/data: enough to show everything, and quick.
-N_LINES = {"peps.txt": 24, "wnut17_dev.conll": 300}
+N_LINES = {"peps.txt": 24, "wnut17_dev.conll": 300, "reviews.csv": 100, "reviews_test.csv": 100}
 
 
 @pytest.fixture
