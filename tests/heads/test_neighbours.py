@@ -6,14 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
-from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_digits, make_classification
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import pairwise_distances
-from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
 from bertfeat import nearest
 from bertfeat.errors import UserError
@@ -169,22 +165,6 @@ def test_a_centroid_at_zero_has_no_direction():
 
 
 @pytest.mark.parametrize("cls", BOTH)
-def test_they_are_scikit_learn_estimators(cls):
-    X, y = two_classes()
-    probe = cls(metric="euclidean")
-    assert is_classifier(probe)
-    assert clone(probe).get_params() == probe.get_params()
-    assert not hasattr(probe, "n_features_in_")
-    with pytest.raises(NotFittedError):
-        probe.predict(X)
-    assert cross_val_score(probe, X, y, cv=3).mean() > 0.6
-    assert make_pipeline(Normalizer(), cls()).fit(X, y).predict(X).dtype == y.dtype
-    grid = GridSearchCV(cls(), {"metric": ["cosine", "euclidean"], "standardize": [True, False]}, cv=2).fit(X, y)
-    assert grid.best_estimator_.n_features_in_ == 20
-    assert cls().fit(X[:50], y[:50]).predict(X[:0]).shape == (0,)
-
-
-@pytest.mark.parametrize("cls", BOTH)
 def test_dev_is_scored_in_the_report(cls):
     X, y = two_classes()
     assert cls().fit(X, y).fit_report() == {}
@@ -214,35 +194,14 @@ def test_knn_keeps_the_array_it_is_given_where_it_can():
     assert fit_scaling(half).scale.dtype == np.float32
 
 
-@pytest.mark.parametrize("cls", BOTH)
-def test_a_vector_with_nan_is_named(cls):
-    X, y = two_classes()
-    bad = X.copy()
-    bad[7, 0] = np.nan
-    for standardize in (True, False):
-        with pytest.raises(UserError, match="row 7: its vector holds NaN or infinity"):
-            cls(standardize=standardize).fit(bad, y)
-    with pytest.raises(UserError, match="row 7: "):
-        cls().fit(X, y).predict(ArrayStream(bad, (3,)))
-    with pytest.raises(UserError, match="dev: row 7: "):
-        cls().fit(X, y, dev=(bad, y))
-
-
-def test_bad_input_is_refused_in_one_line():
-    X, y = two_classes()
-    cases = [
-        (CentroidProbe(), (X, ["a"] * 300), {}, "one class alone"),
-        (CentroidProbe(metric="manhattan"), (X, y), {}, "metric 'manhattan' is none of cosine, euclidean"),
-        (CentroidProbe(standardize=1), (X, y), {}, "standardize 1"),
-        (CentroidProbe(), (X, y), {"dev": (X[:0], y[:0])}, "dev has no rows"),
-        (KNNProbe(k=0), (X, y), {}, "k 0 is no whole number of 1 or more"),
-        (KNNProbe(k=301), (X, y), {}, "k 301 is more than the 300 training rows"),
-        (KNNProbe(weights="rank"), (X, y), {}, "weights 'rank' is none of uniform, distance"),
-        (KNNProbe(metric=None), (X, y), {}, "metric None"),
-        (KNNProbe(), (X, y[:3]), {}, "X has 300 rows and y 3 labels"),
-        (KNNProbe(), (X, y), {"dev": (X[:0], y[:0])}, "dev has no rows"),
-    ]
-    for probe, arguments, options, message in cases:
+def test_bad_parameters_are_refused_in_one_line():
+    for probe, message in (
+        (CentroidProbe(metric="manhattan"), "metric 'manhattan' is none of cosine, euclidean"),
+        (KNNProbe(k=0), "k 0 is not a whole number of 1 or more"),
+        (KNNProbe(k=301), "k 301 is more than the 300 training rows"),
+        (KNNProbe(weights="rank"), "weights 'rank' is none of uniform, distance"),
+        (KNNProbe(metric=None), "metric None"),
+    ):
         with pytest.raises(UserError, match=message) as caught:
-            probe.fit(*arguments, **options)
+            probe.fit(*two_classes())
         assert "\n" not in str(caught.value)

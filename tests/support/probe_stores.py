@@ -30,7 +30,7 @@ PEPS = ROOT / "examples" / "data" / "peps.txt"
 
 N_TRAIN, N_DEV = 40, 15
 N_TRAIN_SENTENCES, N_DEV_SENTENCES = 80, 40
-# Short windows, so that some words lose their tokens and stand there without a vector.
+# Short windows, so that some words lose their tokens and have no vector.
 MAX_LENGTH = 48
 
 
@@ -46,7 +46,7 @@ class Stores:
 
 
 def blocks(name: str) -> list[str]:
-    """Return the sentences of a CoNLL file as they stand there."""
+    """Return the sentences of a CoNLL file as they are."""
     return [block for block in (NER / name).read_text("utf-8").split("\n\n") if block.strip()]
 
 
@@ -55,7 +55,7 @@ def texts(name: str) -> list[str]:
 
 
 def corpus(start: int, stop: int) -> list[dict[str, object]]:
-    """Return sentences of three sources, interleaved; one of every source is blank and has no vector."""
+    """Return sentences of three sources, interleaved; one of each source is whitespace and has no vector."""
     sources = {
         "medical": texts("bc5cdr_test.tsv"),
         "social": texts("wnut17_test.conll"),
