@@ -12,7 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_is_fitted
 
 from bertfeat.errors import UserError
-from bertfeat.records import IntArray
+from bertfeat.records import Float64Array, IntArray
 
 Labels = npt.NDArray[Any]  # strings, integers or booleans
 
@@ -140,7 +140,7 @@ def codes_of(labels: Labels, classes: Labels) -> IntArray:
     return np.where(classes[places] == labels, places, -1).astype(np.int64)
 
 
-def class_weights(codes: IntArray, n_classes: int, how: object) -> npt.NDArray[np.float64]:
+def class_weights(codes: IntArray, n_classes: int, how: object) -> Float64Array:
     """Return the weight of each class, (n_classes,).
 
     Args:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -18,6 +17,7 @@ from bertfeat.heads.batching import BatchSize, ordered_batches
 from bertfeat.heads.entities import entity_scores
 from bertfeat.heads.matrices import Sequences
 from bertfeat.heads.scores import macro_f1
+from bertfeat.records import Float64Array
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class DevSplit:
     """
 
     def __init__(
-        self, data: Sequences, labels: Labels, classes: Labels, class_weights: npt.NDArray[np.float64], metric: str
+        self, data: Sequences, labels: Labels, classes: Labels, class_weights: Float64Array, metric: str
     ) -> None:
         self.metric, self._data, self._labels, self._classes = metric, data, labels, classes
         self._class_weights = torch.from_numpy(class_weights).float()

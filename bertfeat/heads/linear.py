@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit, softmax
 from sklearn.exceptions import ConvergenceWarning
@@ -21,7 +20,7 @@ from bertfeat.heads.matrices import VectorStream, chunks_of
 from bertfeat.heads.objectives import LogisticLoss, Minimum, SquaredHingeLoss, minimise_path
 from bertfeat.heads.rowprobe import METRICS, Dev, RowProbe, TrainingRows, dev_score
 from bertfeat.heads.scaling import Scaling, standardised
-from bertfeat.records import Float64Array, IntArray
+from bertfeat.records import Float32Array, Float64Array, IntArray
 
 # Rows that are turned to float64 and multiplied at a time.
 _BLOCK_ROWS = 2048
@@ -44,10 +43,10 @@ class LinearProbe(RowProbe):
 
     class_weight: str | None
     metric: str
-    coef_: npt.NDArray[np.float32]
-    intercept_: npt.NDArray[np.float32]
+    coef_: Float32Array
+    intercept_: Float32Array
 
-    def decision_function(self, X: object) -> npt.NDArray[np.float32]:
+    def decision_function(self, X: object) -> Float32Array:
         """Return the scores of the classes, float32 (n_rows, n_classes), or that of the second, (n_rows,), of two."""
         return self._walk(X, self._scores, np.float32)
 
@@ -75,7 +74,7 @@ class LinearProbe(RowProbe):
         """Yield the solution for each value of the penalty, the strongest first, given the weight of each class."""
         raise NotImplementedError
 
-    def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _scores(self, vectors: Float32Array) -> Float32Array:
         scores = self.scaling_.apply(vectors) @ self.coef_.T + self.intercept_
         return np.asarray(scores[:, 0] if scores.shape[1] == 1 else scores, dtype=np.float32)
 
@@ -152,7 +151,7 @@ class LogisticRegressionProbe(SearchedProbe):
 
     head = "logreg"
 
-    def predict_proba(self, X: object) -> npt.NDArray[np.float32]:
+    def predict_proba(self, X: object) -> Float32Array:
         """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
         return self._walk(X, lambda vectors: _probabilities(self._scores(vectors)), np.float32)
 
@@ -171,9 +170,7 @@ class LogisticRegressionProbe(SearchedProbe):
                 minimum.point[:, -1] -= minimum.point[:, -1].mean()
             yield minimum
 
-    def _path_in_memory(
-        self, X: npt.NDArray[np.float32], codes: IntArray, values: Sequence[float]
-    ) -> Iterator[Minimum]:
+    def _path_in_memory(self, X: Float32Array, codes: IntArray, values: Sequence[float]) -> Iterator[Minimum]:
         model = LogisticRegression(
             class_weight=self.class_weight, tol=self.tol, max_iter=self.max_iter, warm_start=True
         )
@@ -278,7 +275,7 @@ def _normal_equations(
     return gram, products, mean, target_mean
 
 
-def _probabilities(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def _probabilities(scores: Float32Array) -> Float64Array:
     """Return the softmax of scores (n_rows, n_classes), or the logistic function of (n_rows,) for both classes."""
     if scores.ndim == 1:
         positive = expit(scores.astype(np.float64))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.finite import first_not_finite
-from bertfeat.records import IntArray
+from bertfeat.records import Float32Array, IntArray
 
 FloatArray: TypeAlias = npt.NDArray[Any]  # float16, float32 or float64
 
@@ -68,7 +68,7 @@ def chunk_ranges(X: Matrix) -> Sequence[range]:
     return [range(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
 
 
-def read_chunk(X: Matrix, chunk: int) -> npt.NDArray[np.float32]:
+def read_chunk(X: Matrix, chunk: int) -> Float32Array:
     """Return the vectors of the chunk-th of `chunk_ranges` as float32 (rows, dim), checked to be finite.
 
     Raises:
@@ -95,7 +95,7 @@ def check_finite(vectors: FloatArray, row_of: Callable[[int], int]) -> None:
         )
 
 
-def chunks_of(X: Matrix) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:
+def chunks_of(X: Matrix) -> Iterator[tuple[range, Float32Array]]:
     """Yield ranges of rows and their vectors, float32 (rows, dim), in order.
 
     Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import ClassifierMixin
 from torch import nn
 
@@ -15,6 +14,7 @@ from bertfeat.heads.hyperparameters import positive_integer, share
 from bertfeat.heads.matrices import Sequences, as_matrix
 from bertfeat.heads.networks import Body, RowByRow
 from bertfeat.heads.neural import NeuralProbe
+from bertfeat.records import Float32Array
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -47,7 +47,7 @@ class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-le
         codes = self._scores(self._sequences(X)).argmax(axis=1)
         return np.asarray(self.classes_[codes])
 
-    def predict_proba(self, X: object) -> npt.NDArray[np.float32]:
+    def predict_proba(self, X: object) -> Float32Array:
         """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
         return self._probabilities(self._sequences(X))
 

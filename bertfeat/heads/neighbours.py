@@ -13,7 +13,7 @@ from bertfeat.heads.hyperparameters import choice, positive_integer
 from bertfeat.heads.matrices import chunks_of
 from bertfeat.heads.rowprobe import RowProbe, TrainingRows
 from bertfeat.nearest import Metric, nearest
-from bertfeat.records import Float64Array, IntArray
+from bertfeat.records import Float32Array, Float64Array, IntArray
 
 _METRICS = ("cosine", "euclidean")
 _WEIGHTS = ("uniform", "distance")
@@ -38,7 +38,7 @@ class CentroidProbe(RowProbe):
 
     metric: str = "cosine"
     standardize: bool = True
-    centroids_: npt.NDArray[np.float32] = field(init=False)
+    centroids_: Float32Array = field(init=False)
 
     def _learn(self, rows: TrainingRows) -> None:
         sums = np.zeros((len(rows.classes), rows.X.shape[1]))
@@ -49,7 +49,7 @@ class CentroidProbe(RowProbe):
                 sums[code] += scaled[codes == code].sum(axis=0, dtype=np.float64)
         self.centroids_ = (sums / np.bincount(rows.codes)[:, None]).astype(np.float32)
 
-    def decision_function(self, X: object) -> npt.NDArray[np.float32]:
+    def decision_function(self, X: object) -> Float32Array:
         """Return cosines to the centroids, or minus Euclidean distances, float32 (n_rows, n_classes); see `predict`.
 
         For two classes, it is the second minus the first, (n_rows,).
@@ -63,7 +63,7 @@ class CentroidProbe(RowProbe):
         super()._check_parameters(has_dev=has_dev)
         choice("metric", self.metric, _METRICS)
 
-    def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    def _scores(self, vectors: Float32Array) -> Float64Array:
         points = self.scaling_.apply(vectors).astype(np.float64)
         centroids = self.centroids_.astype(np.float64)
         norms = np.sqrt((points**2).sum(axis=1))[:, None]
@@ -114,7 +114,7 @@ class KNNProbe(RowProbe):
         self.vectors_ = X if X.dtype == np.float16 else X.astype(np.float32, copy=False)
         self.codes_ = rows.codes
 
-    def predict_proba(self, X: object) -> npt.NDArray[np.float32]:
+    def predict_proba(self, X: object) -> Float32Array:
         """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""
         return self._walk(X, self._scores, np.float32)
 
@@ -136,7 +136,7 @@ class KNNProbe(RowProbe):
         choice("metric", self.metric, _METRICS)
         choice("weights", self.weights, _WEIGHTS)
 
-    def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    def _scores(self, vectors: Float32Array) -> Float64Array:
         distances, rows = self._nearest(vectors)
         shares = np.ones(distances.shape)
         if self.weights == "distance":
@@ -147,7 +147,7 @@ class KNNProbe(RowProbe):
             votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
         return np.asarray(votes / votes.sum(axis=1, keepdims=True))
 
-    def _nearest(self, vectors: npt.NDArray[np.float32]) -> tuple[Float64Array, IntArray]:
+    def _nearest(self, vectors: Float32Array) -> tuple[Float64Array, IntArray]:
         """Return distances and rows of the k nearest training vectors, (n_rows, k); of equal ones the lower row first.
 
         Half the squared distance of unit vectors is the cosine distance. A zero vector has no direction: two more
@@ -172,7 +172,7 @@ class KNNProbe(RowProbe):
         return distances**2 / 2 if is_cosine else distances, rows
 
 
-def _directions(vectors: npt.NDArray[np.float32], side: int) -> Float64Array:
+def _directions(vectors: Float32Array, side: int) -> Float64Array:
     """Return vectors of unit length with two more dimensions; a zero vector has a 1 in that of its side."""
     directions = np.pad(vectors.astype(np.float64), ((0, 0), (0, 2)))
     norms = np.sqrt((directions * directions).sum(axis=1))

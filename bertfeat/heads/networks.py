@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from bertfeat.heads.scaling import Scaling
 from bertfeat.ragged import ragged_arange, run_of
-from bertfeat.records import IntArray
+from bertfeat.records import Float64Array, IntArray
 
 
 class ScalarMix(nn.Module):
@@ -75,7 +74,7 @@ class Network(nn.Module):
         self.mix = None if n_layers is None else ScalarMix(n_layers)
         self.body = body
 
-    def start_at(self, shares: npt.NDArray[np.float64]) -> None:
+    def start_at(self, shares: Float64Array) -> None:
         """Let the scores start at the shares of the classes, (n_classes,).
 
         Standardised vectors have mean 0, so only the intercept can learn the frequency of classes. That would take some

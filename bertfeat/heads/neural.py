@@ -50,6 +50,7 @@ from bertfeat.heads.trainingloop import (
     pick_device,
     train,
 )
+from bertfeat.records import Float32Array, Float64Array
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -134,7 +135,7 @@ class NeuralProbe(Probe):
         decays = penalties("weight_decay", self.weight_decay, not_negative, has_dev=dev is not None)
         settings = self._settings(pick_device(self.device))
         data = self._sequences(X)
-        rows = check_training(data.vectors, self._flat_labels(y, data))
+        rows = check_training(data.vectors, flatten_labels(y, data.lengths))
         metric = self._metric(rows.classes)
         split, examples = self._split(data, rows, metric, dev, settings)
         scaling = fit_scaling(data.vectors) if self.standardize else Scaling.identity(data.dim)
@@ -207,31 +208,24 @@ class NeuralProbe(Probe):
         """Return X as sequences."""
         raise NotImplementedError
 
-    def _flat_labels(self, y: object, data: Sequences) -> Labels:
-        """Return y as one label per row."""
-        return flatten_labels(y, data.lengths)
-
     def _metric(self, classes: Labels) -> str:  # noqa: ARG002
         return "accuracy" if self.metric == "auto" else self.metric
 
-    def _scores(self, data: Sequences) -> npt.NDArray[np.float32]:
+    def _scores(self, data: Sequences) -> Float32Array:
         """Return the scores of the classes before the softmax, float32 (n_rows, n_classes)."""
         check_is_fitted(self, "network_")
         check_width(data.vectors, self.n_features_in_, "X")
         scores = predict_scores(self.network_, data, len(self.classes_), self.network_.mean.device)
         return np.asarray(scores.numpy())
 
-    def _probabilities(self, data: Sequences) -> npt.NDArray[np.float32]:
+    def _probabilities(self, data: Sequences) -> Float32Array:
         return np.asarray(torch.softmax(torch.from_numpy(self._scores(data)), dim=1).numpy())
 
     def _build(self, scaling: Scaling, n_classes: int) -> Network:
-        n_layers = None if self.mix is None else positive_integer("mix", self.mix)
-        dim = len(scaling.mean)
-        if n_layers is None:
-            return Network(scaling, None, self._body(dim, n_classes))
+        n_layers, dim = 1 if self.mix is None else positive_integer("mix", self.mix), len(scaling.mean)
         if dim % n_layers:
             raise UserError(f"mix {n_layers} does not divide vectors {dim} wide into layers of one width")
-        return Network(scaling, n_layers, self._body(dim // n_layers, n_classes))
+        return Network(scaling, None if self.mix is None else n_layers, self._body(dim // n_layers, n_classes))
 
     def _split(
         self, data: Sequences, rows: TrainingRows, metric: str, dev: object, settings: Settings
@@ -254,7 +248,7 @@ class NeuralProbe(Probe):
         if isinstance(X, Sequence) and not len(X):
             raise UserError("dev has no rows; give a dev split with labelled rows or none")
         data = self._sequences(X)
-        _, labels = check_dev((data.vectors, self._flat_labels(y, data)), dim, classes)
+        _, labels = check_dev((data.vectors, flatten_labels(y, data.lengths)), dim, classes)
         return data, labels
 
     def _settings(self, device: torch.device) -> Settings:
@@ -273,7 +267,7 @@ class NeuralProbe(Probe):
         )
 
 
-def _shares(examples: Examples) -> npt.NDArray[np.float64]:
+def _shares(examples: Examples) -> Float64Array:
     """Return the share of each class, (n_classes,), with rows weighted by class."""
     totals = np.bincount(examples.codes, minlength=len(examples.class_weights)) * examples.class_weights
     return np.asarray(totals / totals.sum(), dtype=np.float64)

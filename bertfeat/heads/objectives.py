@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 
 from bertfeat.heads.matrices import Matrix, VectorStream, chunk_ranges
-from bertfeat.records import Float64Array, IntArray
+from bertfeat.records import Float32Array, Float64Array, IntArray
 
 # Rows that are turned to float64 and multiplied at a time: small enough for the cache, large enough for BLAS.
 _BLOCK_ROWS = 1024
@@ -129,7 +128,7 @@ class LinearObjective:
         return value, gradient.ravel()
 
 
-def _chunks(X: Matrix) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:
+def _chunks(X: Matrix) -> Iterator[tuple[range, Float32Array]]:
     """Yield chunks like `chunks_of`, without the check for NaN, which was done when the vectors were standardised."""
     for chunk, rows in enumerate(chunk_ranges(X)):
         yield rows, X.read(chunk) if isinstance(X, VectorStream) else X[rows.start : rows.stop]

@@ -17,7 +17,7 @@ from bertfeat.heads.hyperparameters import flag
 from bertfeat.heads.matrices import Matrix, VectorStream, as_matrix, chunks_of
 from bertfeat.heads.scaling import Scaling, fit_scaling
 from bertfeat.heads.scores import macro_f1
-from bertfeat.records import IntArray
+from bertfeat.records import Float32Array, IntArray
 
 #: Scores by which a penalty is chosen on a dev split.
 METRICS = ("auto", "accuracy", "macro_f1")
@@ -123,7 +123,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
             if arrays[name].dtype != np.float32:
                 raise UserError(f"the saved array {name} is {arrays[name].dtype}, not float32")
 
-    def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    def _scores(self, vectors: Float32Array) -> npt.NDArray[Any]:
         """Return the scores of rows, (n_rows, n_classes), or (n_rows,) of two classes.
 
         Args:
@@ -132,10 +132,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         raise NotImplementedError
 
     def _walk(
-        self,
-        X: object,
-        per_chunk: Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]],
-        dtype: npt.DTypeLike,
+        self, X: object, per_chunk: Callable[[Float32Array], npt.NDArray[Any]], dtype: npt.DTypeLike
     ) -> npt.NDArray[Any]:
         """Return the results of a function for the chunks of rows, end to end."""
         check_is_fitted(self, "scaling_")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from bertfeat.heads.matrices import Matrix, VectorStream, chunks_of, read_chunk
 from bertfeat.moments import Moments
+from bertfeat.records import Float32Array
 
 # A deviation below this share of the mean comes from rounding; the dimension is constant.
 _ROUNDING = 10 * np.finfo(np.float64).eps
@@ -19,12 +20,12 @@ _ROUNDING = 10 * np.finfo(np.float64).eps
 class Scaling:
     """The standardisation of vectors: `mean` and `scale`, float32 (dim,) each."""
 
-    mean: npt.NDArray[np.float32]
-    scale: npt.NDArray[np.float32]
+    mean: Float32Array
+    scale: Float32Array
 
-    def apply(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
         """Return (vectors - mean) / scale as a new array, float32 (n_rows, dim)."""
-        scaled: npt.NDArray[np.float32] = np.subtract(vectors, self.mean, dtype=np.float32)
+        scaled: Float32Array = np.subtract(vectors, self.mean, dtype=np.float32)
         scaled /= self.scale
         return scaled
 
@@ -69,7 +70,7 @@ class ScaledStream:
         self._scaling = scaling
         self._checked: set[int] = set()
 
-    def read(self, chunk: int) -> npt.NDArray[np.float32]:
+    def read(self, chunk: int) -> Float32Array:
         """Return the standardised vectors of a chunk, float32 (rows of the chunk, dim).
 
         Raises:

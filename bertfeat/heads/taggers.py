@@ -13,10 +13,11 @@ from bertfeat.heads.base import Labels
 from bertfeat.heads.batching import BatchSize
 from bertfeat.heads.entities import entity_scores
 from bertfeat.heads.hyperparameters import positive_integer, share
-from bertfeat.heads.matrices import Sequences
+from bertfeat.heads.matrices import Sequences, flatten_labels
 from bertfeat.heads.networks import BiLSTM, Body, RowByRow
 from bertfeat.heads.neural import NeuralProbe
 from bertfeat.heads.scores import primary_metric
+from bertfeat.records import Float32Array
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -45,7 +46,7 @@ class Tagger(NeuralProbe):
         data = self._sequences(X)
         return _by_sequence(self._labels(data), data)
 
-    def predict_proba(self, X: object) -> list[npt.NDArray[np.float32]]:
+    def predict_proba(self, X: object) -> list[Float32Array]:
         """Return the probabilities of the classes, float32 (n_words, n_classes) per sequence; see `predict`."""
         data = self._sequences(X)
         return _by_sequence(self._probabilities(data), data)
@@ -61,7 +62,7 @@ class Tagger(NeuralProbe):
             UserError: The labels do not fit X, or X cannot be predicted on.
         """
         data = self._sequences(X)
-        truth, predicted = self._flat_labels(y, data), self._labels(data)
+        truth, predicted = flatten_labels(y, data.lengths), self._labels(data)
         if primary_metric(self.classes_.tolist()) == "entity_f1":
             return entity_scores(truth, predicted, data.lengths).f1
         return float(np.mean(truth == predicted))

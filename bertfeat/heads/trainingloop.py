@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -21,7 +20,7 @@ from bertfeat.errors import ConfigError, RunError, UserError, is_out_of_memory
 from bertfeat.heads.batching import BatchSize, shuffled_batches
 from bertfeat.heads.judging import DevSplit, Measure
 from bertfeat.heads.matrices import Sequences
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.records import BoolArray, Float64Array, IntArray
 
 #: Called after each epoch with its numbers: epoch, max_epochs, train_loss, dev_loss, dev_score, metric, best_epoch, ...
 OnEpoch: TypeAlias = Callable[[dict[str, Any]], None]
@@ -57,7 +56,7 @@ class Examples:
 
     data: Sequences
     codes: IntArray
-    class_weights: npt.NDArray[np.float64]
+    class_weights: Float64Array
     taking_part: BoolArray | None = None
 
 

@@ -21,7 +21,7 @@ from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
 from bertfeat.levels import LEVELS
 from bertfeat.probes.labels import columns_of, key_types
 from bertfeat.probes.vectorstream import StoreStream, lengths_of
-from bertfeat.records import BoolArray, IntArray, LevelTable
+from bertfeat.records import BoolArray, Float32Array, IntArray, LevelTable
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -33,7 +33,7 @@ class Predicted(NamedTuple):
     """The predicted label of each row, (n_rows,), and its probability, float32 (n_rows,), if the head has any."""
 
     labels: Labels
-    probabilities: npt.NDArray[np.float32] | None
+    probabilities: Float32Array | None
 
 
 def predict_rows(probe: Probe, X: Matrix, lengths: IntArray | None) -> Predicted:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
+from bertfeat.records import Float64Array
 from bertfeat.reports.drawing import COLOURS, GREY, MARKERS, new_figure, one_line, save, style
 
 if TYPE_CHECKING:
@@ -201,13 +202,13 @@ def _name_ticks(axes: Axes, names: list[str]) -> None:
         spine.set_visible(False)
 
 
-def _write_counts(axes: Axes, counts: npt.NDArray[Any], shares: npt.NDArray[np.float64]) -> None:
+def _write_counts(axes: Axes, counts: npt.NDArray[Any], shares: Float64Array) -> None:
     for row, column in zip(*np.nonzero(counts), strict=True):
         colour = "white" if shares[row, column] > 0.55 else "#222222"
         axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8, color=colour)
 
 
-def _check_points(places: npt.NDArray[np.float64], groups: list[str], labels: Sequence[str] | None) -> None:
+def _check_points(places: Float64Array, groups: list[str], labels: Sequence[str] | None) -> None:
     if places.ndim != 2 or places.shape[1] != 2 or not len(places):
         raise UserError(f"points have shape {places.shape}; pass one or more as (n, 2)")
     if not np.isfinite(places).all():
@@ -220,7 +221,7 @@ def _check_points(places: npt.NDArray[np.float64], groups: list[str], labels: Se
         raise UserError(f"{n_groups} groups are more than the {max_groups} that colours and markers can show")
 
 
-def _draw_groups(axes: Axes, places: npt.NDArray[np.float64], groups: list[str]) -> None:
+def _draw_groups(axes: Axes, places: Float64Array, groups: list[str]) -> None:
     names = sorted(set(groups))
     of_point = np.array(groups)
     for i, name in enumerate(names):
@@ -240,7 +241,7 @@ def _draw_groups(axes: Axes, places: npt.NDArray[np.float64], groups: list[str])
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, ncols=math.ceil(len(names) / 20))
 
 
-def _label_points(figure: Figure, axes: Axes, places: npt.NDArray[np.float64], labels: Sequence[str]) -> None:
+def _label_points(figure: Figure, axes: Axes, places: Float64Array, labels: Sequence[str]) -> None:
     """Write labels beside their points (n, 2), towards the middle; a label that would cover another is left out."""
     # The size of texts is known only after the layout.
     figure.draw_without_rendering()

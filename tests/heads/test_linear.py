@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_digits, make_classification
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.preprocessing import StandardScaler
@@ -21,7 +21,7 @@ from bertfeat.errors import UserError
 from bertfeat.heads.linear import LinearSVMProbe, LogisticRegressionProbe, RidgeProbe
 from bertfeat.heads.objectives import LinearObjective, LogisticLoss, SquaredHingeLoss
 from bertfeat.heads.scaling import Scaling, fit_scaling, standardised
-from tests.support.probe_streams import ArrayStream
+from tests.support.probe_streams import ArrayStream, noisy_rows
 
 LINEAR = (LogisticRegressionProbe, LinearSVMProbe, RidgeProbe)
 BORDERS = (1, 150, 151, 400)
@@ -33,13 +33,6 @@ def data(request):
     """Real vectors of ten or two classes."""
     X, y = request.param(return_X_y=True)
     return X.astype(np.float32), y
-
-
-def small(dtype=np.float32, n_rows=300, n_classes=3):
-    X, y = make_classification(
-        n_samples=n_rows, n_features=20, n_informative=8, n_classes=n_classes, flip_y=0.2, random_state=0
-    )
-    return X.astype(dtype), np.array(["ant", "bee", "cat", "dog"])[y]
 
 
 def exact(X) -> np.ndarray:
@@ -133,7 +126,7 @@ def test_gradients_are_those_of_the_value(loss, penalises_intercept, n_classes):
 @pytest.mark.parametrize("cls", LINEAR)
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_float_types_change_the_vectors_only_by_their_rounding(cls, dtype):
-    X, y = small(dtype)
+    X, y = noisy_rows(dtype=dtype)
     want = cls().fit(X.astype(np.float32), y)
     for source in (X, ArrayStream(X, (7, 200))):
         got = cls().fit(source, y)
@@ -148,7 +141,7 @@ def test_other_float_types_change_the_vectors_only_by_their_rounding(cls, dtype)
     ("cls", "name"), [(LogisticRegressionProbe, "C"), (LinearSVMProbe, "C"), (RidgeProbe, "alpha")]
 )
 def test_a_list_of_penalties_keeps_the_best_on_dev(cls, name, metric, streamed):
-    X, y = small()
+    X, y = noisy_rows()
     X_train, y_train, X_dev, y_dev = X[:100], y[:100], X[100:], y[100:]
     values = [10.0, 0.001, 1.0, 0.0001, 1.0]
     source = ArrayStream(X_train, (30,)) if streamed else X_train
@@ -188,7 +181,7 @@ def test_of_equal_scores_the_stronger_penalty_wins():
 
 
 def test_a_path_of_penalties_costs_ridge_no_further_pass():
-    X, y = small()
+    X, y = noisy_rows()
     stream = ArrayStream(X, (100, 200))
     RidgeProbe(alpha=[1.0, 10.0, 100.0]).fit(stream, y, dev=(X[:50], y[:50]))
     assert stream.n_passes == 2
@@ -197,7 +190,7 @@ def test_a_path_of_penalties_costs_ridge_no_further_pass():
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("cls", [LogisticRegressionProbe, LinearSVMProbe])
 def test_a_search_that_did_not_converge_says_so_in_the_report_alone(cls, streamed):
-    X, y = small()
+    X, y = noisy_rows()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         probe = cls(max_iter=2).fit(ArrayStream(X) if streamed else X, y)
@@ -231,7 +224,7 @@ def test_scikit_learns_own_checks_pass(cls):
 
 @pytest.mark.parametrize("cls", LINEAR)
 def test_bad_parameters_are_refused_in_one_line(cls):
-    X, y = small()
+    X, y = noisy_rows()
     name = cls.penalty_name
     cases = [
         ({name: [0.1, 1.0]}, None, f"{name} is a list and there is no dev split"),
@@ -254,7 +247,7 @@ def test_bad_parameters_are_refused_in_one_line(cls):
 
 
 def test_a_ridge_penalty_too_small_for_vectors_that_depend_on_each_other_is_named():
-    X, y = small()
+    X, y = noisy_rows()
     X = np.hstack([X, X])
     with pytest.raises(UserError, match="alpha 1e-300 is too small for these vectors"):
         RidgeProbe(alpha=1e-300).fit(X, y)
@@ -279,7 +272,7 @@ def test_scaling_is_exact_where_the_mean_is_large(chunk_rows):
 
 
 def test_scaling_leaves_the_vectors_alone_and_identity_changes_nothing():
-    X, _ = small(np.float16)
+    X, _ = noisy_rows(dtype=np.float16)
     before = X.copy()
     assert np.array_equal(Scaling.identity(20).apply(X), X.astype(np.float32))
     scaled = standardised(X, fit_scaling(X))

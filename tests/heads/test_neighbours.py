@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
-from sklearn.datasets import load_digits, make_classification
+from sklearn.datasets import load_digits
 from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.preprocessing import StandardScaler
@@ -15,22 +15,14 @@ from bertfeat import nearest
 from bertfeat.errors import UserError
 from bertfeat.heads import neighbours
 from bertfeat.heads.neighbours import CentroidProbe, KNNProbe
-from bertfeat.heads.scaling import fit_scaling
-from tests.support.probe_streams import ArrayStream
+from tests.support.probe_streams import ArrayStream, noisy_rows
 
 pytestmark = pytest.mark.numeric
-
-BOTH = (CentroidProbe, KNNProbe)
 
 
 def digits(dtype=np.float32):
     X, y = load_digits(return_X_y=True)
     return X[:1200].astype(dtype), y[:1200], X[1200:].astype(dtype), y[1200:]
-
-
-def two_classes():
-    X, y = make_classification(n_samples=300, n_features=20, n_informative=8, flip_y=0.2, random_state=0)
-    return X.astype(np.float32), np.array(["no", "yes"])[y]
 
 
 def scaled_as(X, other) -> np.ndarray:
@@ -150,11 +142,11 @@ def test_the_nearest_centroid_by_cosine_is_brute_forces():
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_centroids_of_two_classes_give_one_score_a_row(metric):
-    X, y = two_classes()
+    X, y = noisy_rows(n_classes=2)
     probe = CentroidProbe(metric=metric).fit(X, y)
     scores = probe.decision_function(X)
     assert scores.shape == (300,)
-    np.testing.assert_array_equal(probe.predict(X), np.where(scores > 0, "yes", "no"))
+    np.testing.assert_array_equal(probe.predict(X), np.where(scores > 0, "bee", "ant"))
 
 
 def test_a_centroid_at_zero_has_no_direction():
@@ -164,16 +156,8 @@ def test_a_centroid_at_zero_has_no_direction():
     assert probe.predict(np.zeros((1, 2), np.float32)).tolist() == [0]
 
 
-@pytest.mark.parametrize("cls", BOTH)
-def test_dev_is_scored_in_the_report(cls):
-    X, y = two_classes()
-    assert cls().fit(X, y).fit_report() == {}
-    probe = cls().fit(X[:200], y[:200], dev=(ArrayStream(X[200:], (10,)), y[200:]))
-    assert probe.fit_report() == {"metric": "accuracy", "dev_score": probe.score(X[200:], y[200:])}
-
-
 def test_knn_refuses_a_stream_with_its_size():
-    X, y = two_classes()
+    X, y = noisy_rows(n_classes=2)
     assert not KNNProbe.streams
     assert CentroidProbe.streams
     message = r"head knn keeps all of its 300 training rows in memory, 24000 bytes as float32; .* use another head"
@@ -181,17 +165,14 @@ def test_knn_refuses_a_stream_with_its_size():
         KNNProbe().fit(ArrayStream(X), y)
 
 
-def test_knn_keeps_the_array_it_is_given_where_it_can():
-    X, y = two_classes()
+def test_knn_keeps_the_array_it_is_given_if_the_type_is_right():
+    X, y = noisy_rows(n_classes=2)
+    half, double = X.astype(np.float16), X.astype(np.float64)
     assert KNNProbe().fit(X, y).vectors_ is X
-    half = X.astype(np.float16)
     assert KNNProbe().fit(half, y).vectors_ is half
-    assert KNNProbe().fit(X.astype(np.float64), y).vectors_.dtype == np.float32
-    np.testing.assert_allclose(
-        KNNProbe(metric="euclidean").fit(X, y).predict_proba(X),
-        KNNProbe(metric="euclidean").fit(X.astype(np.float64), y).predict_proba(X.astype(np.float64)),
-    )
-    assert fit_scaling(half).scale.dtype == np.float32
+    probe = KNNProbe(metric="euclidean").fit(double, y)
+    assert probe.vectors_.dtype == np.float32
+    np.testing.assert_allclose(KNNProbe(metric="euclidean").fit(X, y).predict_proba(X), probe.predict_proba(double))
 
 
 def test_bad_parameters_are_refused_in_one_line():
@@ -203,5 +184,5 @@ def test_bad_parameters_are_refused_in_one_line():
         (KNNProbe(metric=None), "metric None"),
     ):
         with pytest.raises(UserError, match=message) as caught:
-            probe.fit(*two_classes())
+            probe.fit(*noisy_rows(n_classes=2))
         assert "\n" not in str(caught.value)

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier
-from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -19,7 +18,7 @@ from sklearn.preprocessing import Normalizer
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe
 from bertfeat.heads.registry import HEADS, ROW_HEADS, head_class, make_head
-from tests.support.probe_streams import ArrayStream
+from tests.support.probe_streams import ArrayStream, noisy_rows
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
@@ -32,15 +31,8 @@ def make(request: pytest.FixtureRequest) -> Make:
     return partial(make_head, request.param, **PARAMS.get(request.param, {}))
 
 
-def data(n_classes=3):
-    X, y = make_classification(
-        n_samples=300, n_features=20, n_informative=8, n_classes=n_classes, flip_y=0.2, random_state=0
-    )
-    return X.astype(np.float32), np.array(["ant", "bee", "cat", "dog"])[y]
-
-
 def test_heads_are_scikit_learn_estimators(make: Make) -> None:
-    X, y = data()
+    X, y = noisy_rows()
     probe = make(standardize=False)
     assert is_classifier(probe)
     assert clone(probe).get_params() == probe.get_params()
@@ -57,7 +49,7 @@ def test_heads_are_scikit_learn_estimators(make: Make) -> None:
 
 @pytest.mark.parametrize("labels", [["no", "yes"], [3, 7], [False, True], np.array([1, 2], np.uint8)])
 def test_predictions_have_the_type_of_the_labels(make: Make, labels) -> None:
-    X, y = data(n_classes=2)
+    X, y = noisy_rows(n_classes=2)
     y = np.asarray(labels)[(y == "bee").astype(int)]
     probe = make().fit(X, y)
     assert probe.predict(X).dtype == y.dtype
@@ -73,7 +65,7 @@ def test_predictions_have_the_type_of_the_labels(make: Make, labels) -> None:
 
 
 def test_labels_of_dev_that_train_has_not_seen_count_as_errors(make: Make) -> None:
-    X, y = data(n_classes=4)
+    X, y = noisy_rows(n_classes=4)
     train = y != "dog"
     probe = make().fit(X[train], y[train], dev=(ArrayStream(X, (10, 100)), y))
     assert probe.fit_report()["dev_score"] == pytest.approx(np.mean(probe.predict(X) == y))
@@ -83,7 +75,7 @@ def test_labels_of_dev_that_train_has_not_seen_count_as_errors(make: Make) -> No
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_vector_with_nan_is_named(make: Make, streamed: bool) -> None:
-    X, y = data()
+    X, y = noisy_rows()
     bad = X.copy()
     bad[123, 4] = np.nan
     vectors = ArrayStream(bad, (10, 100)) if streamed else bad
@@ -99,7 +91,7 @@ def test_a_vector_with_nan_is_named(make: Make, streamed: bool) -> None:
 
 
 def test_bad_input_is_refused_in_one_line(make: Make) -> None:
-    X, y = data()
+    X, y = noisy_rows()
     for changes, message in (
         ({"y": np.repeat("a", 300)}, "one class alone, 'a'"),
         ({"X": X[:0], "y": y[:0]}, "holds no labels"),

@@ -19,7 +19,7 @@ from sklearn import metrics as sk
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels
 from bertfeat.heads.bootstrap import bootstrap_interval, mean_and_deviation, resamples
-from bertfeat.heads.scores import METRICS, primary_metric, score_labels
+from bertfeat.heads.scores import METRICS, macro_f1, primary_metric, score_labels
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -55,7 +55,8 @@ def test_scores_are_scikit_learns(rows: list[tuple[Any, Any]]) -> None:
         labels = sorted({*y_true, *y_pred})
         matrix = sk.confusion_matrix(y_true, y_pred, labels=labels)
         assert scores.accuracy == pytest.approx(sk.accuracy_score(y_true, y_pred))
-        assert scores.macro_f1 == pytest.approx(sk.f1_score(y_true, y_pred, average="macro", zero_division=0))
+        macro = sk.f1_score(y_true, y_pred, average="macro", zero_division=0)
+        assert [scores.macro_f1, macro_f1(np.array(y_true), np.array(y_pred))] == pytest.approx([macro] * 2)
         assert scores.micro_f1 == pytest.approx(sk.f1_score(y_true, y_pred, average="micro", zero_division=0))
     assert list(scores.per_class) == list(scores.confusion.labels) == labels
     for label, (precision, recall, f1, support) in scores.per_class.items():
@@ -224,17 +225,6 @@ def test_intervals_count_rows_without_a_prediction_as_errors() -> None:
         6,
     )
     assert (macro.low, macro.high) == pytest.approx(expected)
-
-
-def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
-    random = np.random.default_rng(7)
-    held = []
-    for trial in range(300):
-        is_right = random.random(150) < 0.8
-        found = bootstrap_interval("accuracy", is_right, np.ones(150, bool), n_resamples=200, seed=trial, level=0.9)
-        held.append(found.low <= 0.8 <= found.high)
-    # 0.9 with a deviation of 0.017 over 300 trials; the percentile method is a little too narrow.
-    assert 0.84 <= np.mean(held) <= 0.95
 
 
 def test_words_that_fail_together_make_the_interval_of_sequences_wider() -> None:

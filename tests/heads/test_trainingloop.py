@@ -14,8 +14,6 @@ from bertfeat.errors import RunError, UserError
 from bertfeat.heads.judging import DevSplit, Measure
 from bertfeat.heads.matrices import Sequences
 from bertfeat.heads.mlp import MLPProbe
-from bertfeat.heads.networks import Network, RowByRow
-from bertfeat.heads.scaling import Scaling
 from bertfeat.heads.taggers import BiLSTMTagger, LinearTagger
 from bertfeat.heads.trainingloop import own_randomness, pick_device
 from tests.support.probe_streams import ArrayStream
@@ -74,19 +72,6 @@ def test_what_is_kept_is_the_best_that_was_seen(metric):
     want = {"accuracy": np.mean(predicted == y_dev), "macro_f1": f1_score(y_dev, predicted, average="macro")}
     assert best == pytest.approx({**want, "loss": own}[metric], rel=1e-5)
     assert report["dev_loss"] == pytest.approx(own, rel=1e-5)
-
-
-def test_macro_f1_counts_labels_of_either_side():
-    classes = np.array(["a", "b", "c"])
-    labels = np.array(["a", "a", "b", "unseen", "b"])
-    network = Network(Scaling.identity(3), None, RowByRow(torch.nn.Identity(), torch.nn.Linear(3, 3)))
-    x = np.eye(3, dtype=np.float32)[[0, 1, 1, 2, 0]]
-    with torch.no_grad():
-        network.body.output.weight.copy_(torch.eye(3))
-        network.body.output.bias.zero_()
-    split = DevSplit(Sequences(x, np.ones(5, np.int64)), labels, classes, np.ones(3), "macro_f1")
-    want = f1_score(labels, ["a", "b", "b", "c", "a"], average="macro", zero_division=0)
-    assert split.measure(network, CPU).score == pytest.approx(want)
 
 
 def test_without_early_stopping_all_epochs_run_and_all_rows_are_learned_from():

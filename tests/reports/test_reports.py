@@ -97,13 +97,6 @@ def test_a_row_of_another_length_is_a_mistake(table: Any) -> None:
     assert not Path("never.csv").exists()
 
 
-def test_a_failed_write_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no folder .*nowhere; create it first"):
-        write_csv(tmp_path / "nowhere" / "t.csv", ["a"], [])
-    with pytest.raises(UserError, match=r"not a file \(a folder\); choose another name"):
-        write_csv(tmp_path, ["a"], [])
-
-
 def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
     png, svg = plot_layer_scores(SWEEP, tmp_path / "plot.v1")
     assert (png, svg) == (tmp_path / "plot.v1.png", tmp_path / "plot.v1.svg")
