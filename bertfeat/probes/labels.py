@@ -15,6 +15,8 @@ from bertfeat.levels import LEVELS
 from bertfeat.store.reader import Store
 
 _WORD_KEYS = list(LEVELS[Level.WORD].keys)
+#: Whether a token is the first of a word.
+IS_FIRST_TOKEN = pl.col("word_index").is_not_null() & pl.struct(_WORD_KEYS).is_first_distinct()
 # Columns that bertfeat writes; others came with the corpus, and may be labels.
 _OWN = {column.name for entry in LEVELS.values() for column in entry.columns}
 
@@ -82,8 +84,9 @@ def label_rows(shard: Store, level: Level, source: LabelSource) -> pl.DataFrame:
         return rows.select("doc_id", label, pl.lit(True).alias("is_candidate"))
     words = columns_of(shard, Level.WORD, [*_WORD_KEYS, source.name])
     tokens = columns_of(shard, level, _WORD_KEYS)
-    is_first = pl.col("word_index").is_not_null() & pl.struct(_WORD_KEYS).is_first_distinct()
-    rows = tokens.with_columns(is_candidate=is_first).join(words, on=_WORD_KEYS, how="left", maintain_order="left")
+    rows = tokens.with_columns(is_candidate=IS_FIRST_TOKEN).join(
+        words, on=_WORD_KEYS, how="left", maintain_order="left"
+    )
     return rows.select("doc_id", label, "is_candidate")
 
 

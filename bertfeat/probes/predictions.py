@@ -19,7 +19,7 @@ from bertfeat.durable.publication import publish_file
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
 from bertfeat.levels import LEVELS
-from bertfeat.probes.labels import columns_of, key_types
+from bertfeat.probes.labels import IS_FIRST_TOKEN, columns_of, key_types
 from bertfeat.probes.vectorstream import StoreStream, lengths_of
 from bertfeat.records import BoolArray, Float32Array, IntArray, LevelTable
 from bertfeat.storage import local_path
@@ -154,8 +154,7 @@ def _predicted(
         first_tokens: See `predicted_frames`.
     """
     if first_tokens:
-        is_first = pl.col("word_index").is_not_null() & pl.struct("doc_id", "word_index").is_first_distinct()
-        has_vector = has_vector & frame.select(is_first).to_series().to_numpy()
+        has_vector = has_vector & frame.select(IS_FIRST_TOKEN).to_series().to_numpy()
     rows = np.flatnonzero(has_vector)
     documents = None if level is Level.SENTENCE else frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
     found = predict_rows(probe, vectors(rows, documents), None if documents is None else lengths_of(documents))
