@@ -1,20 +1,20 @@
-"""Text as a terminal shows it: on one line, as wide as it looks."""
+"""Text for a terminal: on one line, with its width in columns."""
 
 from __future__ import annotations
 
 import unicodedata
 
 _CUT = "…"
-# Joiners change how the letters around them look, and are needed; every other format character can hide or turn text.
+# Joiners change the shape of the letters around them, and are needed; other format characters can hide or reverse text.
 _JOINERS = "\u200c\u200d"
 _UNPRINTABLE = "\ufffd"
 
 
 def printable(text: str) -> str:
-    r"""Return a text as one line that does nothing to a terminal.
+    r"""Return a text as one line that cannot control a terminal.
 
-    Whitespace becomes a space, control characters become U+FFFD; characters that turn the direction of writing or are
-    invisible are left out; a combining mark without a base gets one.
+    Whitespace becomes a space, control characters become U+FFFD. Characters that are invisible or change the direction
+    of writing are left out. A combining mark without a base gets one.
 
     Examples:
         >>> printable("a\tb\nc\u202ed")
@@ -25,18 +25,18 @@ def printable(text: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """Return the columns that a printable text takes in a terminal: 2 for wide characters, 0 for combining marks."""
+    """Return the columns of a printable text in a terminal: 2 for wide characters, 0 for combining marks."""
     return sum(map(_width, text))
 
 
 def padded(text: str, width: int, right: bool = False) -> str:
-    """Return a printable text filled up with spaces to `width` columns; `right` puts them before it."""
+    """Return a printable text padded with spaces to `width` columns; `right` puts them before it."""
     spaces = " " * (width - display_width(text))
     return spaces + text if right else text + spaces
 
 
 def first_columns(text: str, width: int, *, is_whole: bool = True) -> str:
-    """Return the beginning of a printable text that fits `width` columns, with `…` where more follows.
+    """Return the beginning of a printable text that fits `width` columns, with `…` if more follows.
 
     Examples:
         >>> first_columns("river", 5), first_columns("rivers", 5)
@@ -48,7 +48,7 @@ def first_columns(text: str, width: int, *, is_whole: bool = True) -> str:
 
 
 def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
-    """Return the end of a printable text that fits `width` columns, after `…` where more goes before.
+    """Return the end of a printable text that fits `width` columns, after `…` if more comes before.
 
     Examples:
         >>> last_columns("rivers", 5)
@@ -57,14 +57,14 @@ def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
     if is_whole and display_width(text) <= width:
         return text
     at = len(text) - _n_fitting(text[::-1], width - 1)
-    # Marks whose base fell off go with it.
+    # Marks whose base was cut off are cut off too.
     while at < len(text) and _width(text[at]) == 0:
         at += 1
     return _CUT + text[at:] if width else ""
 
 
 def _n_fitting(text: str, width: int) -> int:
-    """Return how many characters fit some columns."""
+    """Return the number of characters that fit some columns."""
     for n, char in enumerate(text):
         width -= _width(char)
         if width < 0:

@@ -1,4 +1,4 @@
-"""Check that vectors are finite."""
+"""Search for NaN and infinity in vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bertfeat.records import BoolArray
 
-# The exponent bits: all of them are set in infinities and NaNs, and in nothing else.
+# The exponent bits: all of them are set in infinities and NaNs, and in no other number.
 _EXPONENT: dict[int, tuple[type[np.unsignedinteger[Any]], int]] = {
     2: (np.uint16, 0x7C00),
     4: (np.uint32, 0x7F800000),
@@ -21,8 +21,8 @@ _CHUNK_VALUES = 1 << 19
 def first_not_finite(vectors: npt.NDArray[Any], valid: BoolArray | None = None) -> int | None:
     """Return the first valid row that holds NaN or infinity, or None.
 
-    Looks at the bits of a chunk of rows at a time: NumPy's `isfinite` is many times slower on float16, and on a
-    whole shard would need half its memory again.
+    Tests the bits of one chunk of rows after another: NumPy's `isfinite` is many times slower on float16, and needs
+    half the memory of a shard in addition.
 
     Args:
         vectors: float16, float32 or float64 (n_rows, dim), rows contiguous.

@@ -17,11 +17,11 @@ class Moments:
     """The mean of vectors and their squared deviations from it, in float64.
 
     Each block is centred by its own mean before it is squared, and blocks are merged by the pairwise update (Chan,
-    Golub & LeVeque 1983): a large common mean costs no precision.
+    Golub & LeVeque 1983): a large common mean does not lower the precision.
 
     Args:
         dim: The width of the vectors.
-        kind: What is added up: the "mean" alone, also the "squares" of each dimension, or the "scatter" of all pairs.
+        kind: The sums: only the "mean", also the "squares" of each dimension, or the "scatter" of all pairs.
 
     Attributes:
         n_rows: The number of vectors.

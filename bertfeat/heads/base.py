@@ -1,4 +1,4 @@
-"""What all probes share: classes, their order, checks of labels, and a state of arrays and JSON that can be saved."""
+"""Base of all probes: classes and their order, checks of labels, and a state of arrays and JSON that can be saved."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.validation import check_is_fitted
 
 from bertfeat.errors import UserError
-from bertfeat.records import IntArray
+from bertfeat.records import Float64Array, IntArray
 
 Labels = npt.NDArray[Any]  # strings, integers or booleans
 
@@ -18,7 +20,7 @@ Labels = npt.NDArray[Any]  # strings, integers or booleans
 class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Base of all probes: a scikit-learn estimator whose fitted state is arrays and JSON, never a pickle.
 
-    A subclass names its `head` and the fitted attributes that hold arrays, and sets `classes_` in `fit`.
+    A subclass names its `head`, and sets `classes_` and `_report` in `fit`.
     """
 
     #: The name on the command line.
@@ -37,6 +39,7 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     streams: ClassVar[bool] = True
 
     classes_: Labels
+    _report: dict[str, Any]
 
     def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Return the fitted state: arrays by name, and JSON values by name.
@@ -46,10 +49,10 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         raise NotImplementedError
 
     def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Take over a fitted state as `get_state` returns it.
+        """Take over a fitted state as `get_state` returns it; `classes_` must be set.
 
         Raises:
-            UserError: Something is missing or has the wrong shape.
+            UserError: An array or a value is missing, or an array has the wrong shape or holds NaN or infinity.
         """
         raise NotImplementedError
 
@@ -59,15 +62,16 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         raise NotImplementedError
 
     def fit_report(self) -> dict[str, Any]:
-        """Return what fitting found out, for people and JSON: epochs, the chosen C, learned weights of a mix."""
-        return {}
+        """Return the results of fitting as JSON values: the score on dev, the chosen C, epochs, weights of a mix."""
+        check_is_fitted(self, "_report")
+        return dict(self._report)
 
 
 def encode_labels(y: npt.ArrayLike, *, what: str = "y") -> tuple[Labels, IntArray]:
     """Return the classes, sorted, and each label's index among them.
 
     Raises:
-        UserError: A label is null or a fraction, or there is one class alone or none.
+        UserError: A label is null or a fraction, or there are fewer than two classes.
     """
     labels = check_labels(y, what=what)
     classes, codes = np.unique(labels, return_inverse=True)
@@ -86,9 +90,9 @@ def check_labels(y: npt.ArrayLike, *, what: str = "y") -> Labels:
     """
     labels = np.asarray(y)
     if labels.ndim != 1:
-        raise UserError(f"{what} has shape {labels.shape}; pass one label a row")
+        raise UserError(f"{what} has shape {labels.shape}; pass one label per row")
     if labels.dtype.kind == "U" and not isinstance(y, np.ndarray):
-        # NumPy makes text of all that stands in a list with text.
+        # NumPy would turn every value of a list with text into text.
         labels = np.asarray(list(y), dtype=object)  # type: ignore[arg-type]
     if labels.dtype.kind == "O":
         labels = np.array([v.item() if isinstance(v, np.generic) else v for v in labels.tolist()], dtype=object)
@@ -110,28 +114,43 @@ def check_labels(y: npt.ArrayLike, *, what: str = "y") -> Labels:
     return labels
 
 
+def are_same_kind(labels: Labels, others: Labels) -> bool:
+    """Return whether both or neither hold text: 3 and "3" are not the same label."""
+    return (labels.dtype.kind == "U") == (others.dtype.kind == "U")
+
+
+def require_same_kind(labels: Labels, source: str, others: Labels, other_source: str) -> None:
+    """Check that labels of two sources can be equal.
+
+    Raises:
+        UserError: Only one of the sources has text.
+    """
+    if not are_same_kind(labels, others):
+        raise UserError(
+            f"{source} holds labels such as {labels.tolist()[0]!r}, {other_source} such as {others.tolist()[0]!r}; "
+            "give the label column the same type in all data"
+        )
+
+
 def codes_of(labels: Labels, classes: Labels) -> IntArray:
-    """Return each label's index among sorted classes, and -1 where it is none of them."""
-    if labels.dtype.kind != classes.dtype.kind and "U" in (labels.dtype.kind, classes.dtype.kind):
+    """Return each label's index among sorted classes, and -1 for a label that is not among them."""
+    if not are_same_kind(labels, classes):
         return np.full(len(labels), -1, dtype=np.int64)
     places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     return np.where(classes[places] == labels, places, -1).astype(np.int64)
 
 
-def class_weights(codes: IntArray, n_classes: int, how: object) -> npt.NDArray[np.float64]:
-    """Return the weight of each class, (n_classes,), as scikit-learn's `compute_class_weight` gives it.
+def class_weights(codes: IntArray, n_classes: int, how: object) -> Float64Array:
+    """Return the weight of each class, (n_classes,).
 
     Args:
-        codes: Indices of classes, (n_rows,).
-        n_classes: How many there are.
+        codes: Indices of classes, (n_rows,); each class occurs.
+        n_classes: The number of classes.
         how: None for 1 each, or "balanced": n_rows / (n_classes * rows of the class).
 
     Raises:
-        UserError: `how` is something else.
+        UserError: `how` is neither of them.
     """
-    if how is None:
-        return np.ones(n_classes)
-    if how != "balanced":
+    if how not in (None, "balanced"):
         raise UserError(f"class_weight {how!r} is neither None nor 'balanced'")
-    counts = np.bincount(codes, minlength=n_classes)
-    return np.asarray(len(codes) / (n_classes * np.maximum(counts, 1)), dtype=np.float64)
+    return np.asarray(compute_class_weight(how, classes=np.arange(n_classes), y=codes), dtype=np.float64)

@@ -1,8 +1,8 @@
 """Minibatches for neural heads, from vectors in memory or from a stream, in random order or in order.
 
-Rows stand in sequences: the words of a sentence, or one row alone for heads that classify rows. A stream is read chunk
-by chunk, in a new order each epoch; some chunks are held at a time and batches are drawn from all of them at once.
-Vectors in memory are one chunk. One thread reads ahead while the caller computes.
+Rows form sequences: the words of a sentence, or one row alone for heads that classify rows. A stream is read chunk by
+chunk, in a new order each epoch; a few chunks are held at a time and batches are drawn from all of them. Vectors in
+memory are one chunk. One thread reads ahead while the caller computes.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from bertfeat.records import BoolArray, IntArray
 _POOL_CHUNKS = 3
 # Chunks that are read ahead of the one in use.
 _CHUNKS_AHEAD = 2
-# Sequences are sorted by length among this many batches; fewer would leave batches ragged, more would put the same
-# sequences together in every epoch.
+# Sequences are sorted by length within this many batches. With fewer, lengths in a batch would differ more; with more,
+# the same sequences would be together in every epoch.
 _SORTED_BATCHES = 50
 # Limits of a batch when nothing is learned: rows, and values (32 MB of float32).
 _MAX_EVAL_ROWS = 4096
 _MAX_EVAL_VALUES = 8 << 20
-# Values of vectors that are held out of training at most, as they stand in memory: 32 MB of float32.
+# The most values that are held out of training: 32 MB of float32.
 _MAX_HELD_OUT_VALUES = 8 << 20
 
 
 @dataclass(frozen=True)
 class BatchSize:
-    """Limits of a batch; a sequence that is longer than `max_rows` is a batch alone."""
+    """Limits of a batch; a sequence longer than `max_rows` is a batch alone."""
 
     max_sequences: int
     max_rows: int
 
     @classmethod
     def for_evaluation(cls, dim: int) -> BatchSize:
-        """Return the size of batches that are only predicted on."""
+        """Return the size of batches for prediction."""
         n_rows = max(1, min(_MAX_EVAL_ROWS, _MAX_EVAL_VALUES // max(1, dim)))
         return cls(n_rows, n_rows)
 
@@ -55,7 +55,7 @@ class Batch:
     Attributes:
         vectors: float32 (n_rows, dim).
         rows: int64 (n_rows,), the rows' numbers in the data, ascending.
-        lengths: int64 (n_sequences,), none of them 0.
+        lengths: int64 (n_sequences,), all above 0.
     """
 
     vectors: torch.Tensor
@@ -100,19 +100,19 @@ def ordered_batches(data: Sequences, size: BatchSize) -> Iterator[Batch]:
 def hold_out(
     data: Sequences, share: float, rng: np.random.Generator, classes: IntArray | None
 ) -> tuple[Sequences, IntArray, BoolArray]:
-    """Draw sequences to be held out of training, and read them into memory in one pass.
+    """Draw sequences to hold out of training, and read them into memory in one pass.
 
     Args:
         data: The sequences.
-        share: The share that is held out, up to 32 MB of float32; one sequence at least.
+        share: The share that is held out, up to 32 MB of float32; at least one sequence.
         rng: Draws them.
-        classes: Where sequences have one row each, their classes, (n_sequences,), which are then drawn in proportion.
+        classes: The classes of sequences of one row each, (n_sequences,), to hold out the share of each class.
 
     Returns:
-        The sequences held out; the numbers of their rows, ascending; and which sequences are left, (n_sequences,).
+        The held-out sequences; the numbers of their rows, ascending; and which sequences are left, (n_sequences,).
 
     Raises:
-        UserError: There are fewer than two sequences with rows.
+        UserError: There are fewer than two sequences with rows, or a held-out vector holds NaN or infinity.
     """
     candidates = np.flatnonzero(data.lengths > 0)
     n = len(candidates)
@@ -123,7 +123,7 @@ def hold_out(
         order = order[np.argsort(classes[order], kind="stable")]
     n_values = max(1, data.vectors.shape[0] * data.dim)
     n_held = max(1, min(n - 1, int(min(share, _MAX_HELD_OUT_VALUES / n_values) * n)))
-    # Evenly spaced in the order, so that each class gives its part.
+    # Evenly spaced in the order, so each class gives its share.
     held = np.sort(order[((np.arange(n_held) + rng.random()) * n / n_held).astype(np.int64)])
     is_left = np.ones(len(data), dtype=np.bool_)
     is_left[held] = False
@@ -131,11 +131,13 @@ def hold_out(
         pool.gather(_rows_of(data, pool.sequences[~is_left[pool.sequences]]))
         for pool in _pools(data, np.arange(_n_chunks(data)), 1)
     ]
-    return Sequences(np.concatenate(parts), data.lengths[held]), _rows_of(data, held), is_left
+    vectors, rows = np.concatenate(parts), _rows_of(data, held)
+    check_finite(vectors, lambda bad: int(rows[bad]))
+    return Sequences(vectors, data.lengths[held]), rows, is_left
 
 
 class _Pool:
-    """Chunks that are held in memory: `arrays` by their first row, and the sequences in them that have rows."""
+    """Chunks that are held in memory, and the sequences in them that have rows."""
 
     def __init__(self, data: Sequences, chunks: Sequence[tuple[int, FloatArray]]) -> None:
         chunks = sorted(chunks, key=lambda chunk: chunk[0])
@@ -152,7 +154,7 @@ class _Pool:
         return Batch(vectors, rows, data.lengths[sequences])
 
     def gather(self, rows: IntArray) -> FloatArray:
-        """Return a copy of some rows, ascending, in the type that they are stored in."""
+        """Return a copy of some rows, ascending, in their stored type."""
         cuts = [*np.searchsorted(rows, self._firsts).tolist(), len(rows)]
         parts = [
             np.take(array, rows[start:stop] - first, axis=0)
@@ -198,7 +200,7 @@ def _read_ahead(stream: VectorStream, order: Sequence[int]) -> Iterator[tuple[in
 
 
 def _sequences_of(data: Sequences, start: int, stop: int) -> IntArray:
-    """Return the numbers of the sequences, of one row or more, in a range of rows."""
+    """Return the numbers of the sequences that have rows, in a range of rows."""
     first, last = np.searchsorted(data.starts[:-1], [start, stop]).tolist()
     if data.starts[last] != stop or data.starts[first] != start:
         raise UserError(f"the chunk of rows {start} to {stop} ends inside a sequence; its borders must not")
@@ -217,7 +219,7 @@ def _cut(sequences: IntArray, lengths: IntArray, size: BatchSize) -> list[IntArr
     for start in range(0, len(sequences), window):
         part = sequences[start : start + window]
         part = part[np.argsort(-lengths[part], kind="stable")]
-        # Batches of one size: a last one with a row or two would count as much as a whole one.
+        # Batches of one size: a last batch of a row or two would count as much as a whole one.
         most = -(-len(part) // -(-len(part) // size.max_sequences))
         at = 0
         while at < len(part):

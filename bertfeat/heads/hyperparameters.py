@@ -1,10 +1,14 @@
-"""Checks of the parameters of probes, made when they are fitted, as scikit-learn's conventions want it."""
+"""Checks of the parameters of probes. They run when a probe is fitted, as scikit-learn's conventions ask.
+
+Each check returns the value, or raises a `UserError` with the name, the value and what it must be.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -12,44 +16,45 @@ from bertfeat.errors import UserError
 
 
 def positive(name: str, value: object) -> float:
-    """Return a number above 0.
+    """Return a number above 0."""
+    return float(_checked(name, value, Real, lambda number: 0 < number < math.inf, "a number above 0"))
 
-    Raises:
-        UserError: It is something else.
-    """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        raise UserError(f"{name} {value!r} is no number above 0")
-    return float(value)
+
+def not_negative(name: str, value: object) -> float:
+    """Return a number of 0 or more."""
+    return float(_checked(name, value, Real, lambda number: 0 <= number < math.inf, "a number of 0 or more"))
+
+
+def share(name: str, value: object) -> float:
+    """Return a number of 0 or more and below 1."""
+    return float(_checked(name, value, Real, lambda number: 0 <= number < 1, "a number of 0 or more and below 1"))
+
+
+def fraction(name: str, value: object) -> float:
+    """Return a number between 0 and 1."""
+    return float(_checked(name, value, Real, lambda number: 0 < number < 1, "a number between 0 and 1"))
 
 
 def positive_integer(name: str, value: object) -> int:
-    """Return a whole number of 1 or more.
+    """Return a whole number of 1 or more."""
+    return int(_checked(name, value, Integral, lambda number: number >= 1, "a whole number of 1 or more"))
 
-    Raises:
-        UserError: It is something else.
-    """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or value < 1:
-        raise UserError(f"{name} {value!r} is no whole number of 1 or more")
-    return int(value)
+
+def seed_number(name: str, value: object) -> int:
+    """Return a whole number that torch takes as a seed."""
+    fits = lambda number: 0 <= number < 1 << 63  # noqa: E731
+    return int(_checked(name, value, Integral, fits, "a whole number of 0 or more and below 2**63"))
 
 
 def choice(name: str, value: object, choices: Sequence[str]) -> str:
-    """Return one of the choices.
-
-    Raises:
-        UserError: It is none of them.
-    """
+    """Return one of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise UserError(f"{name} {value!r} is none of {', '.join(choices)}")
     return value
 
 
 def flag(name: str, value: object) -> bool:
-    """Return True or False.
-
-    Raises:
-        UserError: It is something else.
-    """
+    """Return True or False."""
     if not isinstance(value, bool | np.bool_):
         raise UserError(f"{name} {value!r} is neither True nor False")
     return bool(value)
@@ -60,15 +65,25 @@ def is_list(value: object) -> bool:
     return isinstance(value, list | tuple | np.ndarray)
 
 
-def positive_values(name: str, value: object) -> list[float]:
-    """Return one number above 0 as a list of it, or a list of them, ascending, each once.
+def penalties(name: str, given: Any, check: Callable[[str, object], float], *, has_dev: bool) -> list[float]:
+    """Return the values of a penalty to try: one number, or each number of a list once, ascending.
 
-    Raises:
-        UserError: It is neither, or the list is empty.
+    Args:
+        name: The parameter.
+        given: Its value.
+        check: Checks one number.
+        has_dev: Whether there is a dev split; a list needs one.
     """
-    if not is_list(value):
-        return [positive(name, value)]
-    values = sorted({positive(name, item) for item in value})  # type: ignore[attr-defined]
-    if not values:
+    if not is_list(given):
+        return [check(name, given)]
+    if not has_dev:
+        raise UserError(f"{name} is a list and there is no dev split to choose from it; pass dev, or one number")
+    if not len(given):
         raise UserError(f"{name} is an empty list; give one number or more")
-    return values
+    return sorted({check(name, value) for value in given})
+
+
+def _checked(name: str, value: Any, kind: type, fits: Callable[[Any], bool], what: str) -> Any:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, kind) or not fits(value):
+        raise UserError(f"{name} {value!r} is not {what}")
+    return value

@@ -1,4 +1,4 @@
-"""How well a network does: its scores of rows, and what early stopping and the choice of parameters go by."""
+"""Measures of a network: its scores of rows, and the score on dev that stops training and chooses parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -17,11 +16,13 @@ from bertfeat.heads.base import Labels, codes_of
 from bertfeat.heads.batching import BatchSize, ordered_batches
 from bertfeat.heads.entities import entity_scores
 from bertfeat.heads.matrices import Sequences
+from bertfeat.heads.scores import macro_f1
+from bertfeat.records import Float64Array
 
 
 @dataclass(frozen=True)
 class Measure:
-    """How well a network does on dev: `score` by the metric, and the mean loss, None if no label is a known class."""
+    """Results of a network on dev: `score` by the metric, and the mean loss, None if no label is a known class."""
 
     metric: str
     score: float
@@ -31,7 +32,7 @@ class Measure:
         """Return whether the score is better than another's, or the same with a lower loss."""
         if other is None:
             return True
-        # A network that has not found its first entity yet has an F1 of 0 for some epochs, while its loss falls.
+        # A network may have an F1 of 0 for some epochs, until it finds its first entity, while its loss falls.
         return self._key() > other._key()
 
     def report(self) -> dict[str, Any]:
@@ -44,7 +45,7 @@ class Measure:
 
 
 class DevSplit:
-    """Labelled sequences that training is judged on; labels that are no class of the probe count as errors.
+    """Labelled sequences that training is judged on; labels that training has not seen count as errors.
 
     Args:
         data: The sequences.
@@ -54,20 +55,17 @@ class DevSplit:
         metric: accuracy, macro_f1, entity_f1 or loss.
 
     Raises:
-        UserError: The metric is the loss, and no label is one of the classes.
+        UserError: The metric is the loss, and training has not seen any of the labels.
     """
 
     def __init__(
-        self, data: Sequences, labels: Labels, classes: Labels, class_weights: npt.NDArray[np.float64], metric: str
+        self, data: Sequences, labels: Labels, classes: Labels, class_weights: Float64Array, metric: str
     ) -> None:
-        self.metric = metric
-        self._data = data
-        self._labels = labels
-        self._classes = classes
+        self.metric, self._data, self._labels, self._classes = metric, data, labels, classes
         self._class_weights = torch.from_numpy(class_weights).float()
         self._codes = torch.from_numpy(codes_of(labels, classes))
         if metric == "loss" and not (self._codes >= 0).any():
-            raise UserError("dev holds no label that train has seen, so it has no loss to stop by; pass another metric")
+            raise UserError("dev holds no label that train has seen, so it has no loss; pass another metric")
 
     def measure(self, network: nn.Module, device: torch.device) -> Measure:
         """Measure a network.
@@ -93,7 +91,7 @@ class DevSplit:
         if self.metric == "entity_f1":
             return entity_scores(self._labels, predicted, self._data.lengths).f1
         if self.metric == "macro_f1":
-            return _macro_f1(self._labels, predicted)
+            return macro_f1(self._labels, predicted)
         return float(np.mean(self._labels == predicted))
 
 
@@ -109,11 +107,3 @@ def predict_scores(network: nn.Module, data: Sequences, n_classes: int, device: 
         for batch in ordered_batches(data, BatchSize.for_evaluation(data.dim)):
             scores[torch.from_numpy(batch.rows)] = network(batch.vectors.to(device), batch.lengths).cpu()
     return scores
-
-
-def _macro_f1(truth: Labels, predicted: Labels) -> float:
-    """Return the mean F1 of the labels that occur in truth or prediction, as scikit-learn has it."""
-    labels, codes = np.unique(np.concatenate([truth, predicted]), return_inverse=True)
-    true, guessed = codes[: len(truth)], codes[len(truth) :]
-    n_right = np.bincount(true[true == guessed], minlength=len(labels))
-    return float(np.mean(2 * n_right / np.bincount(codes, minlength=len(labels))))

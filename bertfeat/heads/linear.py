@@ -5,24 +5,136 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from bertfeat.errors import UserError
+from bertfeat.heads.base import class_weights
+from bertfeat.heads.hyperparameters import choice, penalties, positive, positive_integer
 from bertfeat.heads.matrices import VectorStream, chunks_of
 from bertfeat.heads.objectives import LogisticLoss, Minimum, SquaredHingeLoss, minimise_path
-from bertfeat.heads.penalised import LinearProbe, SearchedProbe
-from bertfeat.heads.rowprobe import TrainingRows
+from bertfeat.heads.rowprobe import METRICS, Dev, RowProbe, TrainingRows, dev_score
 from bertfeat.heads.scaling import Scaling, standardised
-from bertfeat.records import Float64Array, IntArray
+from bertfeat.records import Float32Array, Float64Array, IntArray
 
 # Rows that are turned to float64 and multiplied at a time.
 _BLOCK_ROWS = 2048
+
+
+class LinearProbe(RowProbe):
+    """Base of the linear probes: scores are `coef_` times the standardised vectors, plus `intercept_`.
+
+    If the penalty is a list, each value is tried, the strongest first. The value with the best score on dev is kept; of
+    equal scores the stronger penalty.
+
+    Attributes:
+        coef_: float32 (n_classes, dim), or (1, dim) for two classes.
+        intercept_: float32 (n_classes,) or (1,).
+    """
+
+    penalty_name: ClassVar[str] = "C"
+    #: Whether a larger number is a stronger penalty.
+    larger_is_stronger: ClassVar[bool] = False
+
+    class_weight: str | None
+    metric: str
+    coef_: Float32Array
+    intercept_: Float32Array
+
+    def decision_function(self, X: object) -> Float32Array:
+        """Return the scores of the classes, float32 (n_rows, n_classes), or that of the second, (n_rows,), of two."""
+        return self._walk(X, self._scores, np.float32)
+
+    def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:
+        values = self._penalties(has_dev=dev is not None)
+        weights = class_weights(rows.codes, len(rows.classes), self.class_weight)
+        tried: list[dict[str, Any]] = []
+        points = []
+        for value, minimum in zip(values, self._path(rows, weights, values), strict=True):
+            entry = {self.penalty_name: value, "converged": minimum.converged, "n_iter": minimum.n_iter}
+            if dev is not None:
+                self._take(minimum.point)
+                entry["dev_score"] = dev_score(self, dev, self._metric())
+            tried.append(entry)
+            points.append(minimum.point)
+        best = max(range(len(tried)), key=lambda n: (tried[n].get("dev_score", 0.0), -n))
+        self._take(points[best])
+        return self._write_report(tried, best)
+
+    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
+        n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
+        return {"coef": (n_outputs, dim), "intercept": (n_outputs,)}
+
+    def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+        """Yield the solution for each value of the penalty, the strongest first, given the weight of each class."""
+        raise NotImplementedError
+
+    def _scores(self, vectors: Float32Array) -> Float32Array:
+        scores = self.scaling_.apply(vectors) @ self.coef_.T + self.intercept_
+        return np.asarray(scores[:, 0] if scores.shape[1] == 1 else scores, dtype=np.float32)
+
+    def _take(self, point: Float64Array) -> None:
+        self.coef_ = point[:, :-1].astype(np.float32)
+        self.intercept_ = point[:, -1].astype(np.float32)
+
+    def _penalties(self, *, has_dev: bool) -> list[float]:
+        """Return the values of the penalty to try, the strongest first."""
+        values = penalties(self.penalty_name, getattr(self, self.penalty_name), positive, has_dev=has_dev)
+        return values[::-1] if self.larger_is_stronger else values
+
+    def _check_parameters(self, *, has_dev: bool) -> None:
+        super()._check_parameters(has_dev=has_dev)
+        self._penalties(has_dev=has_dev)
+        choice("metric", self.metric, METRICS)
+
+    def _metric(self) -> str:
+        return "accuracy" if self.metric == "auto" else self.metric
+
+    def _write_report(self, tried: list[dict[str, Any]], best: int) -> dict[str, Any]:
+        report = dict(tried[best])
+        if "dev_score" in report:
+            report |= {"metric": self._metric(), "tried": tried}
+        if not report["converged"]:
+            where = f"{self.head} stopped after {report['n_iter']} iterations before it converged"
+            what = f"at {self.penalty_name} {report[self.penalty_name]:g}"
+            report["warnings"] = [f"{where} {what}; raise max_iter, or use a stronger penalty"]
+        return report
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SearchedProbe(LinearProbe):
+    """Base of the linear probes whose minimum is found by steps.
+
+    Args:
+        C: The inverse of the penalty, or a list of values to choose from on dev.
+        class_weight: None, or "balanced" to weight classes inversely to their number of rows.
+        standardize: Whether vectors are standardised first.
+        metric: The score on dev: "accuracy" ("auto" is the same) or "macro_f1".
+        max_iter: The most iterations for one value of C.
+        tol: The search ends when no entry of the mean loss's gradient is larger.
+    """
+
+    C: float | Sequence[float] = 1.0
+    class_weight: str | None = None
+    standardize: bool = True
+    metric: str = "auto"
+    max_iter: int = 1000
+    tol: float = 1e-4
+
+    @property
+    def n_iter_(self) -> int:
+        """Number of iterations of the kept search."""
+        return int(self._report["n_iter"])
+
+    def _check_parameters(self, *, has_dev: bool) -> None:
+        super()._check_parameters(has_dev=has_dev)
+        positive_integer("max_iter", self.max_iter)
+        positive("tol", self.tol)
 
 
 class LogisticRegressionProbe(SearchedProbe):
@@ -39,15 +151,8 @@ class LogisticRegressionProbe(SearchedProbe):
 
     head = "logreg"
 
-    def predict_proba(self, X: object) -> npt.NDArray[np.float32]:  # noqa: N803
-        """Return the probabilities of the classes, float32 (n_rows, n_classes).
-
-        Args:
-            X: Vectors (n_rows, dim), in memory or as a stream.
-
-        Raises:
-            UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
-        """
+    def predict_proba(self, X: object) -> Float32Array:
+        """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
         return self._walk(X, lambda vectors: _probabilities(self._scores(vectors)), np.float32)
 
     def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
@@ -60,17 +165,12 @@ class LogisticRegressionProbe(SearchedProbe):
         else:
             minima = self._path_in_memory(scaled, rows.codes, values)
         for minimum in minima:
-            # The softmax does not change when all intercepts move alike: their sum is fixed at 0.
+            # The softmax does not change if the same number is added to all intercepts: their sum is set to 0.
             if len(minimum.point) > 1:
                 minimum.point[:, -1] -= minimum.point[:, -1].mean()
             yield minimum
 
-    def _path_in_memory(
-        self,
-        X: npt.NDArray[np.float32],  # noqa: N803
-        codes: IntArray,
-        values: Sequence[float],
-    ) -> Iterator[Minimum]:
+    def _path_in_memory(self, X: Float32Array, codes: IntArray, values: Sequence[float]) -> Iterator[Minimum]:
         model = LogisticRegression(
             class_weight=self.class_weight, tol=self.tol, max_iter=self.max_iter, warm_start=True
         )
@@ -91,9 +191,9 @@ class LogisticRegressionProbe(SearchedProbe):
 class LinearSVMProbe(SearchedProbe):
     """Linear support vector machine, one class against the rest: scikit-learn's LinearSVC with its default loss.
 
-    The squared hinge is smooth, so that the search of a streamed logistic regression finds the minimum, in memory too
-    and for all classes at once; liblinear, which scikit-learn uses, takes one class at a time, on a float64 copy of the
-    vectors. As there, the intercept is penalised like a weight. See `SearchedProbe` for the parameters.
+    The squared hinge is smooth, so that L-BFGS finds the minimum, in memory and streamed, for all classes at once.
+    scikit-learn uses liblinear, which takes one class at a time and a float64 copy of the vectors. As there, the
+    penalty includes the intercept. See `SearchedProbe` for the parameters.
     """
 
     head = "svm"
@@ -114,14 +214,14 @@ class LinearSVMProbe(SearchedProbe):
 class RidgeProbe(LinearProbe):
     """Least squares on +1 for a row's class and -1 for the others, with an L2 penalty: scikit-learn's RidgeClassifier.
 
-    It solves the normal equations, gathered in one pass in float64, in memory and streamed alike; a list of penalties
-    costs no further pass.
+    It solves the normal equations, which one pass over the vectors gathers in float64. A list of penalties needs no
+    further pass.
 
     Args:
         alpha: The penalty, or a list of values to choose from on dev.
-        class_weight: None, or "balanced" for classes to count alike whatever their number of rows.
+        class_weight: None, or "balanced" to weight classes inversely to their number of rows.
         standardize: Whether vectors are standardised first.
-        metric: What dev is scored by: "accuracy" ("auto" is the same) or "macro_f1".
+        metric: The score on dev: "accuracy" ("auto" is the same) or "macro_f1".
     """
 
     head = "ridge"
@@ -175,7 +275,7 @@ def _normal_equations(
     return gram, products, mean, target_mean
 
 
-def _probabilities(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def _probabilities(scores: Float32Array) -> Float64Array:
     """Return the softmax of scores (n_rows, n_classes), or the logistic function of (n_rows,) for both classes."""
     if scores.ndim == 1:
         positive = expit(scores.astype(np.float64))

@@ -1,7 +1,6 @@
-"""What probes learn from: vectors in memory, or read chunk by chunk as often as they are wanted.
+"""Vectors that probes learn from: in memory, or a stream that is read chunk by chunk.
 
-Labels are small and always stand in memory, one a row; vectors may not fit. Everything that fits a model walks over
-`chunks_of`, which treats both alike.
+Labels are small and always in memory, one per row; vectors may not fit. Every fit uses `chunks_of`, which takes both.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.finite import first_not_finite
-from bertfeat.records import IntArray
+from bertfeat.records import Float32Array, IntArray
 
 FloatArray: TypeAlias = npt.NDArray[Any]  # float16, float32 or float64
 
-# Values of one chunk that arrays in memory are walked in: 32 MB of float32.
+# Values of one chunk of an array in memory: 32 MB of float32.
 _CHUNK_VALUES = 8 << 20
 
 
 @runtime_checkable
 class VectorStream(Protocol):
-    """Vectors (n_rows, dim) that are read chunk by chunk, in any order and as often as wanted.
+    """Vectors (n_rows, dim) that are read chunk by chunk, in any order and as often as needed.
 
-    `chunks` are consecutive ranges of rows that cover all of them; where rows stand in sequences (the words of a
-    sentence), no border of a chunk falls into one.
+    `chunks` are consecutive ranges of rows that cover all of them. If rows form sequences (the words of a sentence), no
+    chunk ends inside a sequence.
     """
 
     shape: tuple[int, int]
@@ -41,11 +40,11 @@ class VectorStream(Protocol):
 Matrix: TypeAlias = FloatArray | VectorStream
 
 
-def as_matrix(X: object) -> Matrix:  # noqa: N803
-    """Return vectors as they are where they are a stream, else as a float array (n_rows, dim), not copied if it can be.
+def as_matrix(X: object) -> Matrix:
+    """Return a stream as it is, or vectors as a float array (n_rows, dim), not copied if they are one.
 
     Raises:
-        UserError: They are neither, or have not two dimensions.
+        UserError: X holds values that are not numbers, or does not have two dimensions.
     """
     if isinstance(X, VectorStream):
         return X
@@ -54,14 +53,14 @@ def as_matrix(X: object) -> Matrix:  # noqa: N803
         try:
             array = array.astype(np.float32)
         except (TypeError, ValueError):
-            raise UserError(f"X holds {array.dtype}, which are no numbers; pass a float array (n_rows, dim)") from None
+            raise UserError(f"X holds {array.dtype}, which are not numbers; pass a float array (n_rows, dim)") from None
     if array.ndim != 2:
         raise UserError(f"X has shape {array.shape}; pass a float array (n_rows, dim)")
     return array
 
 
-def chunk_ranges(X: Matrix) -> Sequence[range]:  # noqa: N803
-    """Return the ranges of rows in which a matrix is walked over."""
+def chunk_ranges(X: Matrix) -> Sequence[range]:
+    """Return the ranges of rows in which a matrix is read."""
     if isinstance(X, VectorStream):
         return X.chunks
     n_rows, dim = X.shape
@@ -69,7 +68,7 @@ def chunk_ranges(X: Matrix) -> Sequence[range]:  # noqa: N803
     return [range(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
 
 
-def read_chunk(X: Matrix, chunk: int) -> npt.NDArray[np.float32]:  # noqa: N803
+def read_chunk(X: Matrix, chunk: int) -> Float32Array:
     """Return the vectors of the chunk-th of `chunk_ranges` as float32 (rows, dim), checked to be finite.
 
     Raises:
@@ -86,17 +85,17 @@ def check_finite(vectors: FloatArray, row_of: Callable[[int], int]) -> None:
     """Check that vectors (n, dim) are finite.
 
     Raises:
-        UserError: A vector holds NaN or infinity; the message names its row, which `row_of` knows.
+        UserError: A vector holds NaN or infinity; the message names its row, which `row_of` returns.
     """
     bad = first_not_finite(vectors)
     if bad is not None:
         raise UserError(
             f"row {row_of(bad)}: its vector holds NaN or infinity; leave such rows out "
-            "(store.valid tells which rows have a vector)"
+            "(store.valid says which rows have a vector)"
         )
 
 
-def chunks_of(X: Matrix) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:  # noqa: N803
+def chunks_of(X: Matrix) -> Iterator[tuple[range, Float32Array]]:
     """Yield ranges of rows and their vectors, float32 (rows, dim), in order.
 
     Raises:
@@ -109,14 +108,14 @@ def chunks_of(X: Matrix) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:  # 
 class Sequences(Sequence[Any]):
     """Vectors in sequences, such as the words of sentences; a list of arrays (n_words, dim), stored end to end.
 
-    Behaves as a sequence of arrays where the vectors are in memory, so that scikit-learn can split it.
+    If the vectors are in memory, this is a sequence of arrays, which scikit-learn can split.
 
     Args:
         vectors: The rows of all sequences end to end, (n_rows, dim), in memory or as a stream.
         lengths: int (n_sequences,): the rows of each; may be 0; their sum is n_rows.
 
     Raises:
-        UserError: The lengths do not sum to the rows.
+        UserError: The sum of the lengths is not the number of rows.
     """
 
     def __init__(self, vectors: Matrix, lengths: npt.ArrayLike) -> None:
@@ -127,21 +126,21 @@ class Sequences(Sequence[Any]):
             raise UserError(f"sequences of {self.starts[-1]} rows do not cover {self.vectors.shape[0]} vectors")
 
     @classmethod
-    def of(cls, X: object) -> Sequences:  # noqa: N803
+    def of(cls, X: object) -> Sequences:
         """Return sequences as they are, or lay a list of arrays (n_i, dim) end to end.
 
         Raises:
-            UserError: The list is empty, or its arrays have not two dimensions and one width.
+            UserError: The list is empty, or its arrays do not have two dimensions and one width.
         """
         if isinstance(X, Sequences):
             return X
         if not isinstance(X, Sequence | np.ndarray) or not len(X):
-            raise UserError("X is no list of arrays (n_words, dim), one a sequence")
+            raise UserError("X is not a list of arrays (n_words, dim), one per sequence")
         arrays = [as_matrix(array) for array in X]
         try:
             return cls(np.concatenate(arrays), [len(array) for array in arrays])  # type: ignore[arg-type]
         except (ValueError, TypeError) as error:
-            raise UserError(f"X is no list of arrays (n_words, dim) of one width: {error}") from None
+            raise UserError(f"X is not a list of arrays (n_words, dim) of one width: {error}") from None
 
     @property
     def dim(self) -> int:
@@ -175,10 +174,10 @@ class Sequences(Sequence[Any]):
 
 
 def flatten_labels(y: object, lengths: IntArray) -> npt.NDArray[Any]:
-    """Return labels (n_rows,) of labels given flat or one list a sequence.
+    """Return labels (n_rows,) of labels given flat or as one list per sequence.
 
     Raises:
-        UserError: Their number is not that of the rows.
+        UserError: There are more or fewer labels than rows.
     """
     n_rows = int(lengths.sum())
     if isinstance(y, np.ndarray) and y.dtype != object and y.ndim == 1:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import ClassifierMixin
 from torch import nn
 
 from bertfeat.heads.base import Labels
 from bertfeat.heads.batching import BatchSize
-from bertfeat.heads.hyperparameters import positive_integer
+from bertfeat.heads.hyperparameters import positive_integer, share
 from bertfeat.heads.matrices import Sequences, as_matrix
 from bertfeat.heads.networks import Body, RowByRow
-from bertfeat.heads.neural import NeuralProbe, share
+from bertfeat.heads.neural import NeuralProbe
+from bertfeat.records import Float32Array
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -25,8 +25,8 @@ class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-le
 
     Args:
         hidden_size: Width of the hidden layers.
-        n_layers: How many hidden layers there are.
-        dropout: Share of hidden values that are dropped in training.
+        n_layers: The number of hidden layers.
+        dropout: Share of the hidden values that training drops.
 
     Examples:
         >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
@@ -42,30 +42,16 @@ class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-le
     dropout: float = 0.1
     batch_size: int = 256
 
-    def predict(self, X: object) -> Labels:  # noqa: N803
-        """Return the class of each row, (n_rows,), of the labels' own type.
-
-        Args:
-            X: Vectors (n_rows, dim), in memory or as a stream.
-
-        Raises:
-            UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
-        """
+    def predict(self, X: object) -> Labels:
+        """Return the class of each row, (n_rows,), of the labels' own type; see `RowProbe`."""
         codes = self._scores(self._sequences(X)).argmax(axis=1)
         return np.asarray(self.classes_[codes])
 
-    def predict_proba(self, X: object) -> npt.NDArray[np.float32]:  # noqa: N803
-        """Return the probabilities of the classes, float32 (n_rows, n_classes).
-
-        Args:
-            X: Vectors (n_rows, dim), in memory or as a stream.
-
-        Raises:
-            UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
-        """
+    def predict_proba(self, X: object) -> Float32Array:
+        """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
         return self._probabilities(self._sequences(X))
 
-    def _sequences(self, X: object) -> Sequences:  # noqa: N803
+    def _sequences(self, X: object) -> Sequences:
         matrix = as_matrix(X)
         return Sequences(matrix, np.ones(matrix.shape[0], dtype=np.int64))
 

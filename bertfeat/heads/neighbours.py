@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.heads.hyperparameters import choice, flag, positive_integer
-from bertfeat.heads.matrices import VectorStream, as_matrix, chunks_of
-from bertfeat.heads.rowprobe import (
-    RowProbe,
-    check_dev,
-    check_training,
-    dev_score,
-)
+from bertfeat.heads.hyperparameters import choice, positive_integer
+from bertfeat.heads.matrices import chunks_of
+from bertfeat.heads.rowprobe import RowProbe, TrainingRows
 from bertfeat.nearest import Metric, nearest
-from bertfeat.records import Float64Array, IntArray
+from bertfeat.records import Float32Array, Float64Array, IntArray
 
 _METRICS = ("cosine", "euclidean")
 _WEIGHTS = ("uniform", "distance")
@@ -36,8 +31,6 @@ class CentroidProbe(RowProbe):
 
     Attributes:
         centroids_: float32 (n_classes, dim), the means of the standardised vectors of each class.
-        classes_: The classes, sorted.
-        scaling_: What vectors are standardised with.
     """
 
     head = "centroid"
@@ -45,57 +38,32 @@ class CentroidProbe(RowProbe):
 
     metric: str = "cosine"
     standardize: bool = True
-    centroids_: npt.NDArray[np.float32] = field(init=False)
+    centroids_: Float32Array = field(init=False)
 
-    def fit(self, X: object, y: npt.ArrayLike, *, dev: tuple[Any, Any] | None = None) -> Self:  # noqa: N803
-        """Fit to vectors and labels.
-
-        Args:
-            X: Vectors (n_rows, dim), in memory or as a stream.
-            y: Labels (n_rows,): strings, integers or booleans.
-            dev: Vectors and labels to score in the report; nothing is chosen by them.
-
-        Raises:
-            UserError: A parameter, the data or dev cannot be used; the message says why.
-        """
-        self._check_parameters()
-        rows = check_training(X, y)
-        dev_rows = None if dev is None else check_dev(dev, rows.X.shape[1], rows.classes)
-        scaling = self._fit_scaling(rows.X)
-        n_classes = len(rows.classes)
-        sums = np.zeros((n_classes, rows.X.shape[1]))
+    def _learn(self, rows: TrainingRows) -> None:
+        sums = np.zeros((len(rows.classes), rows.X.shape[1]))
         for chunk, vectors in chunks_of(rows.X):
-            scaled = scaling.apply(vectors)
+            scaled = self.scaling_.apply(vectors)
             codes = rows.codes[chunk.start : chunk.stop]
             for code in np.unique(codes):
                 sums[code] += scaled[codes == code].sum(axis=0, dtype=np.float64)
-        self.classes_ = rows.classes
-        self.scaling_ = scaling
-        self.centroids_ = (sums / np.bincount(rows.codes, minlength=n_classes)[:, None]).astype(np.float32)
-        self._report = {} if dev_rows is None else {"metric": "accuracy", "dev_score": dev_score(self, dev_rows)}
-        return self
+        self.centroids_ = (sums / np.bincount(rows.codes)[:, None]).astype(np.float32)
 
-    def decision_function(self, X: object) -> npt.NDArray[np.float32]:  # noqa: N803
-        """Return how near the classes are, float32 (n_rows, n_classes): cosines, or minus Euclidean distances.
+    def decision_function(self, X: object) -> Float32Array:
+        """Return cosines to the centroids, or minus Euclidean distances, float32 (n_rows, n_classes); see `predict`.
 
-        Where there are two classes, it is by how much the second is nearer than the first, (n_rows,).
-
-        Args:
-            X: Vectors (n_rows, dim), in memory or as a stream.
-
-        Raises:
-            UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
+        For two classes, it is the second minus the first, (n_rows,).
         """
         return self._walk(X, self._scores, np.float32)
 
     def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
         return {"centroids": (len(self.classes_), dim)}
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self, *, has_dev: bool) -> None:
+        super()._check_parameters(has_dev=has_dev)
         choice("metric", self.metric, _METRICS)
-        flag("standardize", self.standardize)
 
-    def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    def _scores(self, vectors: Float32Array) -> Float64Array:
         points = self.scaling_.apply(vectors).astype(np.float64)
         centroids = self.centroids_.astype(np.float64)
         norms = np.sqrt((points**2).sum(axis=1))[:, None]
@@ -113,20 +81,18 @@ class CentroidProbe(RowProbe):
 class KNNProbe(RowProbe):
     """The vote of the k nearest training rows; with the Euclidean metric, scikit-learn's KNeighborsClassifier.
 
-    It keeps all training vectors, as float16 where they are given so, else as float32; like scikit-learn it keeps the
-    array that it is given where that has the right type, not a copy. Of rows equally near, the first ones vote.
+    It keeps all training vectors in memory: float16 vectors as they are, others as float32. Like scikit-learn it keeps
+    the array itself, not a copy, if the type is right. Of rows at the same distance, the first ones vote.
 
     Args:
-        k: How many rows vote.
+        k: The number of rows that vote.
         metric: "cosine" or "euclidean".
-        weights: "uniform", or "distance" for each vote to count by one over its distance; a distance of 0 outvotes all.
+        weights: "uniform", or "distance" to weight each vote by one over its distance; a distance of 0 outvotes all.
         standardize: Whether vectors are standardised first.
 
     Attributes:
         vectors_: float16 or float32 (n_rows, dim), the training vectors.
         codes_: int64 (n_rows,), their classes as indices.
-        classes_: The classes, sorted.
-        scaling_: What vectors are standardised with.
     """
 
     head = "knn"
@@ -139,47 +105,17 @@ class KNNProbe(RowProbe):
     vectors_: npt.NDArray[Any] = field(init=False)
     codes_: IntArray = field(init=False)
 
-    def fit(self, X: object, y: npt.ArrayLike, *, dev: tuple[Any, Any] | None = None) -> Self:  # noqa: N803
-        """Fit to vectors and labels: keep them.
-
-        Args:
-            X: Vectors (n_rows, dim), in memory.
-            y: Labels (n_rows,): strings, integers or booleans.
-            dev: Vectors and labels to score in the report; nothing is chosen by them.
-
-        Raises:
-            UserError: X is a stream, or a parameter, the data or dev cannot be used; the message says why.
-        """
-        self._check_parameters()
-        matrix = as_matrix(X)
-        if isinstance(matrix, VectorStream):
-            n_rows, dim = matrix.shape
-            raise UserError(
-                f"head knn keeps all of its {n_rows} training rows in memory, {n_rows * dim * 4} bytes as float32; "
-                "allow it more memory, train on fewer rows, or use another head, such as centroid or logreg"
-            )
-        rows = check_training(matrix, y)
+    def _learn(self, rows: TrainingRows) -> None:
         if self.k > len(rows.codes):
             raise UserError(f"k {self.k} is more than the {len(rows.codes)} training rows")
-        dev_rows = None if dev is None else check_dev(dev, rows.X.shape[1], rows.classes)
-        for _ in chunks_of(matrix):  # checks that all are finite
+        X = np.asarray(rows.X)
+        for _ in chunks_of(X):  # raises for a vector with NaN or infinity
             pass
-        self.vectors_ = matrix if matrix.dtype == np.float16 else matrix.astype(np.float32, copy=False)
+        self.vectors_ = X if X.dtype == np.float16 else X.astype(np.float32, copy=False)
         self.codes_ = rows.codes
-        self.classes_ = rows.classes
-        self.scaling_ = self._fit_scaling(matrix)
-        self._report = {} if dev_rows is None else {"metric": "accuracy", "dev_score": dev_score(self, dev_rows)}
-        return self
 
-    def predict_proba(self, X: object) -> npt.NDArray[np.float32]:  # noqa: N803
-        """Return each class's share of the votes, float32 (n_rows, n_classes).
-
-        Args:
-            X: Vectors (n_rows, dim), in memory or as a stream.
-
-        Raises:
-            UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
-        """
+    def predict_proba(self, X: object) -> Float32Array:
+        """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""
         return self._walk(X, self._scores, np.float32)
 
     def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
@@ -194,13 +130,13 @@ class KNNProbe(RowProbe):
         if codes.min() < 0 or codes.max() >= len(self.classes_):
             raise UserError(f"the saved probe has codes beyond its {len(self.classes_)} classes")
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self, *, has_dev: bool) -> None:
+        super()._check_parameters(has_dev=has_dev)
         positive_integer("k", self.k)
         choice("metric", self.metric, _METRICS)
         choice("weights", self.weights, _WEIGHTS)
-        flag("standardize", self.standardize)
 
-    def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    def _scores(self, vectors: Float32Array) -> Float64Array:
         distances, rows = self._nearest(vectors)
         shares = np.ones(distances.shape)
         if self.weights == "distance":
@@ -211,11 +147,11 @@ class KNNProbe(RowProbe):
             votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
         return np.asarray(votes / votes.sum(axis=1, keepdims=True))
 
-    def _nearest(self, vectors: npt.NDArray[np.float32]) -> tuple[Float64Array, IntArray]:
+    def _nearest(self, vectors: Float32Array) -> tuple[Float64Array, IntArray]:
         """Return distances and rows of the k nearest training vectors, (n_rows, k); of equal ones the lower row first.
 
-        Half the squared distance of unit vectors is the cosine distance. A zero vector has no direction: a dimension
-        more for those of each side leaves it a distance of 1 from all others.
+        Half the squared distance of unit vectors is the cosine distance. A zero vector has no direction: two more
+        dimensions, one for zero vectors of each side, give it the distance 1 to all others.
         """
         is_cosine = self.metric == "cosine"
 
@@ -236,8 +172,8 @@ class KNNProbe(RowProbe):
         return distances**2 / 2 if is_cosine else distances, rows
 
 
-def _directions(vectors: npt.NDArray[np.float32], side: int) -> Float64Array:
-    """Return vectors of unit length and two dimensions more; a zero vector has a 1 in that of its side."""
+def _directions(vectors: Float32Array, side: int) -> Float64Array:
+    """Return vectors of unit length with two more dimensions; a zero vector has a 1 in that of its side."""
     directions = np.pad(vectors.astype(np.float64), ((0, 0), (0, 2)))
     norms = np.sqrt((directions * directions).sum(axis=1))
     directions[norms == 0, vectors.shape[1] + side] = 1

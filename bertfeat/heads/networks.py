@@ -1,18 +1,17 @@
-"""The networks of neural heads: standardising, mixing, and the bodies that score rows alone or in their sequence."""
+"""Networks of neural heads: standardising, mixing, and the bodies that score rows alone or in their sequence."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from bertfeat.heads.scaling import Scaling
 from bertfeat.ragged import ragged_arange, run_of
-from bertfeat.records import IntArray
+from bertfeat.records import Float64Array, IntArray
 
 
 class ScalarMix(nn.Module):
@@ -21,7 +20,7 @@ class ScalarMix(nn.Module):
     Starts as the plain mean of the layers: w = 0, gamma = 1.
 
     Args:
-        n_layers: How many layers there are.
+        n_layers: The number of layers.
     """
 
     def __init__(self, n_layers: int) -> None:
@@ -36,13 +35,13 @@ class ScalarMix(nn.Module):
         return torch.einsum("nld,l->nd", layers, shares)
 
     def report(self) -> dict[str, Any]:
-        """Return the layers' weights, which sum to 1, lowest layer first, and gamma."""
+        """Return the weights of the layers, which sum to 1, the lowest layer first, and gamma."""
         shares = torch.softmax(self.weights.detach().double(), dim=0)
         return {"weights": shares.tolist(), "gamma": self.gamma.item()}
 
 
 class Body(nn.Module):
-    """What scores rows: `output`, a linear layer, is its last step."""
+    """Base of the bodies, which score rows; `output`, a linear layer, is the last step."""
 
     output: nn.Linear
 
@@ -57,12 +56,12 @@ class Body(nn.Module):
 
 
 class Network(nn.Module):
-    """Standardises vectors, mixes layers if asked to, and hands them to the body of a head.
+    """A network that standardises vectors, mixes layers if asked to, and scores rows with the body of a head.
 
     Args:
-        scaling: What each column of the vectors is standardised with.
-        n_layers: How many layers the columns are the concatenation of, to be mixed; None for no mix.
-        body: What scores the rows.
+        scaling: The standardisation of each column of the vectors.
+        n_layers: The number of layers in the columns, which are mixed; None for no mix.
+        body: The body, which scores the rows.
     """
 
     mean: torch.Tensor
@@ -75,22 +74,17 @@ class Network(nn.Module):
         self.mix = None if n_layers is None else ScalarMix(n_layers)
         self.body = body
 
-    def start_at(self, shares: npt.NDArray[np.float64]) -> None:
+    def start_at(self, shares: Float64Array) -> None:
         """Let the scores start at the shares of the classes, (n_classes,).
 
-        Standardised vectors have mean 0, so that the intercept alone can tell how frequent classes are; it takes some
-        thousand steps to get there where one class has nearly all the rows, as O among tags.
+        Standardised vectors have mean 0, so only the intercept can learn the frequency of classes. That would take some
+        thousand steps if one class has nearly all rows, as O among tags.
         """
         with torch.no_grad():
             self.body.output.bias.copy_(torch.from_numpy(np.log(shares)))
 
     def forward(self, vectors: torch.Tensor, lengths: IntArray) -> torch.Tensor:
-        """Return the scores of the classes, float32 (n_rows, n_classes).
-
-        Args:
-            vectors: float32 (n_rows, dim).
-            lengths: int64 (n_sequences,), the rows of each sequence, none of them 0.
-        """
+        """Return the scores of the classes, float32 (n_rows, n_classes); see `Body`."""
         vectors = (vectors - self.mean) / self.scale
         if self.mix is not None:
             vectors = self.mix(vectors.reshape(len(vectors), self.mix.n_layers, -1))
@@ -99,7 +93,7 @@ class Network(nn.Module):
 
 
 class RowByRow(Body):
-    """Modules applied to each row alone, whatever sequence it stands in."""
+    """Modules applied to each row alone."""
 
     def __init__(self, hidden: nn.Module, output: nn.Linear) -> None:
         super().__init__()
@@ -115,8 +109,8 @@ class RowByRow(Body):
 class BiLSTM(Body):
     """A BiLSTM with dropout and a linear layer; sequences are packed without padding.
 
-    On a CPU, torch's own LSTM over packed steps runs at the speed of its matrix products when it is wide; oneDNN's,
-    over padded batches, takes some 1.6 times as long (768 wide, 32 sentences, one thread) and wins for small ones only.
+    On a CPU, torch's own LSTM over packed steps runs at the speed of its matrix products if it is wide. oneDNN's LSTM
+    over padded batches takes 1.6 times as long (768 wide, 32 sentences, one thread) and is faster for small ones only.
     """
 
     def __init__(self, dim: int, hidden_size: int, n_layers: int, dropout: float, n_classes: int) -> None:
@@ -137,7 +131,7 @@ class BiLSTM(Body):
 
 
 def _by_step(lengths: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the order of rows by their step, the longest sequence first, and how many sequences run at each step."""
+    """Return the order of rows by step, the longest sequence first, and the number of sequences at each step."""
     rank = np.argsort(np.argsort(-lengths, kind="stable"))
     steps = ragged_arange(np.zeros_like(lengths), lengths)
     order = np.lexsort((rank[run_of(lengths)], steps))

@@ -1,4 +1,4 @@
-"""What linear probes minimise, as sums over chunks of rows, and the search for the minimum.
+"""Objectives of linear probes as sums over chunks of rows, and the search for their minimum.
 
 Objectives are scikit-learn's, divided by C and the sum of the rows' weights, so that the same tolerance means the same:
 strength / 2 * |w|^2 + mean loss, with strength = 1 / (C * sum of weights).
@@ -8,33 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 
 from bertfeat.heads.matrices import Matrix, VectorStream, chunk_ranges
-from bertfeat.records import Float64Array, IntArray
+from bertfeat.records import Float32Array, Float64Array, IntArray
 
 # Rows that are turned to float64 and multiplied at a time: small enough for the cache, large enough for BLAS.
 _BLOCK_ROWS = 1024
 
 
-class Loss(Protocol):
-    """The loss of rows, given their scores."""
-
-    n_outputs: int
-    total_weight: float
-
-    def of(self, rows: slice, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the summed loss of rows and its gradient by their scores, (n_rows, n_outputs) as the scores are."""
-        ...
-
-
-class LogisticLoss:
-    """Cross-entropy of the softmax, or of the logistic function where there are two classes: then one output.
+class Loss:
+    """Base of the losses of rows, given their scores: one output for two classes, else one for each class.
 
     Args:
         codes: Each row's class, (n_rows,).
@@ -43,12 +30,24 @@ class LogisticLoss:
 
     def __init__(self, codes: IntArray, weights: Float64Array) -> None:
         self.n_outputs = 1 if len(weights) == 2 else len(weights)
-        self.total_weight = float(weights[codes].sum())
+        self.total_weight = float(len(codes))
         self._codes = codes
         self._weights = weights
 
     def of(self, rows: slice, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the summed loss of rows and its gradient by their scores."""
+        """Return the summed loss of rows, and its gradient by their scores; both arrays are (n_rows, n_outputs)."""
+        raise NotImplementedError
+
+
+class LogisticLoss(Loss):
+    """Cross-entropy of the softmax, or of the logistic function for two classes."""
+
+    def __init__(self, codes: IntArray, weights: Float64Array) -> None:
+        super().__init__(codes, weights)
+        self.total_weight = float(weights[codes].sum())
+
+    def of(self, rows: slice, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the summed loss of rows, and its gradient by their scores."""
         codes = self._codes[rows]
         weights = self._weights[codes]
         if self.n_outputs == 1:
@@ -65,25 +64,15 @@ class LogisticLoss:
         return float(weights @ losses), slopes
 
 
-class SquaredHingeLoss:
-    """Squared hinge of one class against the rest, summed over classes; one output where there are two classes.
+class SquaredHingeLoss(Loss):
+    """Squared hinge of one class against the rest, summed over classes.
 
-    As in liblinear, the weight of a class is that of its rows where they are the positive ones; where they stand among
-    the rest they weigh 1, unless there are two classes alone.
-
-    Args:
-        codes: Each row's class, (n_rows,).
-        weights: The weight of each class, (n_classes,).
+    As in liblinear, a row has the weight of its class in the score of that class, and the weight 1 in those of the
+    others. With two classes it always has the weight of its class.
     """
 
-    def __init__(self, codes: IntArray, weights: Float64Array) -> None:
-        self.n_outputs = 1 if len(weights) == 2 else len(weights)
-        self.total_weight = float(len(codes))
-        self._codes = codes
-        self._weights = weights
-
     def of(self, rows: slice, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the summed loss of rows and its gradient by their scores."""
+        """Return the summed loss of rows, and its gradient by their scores."""
         codes = self._codes[rows]
         own_weights = self._weights[codes]
         if self.n_outputs == 1:
@@ -109,10 +98,10 @@ class LinearObjective:
         X: Standardised vectors (n_rows, dim), in memory as float32 or as a stream.
         loss: The loss of their scores.
         strength: The factor of half the squared weights.
-        penalises_intercept: Whether the intercept counts among the weights there.
+        penalises_intercept: Whether the penalty includes the intercept.
     """
 
-    def __init__(self, X: Matrix, loss: Loss, *, strength: float, penalises_intercept: bool) -> None:  # noqa: N803
+    def __init__(self, X: Matrix, loss: Loss, *, strength: float, penalises_intercept: bool) -> None:
         self.shape = (loss.n_outputs, X.shape[1] + 1)
         self._X = X
         self._loss = loss
@@ -139,15 +128,15 @@ class LinearObjective:
         return value, gradient.ravel()
 
 
-def _chunks(X: Matrix) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:  # noqa: N803
-    """Yield chunks like `chunks_of`, but without a look for NaN: that was done when the vectors were standardised."""
+def _chunks(X: Matrix) -> Iterator[tuple[range, Float32Array]]:
+    """Yield chunks like `chunks_of`, without the check for NaN, which was done when the vectors were standardised."""
     for chunk, rows in enumerate(chunk_ranges(X)):
         yield rows, X.read(chunk) if isinstance(X, VectorStream) else X[rows.start : rows.stop]
 
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """Where a search ended: `point` (n_outputs, dim + 1), whether it converged, and after how many iterations."""
+    """The end of a search: `point` (n_outputs, dim + 1), whether it converged, and the number of iterations."""
 
     point: Float64Array
     converged: bool
@@ -155,53 +144,31 @@ class Minimum:
 
 
 def minimise_path(
-    X: Matrix,  # noqa: N803
-    loss: Loss,
-    costs: Sequence[float],
-    *,
-    penalises_intercept: bool,
-    max_iter: int,
-    tol: float,
+    X: Matrix, loss: Loss, costs: Sequence[float], *, penalises_intercept: bool, max_iter: int, tol: float
 ) -> Iterator[Minimum]:
-    """Yield the minimum for each value of C, every search beginning where the one before it ended.
+    """Yield the minimum for each value of C; every search starts where the one before it ended.
+
+    The search is L-BFGS with the settings of scikit-learn's LogisticRegression.
 
     Args:
         X: Standardised vectors (n_rows, dim), in memory as float32 or as a stream.
         loss: The loss of their scores.
         costs: The values of C.
-        penalises_intercept: Whether the intercept counts among the weights.
+        penalises_intercept: Whether the penalty includes the intercept.
         max_iter: The most iterations of one search.
-        tol: The largest entry of the gradient that counts as none.
+        tol: The search ends when no entry of the gradient is larger.
     """
-    point = None
+    settings = {
+        "maxiter": max_iter,
+        "maxfun": 50 * max_iter,
+        "maxls": 50,
+        "gtol": tol,
+        "ftol": 64 * np.finfo(float).eps,
+    }
+    point = np.zeros(loss.n_outputs * (X.shape[1] + 1))
     for cost in costs:
         strength = 1 / (cost * loss.total_weight)
         objective = LinearObjective(X, loss, strength=strength, penalises_intercept=penalises_intercept)
-        minimum = minimise(objective, point, max_iter=max_iter, tol=tol)
-        point = minimum.point
-        yield minimum
-
-
-def minimise(objective: LinearObjective, start: Float64Array | None, *, max_iter: int, tol: float) -> Minimum:
-    """Return the minimum of a convex objective by L-BFGS, with the settings of scikit-learn's LogisticRegression.
-
-    Args:
-        objective: What to minimise.
-        start: Where to begin, (n_outputs, dim + 1), or None for zeros.
-        max_iter: The most iterations.
-        tol: The largest entry of the gradient that counts as none.
-    """
-    found = minimize(
-        objective,
-        np.zeros(objective.shape).ravel() if start is None else start.ravel(),
-        method="L-BFGS-B",
-        jac=True,
-        options={
-            "maxiter": max_iter,
-            "maxfun": 50 * max_iter,
-            "maxls": 50,
-            "gtol": tol,
-            "ftol": 64 * np.finfo(float).eps,
-        },
-    )
-    return Minimum(found.x.reshape(objective.shape), bool(found.success), int(found.nit))
+        found = minimize(objective, point, method="L-BFGS-B", jac=True, options=settings)
+        point = found.x
+        yield Minimum(point.reshape(objective.shape), bool(found.success), int(found.nit))

@@ -1,6 +1,6 @@
 """Probes on disk: a folder with `probe.json` and `weights.safetensors`, and never a pickle.
 
-Each file's digest stands in `probe.json`: a flipped byte is found before anything is used. A folder is written beside
+`probe.json` has the digest of each file, so a flipped byte is found before anything is used. A folder is written beside
 its place, under a hidden name, and renamed when it is whole (`publish_folder`).
 """
 
@@ -44,7 +44,7 @@ _FIELDS: dict[str, type] = {
     "sha256": str,
 }
 _LABEL_TYPES = {"U": str, "i": int, "u": int, "b": bool}
-# Class names in an array take the width of the longest of them; a damaged width must not take all memory.
+# Every class name in an array takes the width of the longest one; a damaged width must not take all memory.
 _MAX_CLASS_BYTES = 1 << 28
 
 
@@ -53,13 +53,13 @@ def save_probe(probe: Probe, folder: str | Path, extra: dict[str, Any], *, overw
 
     Args:
         probe: The probe.
-        folder: Where to; it appears when all of it is written. Missing parents are made.
-        extra: JSON that is kept along with it, such as where its features come from.
-        overwrite: Replace a probe that stands there.
+        folder: The folder, which appears when all of it is written. Missing parents are made.
+        extra: JSON that is saved with the probe, such as the source of its features.
+        overwrite: Replace a probe that is already there.
 
     Raises:
-        UserError: Something else stands there, or `extra` cannot be JSON.
-        RunError: The system refused a write; nothing of it is left, and what stood there still does.
+        UserError: Something else is already there, or `extra` cannot be JSON.
+        RunError: The system refused a write; the new files are gone, and what was there before is unchanged.
     """
     check_is_fitted(probe, "classes_")
     target = Path(os.path.abspath(folder))  # noqa: PTH100  # resolve() would follow a symbolic link
@@ -82,13 +82,10 @@ def save_probe(probe: Probe, folder: str | Path, extra: dict[str, Any], *, overw
 
 
 def load_probe(folder: str | Path) -> tuple[Probe, dict[str, Any]]:
-    """Return a saved probe and what was kept along with it.
-
-    Args:
-        folder: The folder that it was saved in.
+    """Return a saved probe and its extra JSON.
 
     Raises:
-        UserError: There is no probe, it is damaged, or of a newer format.
+        UserError: The folder has no probe, or the probe is damaged or has a newer format.
     """
     where = standing(Path(folder))
     document = _read_document(where)
@@ -110,23 +107,26 @@ def load_probe(folder: str | Path) -> tuple[Probe, dict[str, Any]]:
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
-    """Check that a probe may be saved at a path; one that a killed replacement left aside gets its place back first.
+    """Check that a probe may be saved at a path; a probe that a killed replacement moved aside returns to it first.
 
     Raises:
-        UserError: Something else stands there, or a probe and it is not to be replaced.
+        UserError: Something else is already there, or a probe that must not be replaced.
         RunError: The system refused.
     """
     recover(target)
+    _check_folder(target, overwrite)
+
+
+def _check_folder(target: Path, overwrite: bool) -> None:
     check_folder(target, "a probe", (DOCUMENT, WEIGHTS), overwrite=overwrite)
 
 
 def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str, Any], *, overwrite: bool) -> None:
     """Publish a probe, unless another process has saved one there meanwhile."""
-    check = lambda: check_folder(target, "a probe", (DOCUMENT, WEIGHTS), overwrite=overwrite)  # noqa: E731
-    with publish_folder(target, check) as folder:
+    with publish_folder(target, lambda: _check_folder(target, overwrite)) as folder:
         weights = folder / WEIGHTS
         try:
-            # safetensors writes the memory as it lies.
+            # safetensors writes the memory of an array, whatever its order.
             save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, weights)
         except SafetensorError as error:
             raise RunError(f"{target}: {error}; fix the cause and save it again") from error
@@ -163,13 +163,9 @@ def _read(where: Path, name: str) -> bytes:
 
 
 def _classes(noted: dict[str, Any]) -> Labels:
-    """Return the classes of a saved probe, of the type that they had."""
-    if (
-        set(noted) != {"dtype", "values"}
-        or not isinstance(noted["dtype"], str)
-        or not isinstance(noted["values"], list)
-    ):
-        raise UserError("its classes are no list of labels with their type")
+    """Return the classes of a saved probe, of their saved type."""
+    if {name: type(value) for name, value in noted.items()} != {"dtype": str, "values": list}:
+        raise UserError("its classes are not a list of labels with their type")
     values = noted["values"]
     try:
         dtype = np.dtype(noted["dtype"])
@@ -181,25 +177,25 @@ def _classes(noted: dict[str, Any]) -> Labels:
     if any(type(value) is not _LABEL_TYPES[dtype.kind] for value in values) or classes.tolist() != values:
         raise UserError(f"its classes are not of type {noted['dtype']!r}")
     if len(values) == 0 or not np.array_equal(np.unique(classes), classes):
-        raise UserError("its classes are not sorted, or none")
+        raise UserError("its classes are empty or not sorted")
     return classes
 
 
 def _digest_of(document: dict[str, Any]) -> str:
-    """Return the SHA-256 of all fields but the digest itself, whatever the white space."""
+    """Return the SHA-256 of all fields but the digest itself, whatever the whitespace."""
     fields = {name: value for name, value in document.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
 
 
 def _plain(value: object) -> object:
-    """Return a NumPy number or array as JSON knows it."""
+    """Return a NumPy number or array as a JSON value."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{value!r} is a {type(value).__name__}")
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _damaged(where: Path, reason: str) -> UserError:

@@ -1,4 +1,4 @@
-"""The heads by name. Their modules load when a head is asked for, so that torch loads for neural heads alone."""
+"""Heads by name. Their modules load when a head is asked for; torch loads for neural heads only."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def make_head(name: str, **params: Any) -> Probe:
     """Return an unfitted probe.
 
     Args:
-        name: Its head.
-        params: Its parameters; their values are checked when it is fitted.
+        name: The head.
+        params: Parameters of the head; their values are checked when it is fitted.
 
     Raises:
-        UserError: There is no such head, or it has no such parameter.
+        UserError: There is no such head, or the head has no such parameter.
 
     Examples:
         >>> make_head("logreg", C=0.1)

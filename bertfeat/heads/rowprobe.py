@@ -1,52 +1,75 @@
-"""What all probes of rows share: checks of what they are fitted on, a walk over chunks, and checks of a saved state."""
+"""Base of the probes of rows: checks of vectors and labels, fitting and predicting in chunks, and a saved state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin
-from sklearn.metrics import accuracy_score, f1_score
 from sklearn.utils.validation import check_is_fitted
 
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, Probe, check_labels, encode_labels
+from bertfeat.heads.base import Labels, Probe, check_labels, encode_labels, require_same_kind
 from bertfeat.heads.hyperparameters import flag
-from bertfeat.heads.matrices import Matrix, as_matrix, chunks_of
+from bertfeat.heads.matrices import Matrix, VectorStream, as_matrix, chunks_of
 from bertfeat.heads.scaling import Scaling, fit_scaling
-from bertfeat.records import IntArray
+from bertfeat.heads.scores import macro_f1
+from bertfeat.records import Float32Array, IntArray
 
-#: What a list of values can be judged by on a dev split.
+#: Scores by which a penalty is chosen on a dev split.
 METRICS = ("auto", "accuracy", "macro_f1")
+
+Dev: TypeAlias = tuple[Matrix, Labels]
 
 
 class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn has no types
     """Base of the probes that label rows one by one, with the vectors standardised first.
 
-    A subclass sets `classes_`, `scaling_` and its own arrays in `fit`, names these in `_shapes`, and says what each row
-    scores.
+    A subclass sets its own arrays in `_learn`, or in `_fit` if it chooses something on dev. It names them in `_shapes`,
+    and computes the scores of rows in `_scores`.
+
+    Attributes:
+        classes_: The classes, sorted.
+        scaling_: The standardisation of vectors.
     """
 
     standardize: bool
     scaling_: Scaling
-    _report: dict[str, Any]
 
     @property
     def n_features_in_(self) -> int:
         """Width of the vectors that it was fitted on."""
-        if not hasattr(self, "scaling_"):
-            raise AttributeError(f"{type(self).__name__} is not fitted, so it has no n_features_in_")
         return len(self.scaling_.mean)
 
-    def fit_report(self) -> dict[str, Any]:
-        """Return what fitting found out: the score on dev, if there was one."""
-        check_is_fitted(self, "scaling_")
-        return dict(self._report)
+    def fit(self, X: object, y: npt.ArrayLike, *, dev: tuple[Any, Any] | None = None) -> Self:
+        """Fit to vectors and labels.
 
-    def predict(self, X: object) -> Labels:  # noqa: N803
+        Args:
+            X: Vectors (n_rows, dim), in memory or as a stream.
+            y: Labels (n_rows,): strings, integers or booleans.
+            dev: Vectors and labels to score, for the report; a list of penalties is chosen from by this score.
+
+        Raises:
+            UserError: A parameter, the data or dev cannot be used; the message says why.
+        """
+        self._check_parameters(has_dev=dev is not None)
+        rows = check_training(X, y)
+        if isinstance(rows.X, VectorStream) and not self.streams:
+            n_rows, dim = rows.X.shape
+            raise UserError(
+                f"head {self.head} keeps all of its {n_rows} training rows in memory, {n_rows * dim * 4} bytes as "
+                "float32; allow it more memory, train on fewer rows, or use another head, such as centroid or logreg"
+            )
+        dev_rows = None if dev is None else check_dev(dev, rows.X.shape[1], rows.classes)
+        self.scaling_ = fit_scaling(rows.X) if self.standardize else Scaling.identity(rows.X.shape[1])
+        self.classes_ = rows.classes
+        self._report = self._fit(rows, dev_rows)
+        return self
+
+    def predict(self, X: object) -> Labels:
         """Return the class of each row, (n_rows,), of the labels' own type.
 
         Args:
@@ -64,12 +87,8 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         return arrays | {"mean": self.scaling_.mean, "scale": self.scaling_.scale}, {"report": self._report}
 
     def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Take over a fitted state as `get_state` returns it; `classes_` must stand.
-
-        Raises:
-            UserError: Something is missing or has the wrong shape.
-        """
-        self._check_parameters()
+        """Take over a fitted state as `get_state` returns it; see `Probe`."""
+        self._check_parameters(has_dev=True)
         first = next(iter(self._shapes(None)))
         # Without the first array, `take_arrays` refuses the others whatever the width.
         dim = arrays[first].shape[-1] if first in arrays and arrays[first].ndim else None
@@ -81,29 +100,30 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
             setattr(self, f"{name}_", checked[name])
         return self
 
+    def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:
+        """Fit to vectors that are not standardised yet, and return the report."""
+        self._learn(rows)
+        return {} if dev is None else {"metric": "accuracy", "dev_score": dev_score(self, dev)}
+
+    def _learn(self, rows: TrainingRows) -> None:
+        """Set the fitted arrays; `_fit` of a head without a choice on dev."""
+        raise NotImplementedError
+
     def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
         """Return the shapes of the fitted arrays by name, without the underscore, None where any length will do."""
         raise NotImplementedError
 
-    def _check_parameters(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: One has a value that cannot be used.
-        """
-        raise NotImplementedError
+    def _check_parameters(self, *, has_dev: bool) -> None:  # noqa: ARG002
+        """Check the parameters, before anything is read."""
+        flag("standardize", self.standardize)
 
     def _check_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Check arrays of a saved state beyond their shapes: they are float32.
-
-        Raises:
-            UserError: One is of another type.
-        """
+        """Check arrays of a saved state beyond their shapes: they are float32."""
         for name in self._shapes(None):
             if arrays[name].dtype != np.float32:
                 raise UserError(f"the saved array {name} is {arrays[name].dtype}, not float32")
 
-    def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    def _scores(self, vectors: Float32Array) -> npt.NDArray[Any]:
         """Return the scores of rows, (n_rows, n_classes), or (n_rows,) of two classes.
 
         Args:
@@ -112,12 +132,9 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         raise NotImplementedError
 
     def _walk(
-        self,
-        X: object,  # noqa: N803
-        per_chunk: Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]],
-        dtype: npt.DTypeLike,
+        self, X: object, per_chunk: Callable[[Float32Array], npt.NDArray[Any]], dtype: npt.DTypeLike
     ) -> npt.NDArray[Any]:
-        """Return what a function gives for each chunk of rows, end to end."""
+        """Return the results of a function for the chunks of rows, end to end."""
         check_is_fitted(self, "scaling_")
         matrix = as_matrix(X)
         check_width(matrix, self.n_features_in_, "X")
@@ -125,9 +142,6 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         if not pieces:
             return per_chunk(np.empty((0, self.n_features_in_), np.float32)).astype(dtype, copy=False)
         return np.concatenate(pieces)
-
-    def _fit_scaling(self, X: Matrix) -> Scaling:  # noqa: N803
-        return fit_scaling(X) if flag("standardize", self.standardize) else Scaling.identity(X.shape[1])
 
 
 def _best(scores: npt.NDArray[Any]) -> IntArray:
@@ -137,48 +151,56 @@ def _best(scores: npt.NDArray[Any]) -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRows:
-    """What to learn from: vectors `X` (n_rows, dim), sorted `classes`, and `codes`, each row's class as an index."""
+    """Training data: vectors `X` (n_rows, dim), sorted `classes`, and `codes`, each row's class as an index."""
 
     X: Matrix
     classes: Labels
     codes: IntArray
 
 
-def check_training(X: object, y: npt.ArrayLike) -> TrainingRows:  # noqa: N803
-    """Return vectors and labels as what to learn from.
+def check_training(X: object, y: npt.ArrayLike) -> TrainingRows:
+    """Return vectors and labels as training data.
 
     Raises:
-        UserError: Vectors and labels do not fit together, or there is nothing to learn from them.
+        UserError: Vectors and labels do not fit together, or there are fewer than two classes or no dimensions.
     """
     matrix = as_matrix(X)
     if matrix.shape[1] == 0:
         raise UserError(f"X has shape {tuple(matrix.shape)}; its vectors have no dimensions")
     classes, codes = encode_labels(y)
-    check_lengths(matrix, codes, "X", "y")
+    _check_lengths(matrix, codes, "X", "y")
     return TrainingRows(matrix, classes, codes)
 
 
-def check_dev(dev: object, width: int, classes: Labels) -> tuple[Matrix, Labels]:
-    """Return the vectors and labels of a dev split; labels that train has not seen are left in.
+def dev_pair(dev: object) -> tuple[Any, Any]:
+    """Return a dev split as a pair.
 
     Raises:
-        UserError: It is no pair, is empty, or does not fit the training data.
+        UserError: The dev split is not a pair.
     """
     if not isinstance(dev, tuple | list) or len(dev) != 2:
         raise UserError(f"dev is a {type(dev).__name__}; pass a pair of vectors and labels, dev=(X_dev, y_dev)")
-    matrix = as_matrix(dev[0])
-    labels = check_labels(dev[1], what="dev's y")
-    check_lengths(matrix, labels, "dev's X", "dev's y")
+    return dev[0], dev[1]
+
+
+def check_dev(dev: object, width: int, classes: Labels) -> Dev:
+    """Return the vectors and labels of a dev split, also labels that train has not seen.
+
+    Raises:
+        UserError: The dev split is not a pair, is empty, or does not fit the training data.
+    """
+    X, y = dev_pair(dev)
+    matrix, labels = as_matrix(X), check_labels(y, what="dev's y")
+    _check_lengths(matrix, labels, "dev's X", "dev's y")
     if len(labels) == 0:
         raise UserError("dev has no rows; give a dev split with labelled rows or none")
     check_width(matrix, width, "dev's X")
-    if (labels.dtype.kind == "U") != (classes.dtype.kind == "U"):
-        raise UserError(f"dev's labels are {labels.dtype} and those of train {classes.dtype}; both must be of one kind")
+    require_same_kind(labels, "dev", classes, "train")
     return matrix, labels
 
 
-def dev_score(probe: RowProbe, dev: tuple[Matrix, Labels], metric: str = "accuracy") -> float:
-    """Return how well a probe labels a dev split: its accuracy or macro F1 (over all classes true or predicted).
+def dev_score(probe: RowProbe, dev: Dev, metric: str = "accuracy") -> float:
+    """Return the accuracy of a probe on a dev split, or its macro F1 (over all classes, true or predicted).
 
     Raises:
         UserError: A vector holds NaN or infinity.
@@ -187,42 +209,35 @@ def dev_score(probe: RowProbe, dev: tuple[Matrix, Labels], metric: str = "accura
         predicted = probe.predict(dev[0])
     except UserError as error:
         raise UserError(f"dev: {error}") from None
-    if metric == "macro_f1":
-        return float(f1_score(dev[1], predicted, average="macro", zero_division=0))
-    return float(accuracy_score(dev[1], predicted))
+    return macro_f1(dev[1], predicted) if metric == "macro_f1" else float(np.mean(dev[1] == predicted))
 
 
-def check_width(X: Matrix, width: int, what: str) -> None:  # noqa: N803
-    """Check that vectors have a width.
+def check_width(X: Matrix, width: int, what: str) -> None:
+    """Check the width of vectors.
 
     Raises:
-        UserError: They have another.
+        UserError: The vectors have another width.
     """
     if X.shape[1] != width:
         raise UserError(f"{what} has vectors {X.shape[1]} wide; the probe was fitted on vectors {width} wide")
 
 
-def check_lengths(X: Matrix, y: npt.NDArray[Any], name: str, labels_name: str) -> None:  # noqa: N803
-    """Check that there is one label for each vector.
-
-    Raises:
-        UserError: There is not.
-    """
+def _check_lengths(X: Matrix, y: npt.NDArray[Any], name: str, labels_name: str) -> None:
     if X.shape[0] != len(y):
-        raise UserError(f"{name} has {X.shape[0]} rows and {labels_name} {len(y)} labels; pass one label a row")
+        raise UserError(f"{name} has {X.shape[0]} rows and {labels_name} {len(y)} labels; pass one label per row")
 
 
 def take_arrays(
     arrays: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int | None, ...]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a saved state, checked to be those that are wanted and to hold finite numbers.
+    """Return the arrays of a saved state, checked for their names, their shapes and finite numbers.
 
     Args:
-        arrays: What was saved.
-        shapes: The shape of each that must be there, None where any length will do.
+        arrays: The saved arrays.
+        shapes: The shape of each array that must be there, None where any length will do.
 
     Raises:
-        UserError: One is missing, unknown, of another shape, or holds NaN or infinity.
+        UserError: An array is missing, unknown, of another shape, or holds NaN or infinity.
     """
     if set(arrays) != set(shapes):
         raise UserError(f"the saved probe holds arrays {sorted(arrays)}, but its head needs {sorted(shapes)}")
@@ -240,7 +255,7 @@ def take_scaling(arrays: Mapping[str, npt.NDArray[Any]]) -> Scaling:
     """Return the scaling among the arrays of a saved state.
 
     Raises:
-        UserError: A scale is not above 0.
+        UserError: A scale is 0 or less.
     """
     scale = arrays["scale"].astype(np.float32)
     if not (scale > 0).all():
@@ -252,7 +267,7 @@ def take_report(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fit report among the values of a saved state.
 
     Raises:
-        UserError: There is none, or there is something else.
+        UserError: The report is missing, or there are other values.
     """
     if set(values) != {"report"} or not isinstance(values["report"], dict):
         raise UserError(f"the saved probe holds the values {sorted(values)}; its head needs a report alone")

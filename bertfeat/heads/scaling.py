@@ -1,4 +1,4 @@
-"""Standardisation: the mean and deviation of each dimension, found in one pass over vectors of any number."""
+"""Standardisation: the mean and deviation of each dimension, from one pass over the vectors."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ import numpy.typing as npt
 
 from bertfeat.heads.matrices import Matrix, VectorStream, chunks_of, read_chunk
 from bertfeat.moments import Moments
+from bertfeat.records import Float32Array
 
-# A deviation below this share of the mean is what rounding leaves of a constant.
+# A deviation below this share of the mean comes from rounding; the dimension is constant.
 _ROUNDING = 10 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What vectors are standardised with: `mean` and `scale`, float32 (dim,) each."""
+    """The standardisation of vectors: `mean` and `scale`, float32 (dim,) each."""
 
-    mean: npt.NDArray[np.float32]
-    scale: npt.NDArray[np.float32]
+    mean: Float32Array
+    scale: Float32Array
 
-    def apply(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
         """Return (vectors - mean) / scale as a new array, float32 (n_rows, dim)."""
-        scaled: npt.NDArray[np.float32] = np.subtract(vectors, self.mean, dtype=np.float32)
+        scaled: Float32Array = np.subtract(vectors, self.mean, dtype=np.float32)
         scaled /= self.scale
         return scaled
 
     @classmethod
     def identity(cls, dim: int) -> Scaling:
-        """Return the scaling that leaves vectors of a width as they are."""
+        """Return the scaling that does not change vectors of a width."""
         return cls(np.zeros(dim, np.float32), np.ones(dim, np.float32))
 
 
-def fit_scaling(X: Matrix) -> Scaling:  # noqa: N803
+def fit_scaling(X: Matrix) -> Scaling:
     """Return the mean and the (population) deviation of each dimension, in one pass and in float64.
 
     A dimension that is constant gets scale 1.
@@ -51,15 +52,15 @@ def fit_scaling(X: Matrix) -> Scaling:  # noqa: N803
     deviation = np.sqrt(moments.squares / max(1, moments.n_rows))
     constant = deviation <= _ROUNDING * np.abs(moments.mean)
     scale = np.where(constant, 1.0, deviation).astype(np.float32)
-    # A deviation below what float32 can hold would divide by nothing.
+    # A deviation too small for float32 would be a division by 0.
     scale[scale == 0] = 1
     return Scaling(moments.mean.astype(np.float32), scale)
 
 
 class ScaledStream:
-    """A stream whose vectors are standardised as they are read, and checked the first time.
+    """A stream whose vectors are standardised when they are read, and checked for NaN the first time.
 
-    A fit reads every chunk hundreds of times; looking for NaN each time would cost as much as the arithmetic.
+    A fit reads every chunk hundreds of times; a check each time would cost as much as the arithmetic.
     """
 
     def __init__(self, source: VectorStream, scaling: Scaling) -> None:
@@ -69,7 +70,7 @@ class ScaledStream:
         self._scaling = scaling
         self._checked: set[int] = set()
 
-    def read(self, chunk: int) -> npt.NDArray[np.float32]:
+    def read(self, chunk: int) -> Float32Array:
         """Return the standardised vectors of a chunk, float32 (rows of the chunk, dim).
 
         Raises:
@@ -82,12 +83,8 @@ class ScaledStream:
         return self._scaling.apply(vectors)
 
 
-def standardised(X: Matrix, scaling: Scaling) -> Matrix:  # noqa: N803
-    """Return vectors standardised, for a fit that walks over them often: a float32 copy in memory, or a stream.
-
-    Args:
-        X: Vectors (n_rows, dim).
-        scaling: What to standardise with.
+def standardised(X: Matrix, scaling: Scaling) -> Matrix:
+    """Return standardised vectors (n_rows, dim), for a fit that reads them often: a float32 copy, or a stream.
 
     Raises:
         UserError: A vector in memory holds NaN or infinity; the message names the row.

@@ -1,7 +1,7 @@
-"""Scores of predicted labels: accuracy, F1, one line a class, the confusion matrix, and entities where labels are tags.
+"""Scores of predicted labels: accuracy, F1, the scores of each class, the confusion matrix, and entities of tags.
 
-Every row counts: a row without a vector, which has no prediction, is an error, and so is a label that training has not
-known.
+Every row counts: a row without a vector has no prediction and is an error; so is a row whose label training has not
+seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bertfeat.display import printable
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, check_labels, codes_of
+from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
 from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, is_tag_scheme
 from bertfeat.heads.matrices import flatten_labels
 from bertfeat.records import BoolArray, IntArray
@@ -28,7 +28,7 @@ Label = str | int | bool
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """True and predicted labels of rows, as places among the labels that occur.
+    """True and predicted labels of rows, as indices of the labels that occur.
 
     `labels` is sorted; `true` and `predicted` are int64 (n_rows,), and `predicted` is -1 where there is no prediction.
     """
@@ -39,13 +39,13 @@ class Pairs:
 
     @property
     def wrong_where_none(self) -> IntArray:
-        """Predictions in which "none" is a class of its own, after all labels, and so always wrong."""
+        """Predictions in which "no prediction" is one more class, after all labels, and so always wrong."""
         return np.where(self.predicted < 0, len(self.labels), self.predicted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Confusion:
-    """How often each label (rows, truth) was predicted as each (columns): int64 (n_labels, n_labels).
+    """Counts of true labels (rows) predicted as each label (columns): int64 (n_labels, n_labels).
 
     `unpredicted`, int64 (n_labels,), counts the rows of each label that have no prediction; they are not in the matrix.
     """
@@ -55,21 +55,17 @@ class Confusion:
     unpredicted: IntArray
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "labels": list(self.labels),
-            "matrix": self.matrix.tolist(),
-            "unpredicted": self.unpredicted.tolist(),
-        }
+        """Return the matrix and its labels as JSON values."""
+        return {"labels": list(self.labels), "matrix": self.matrix.tolist(), "unpredicted": self.unpredicted.tolist()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """How good predictions are.
+    """Scores of predictions.
 
-    Labels in `per_class` and `confusion` are those that occur in truth or prediction, sorted; `macro_f1` is their mean
-    F1. `micro_f1` is over all labels, where it equals the accuracy. `unseen_labels` counts the rows of labels that
-    training has not known; `n_without_vector` the rows that have no prediction.
+    `per_class` and `confusion` have the labels that occur in truth or prediction, sorted; `macro_f1` is their mean F1.
+    `micro_f1` is over all labels, where it equals the accuracy. `unseen_labels` counts the rows of labels that training
+    has not seen; `n_without_vector` the rows that have no prediction.
     """
 
     n_rows: int
@@ -95,7 +91,7 @@ class Scores:
         if self.entities is not None:
             values["entity_f1"] = self.entities.f1
         if metric not in values:
-            why = "; the labels are no tags of entities" if metric == "entity_f1" else ""
+            why = "; the labels are not tags of entities" if metric == "entity_f1" else ""
             raise UserError(f"no score {metric!r}{why}; choose {', '.join(values)}")
         return values[metric]
 
@@ -126,9 +122,8 @@ class Scores:
         found = self.entities
         if found is not None:
             counts = f"{found.n_correct} right of {found.n_predicted} predicted and {found.n_true} true"
-            lines.append(
-                f"entity F1 {found.f1:.4f}  precision {found.precision:.4f}, recall {found.recall:.4f}; {counts}"
-            )
+            ratios = f"precision {found.precision:.4f}, recall {found.recall:.4f}"
+            lines.append(f"entity F1 {found.f1:.4f}  {ratios}; {counts}")
             lines += ["", *_label_lines("entity", found.per_type)]
         lines += ["", *_label_lines("label", self.per_class)]
         if self.unseen_labels:
@@ -137,71 +132,73 @@ class Scores:
         return lines
 
 
-def score_rows(y_true: object, y_pred: object, classes: npt.ArrayLike, *, predicted: BoolArray | None = None) -> Scores:
-    """Score predicted labels of rows.
-
-    Args:
-        y_true: Labels (n_rows,).
-        y_pred: Predictions (n_rows,); None, or anything where `predicted` is false, for a row that has none.
-        classes: The labels that training has known.
-        predicted: bool (n_rows,): which rows have a prediction; by default those whose prediction is not None.
-
-    Raises:
-        UserError: There are no rows, a true label is null, or truth, predictions and classes do not go together.
-    """
-    truth, guesses = _flat(y_true), _flat(y_pred)
-    return _scores(pair_labels(truth, guesses, predicted), _sorted_classes(classes), None)
-
-
-def score_sequences(
-    y_true: object,
-    y_pred: object,
-    lengths: npt.ArrayLike,
+def score_labels(
+    y_true: npt.ArrayLike,
+    y_pred: npt.ArrayLike,
     classes: npt.ArrayLike,
     *,
+    lengths: npt.ArrayLike | None = None,
     predicted: BoolArray | None = None,
 ) -> Scores:
-    """Score predicted labels of sequences: rows as `score_rows` does, and entities where the classes are tags.
+    """Score predicted labels of rows, and entities if there are sequences and the classes are tags.
 
     Args:
-        y_true: Labels, flat (n_rows,) or one list a sequence.
+        y_true: Labels (n_rows,), or one list per sequence if `lengths` are given.
         y_pred: Predictions, likewise.
+        classes: The labels that training has seen.
         lengths: int (n_sequences,): the rows of each sequence.
-        classes: The labels that training has known.
-        predicted: bool (n_rows,), flat; see `score_rows`. To entities a row without a prediction is O.
+        predicted: bool (n_rows,): which rows have a prediction; None is all. Entities take a row without one as O.
 
     Raises:
-        UserError: See `score_rows`; or the lengths do not sum to the rows.
+        UserError: There are no rows, a true label is null, or truth, predictions, classes and lengths do not match.
     """
-    n_rows = np.asarray(lengths, dtype=np.int64)
-    truth, guesses = flatten_labels(y_true, n_rows), flatten_labels(y_pred, n_rows)
-    pairs, known = pair_labels(truth, guesses, predicted), _sorted_classes(classes)
-    entities = entity_scores(*tags_of(pairs), n_rows) if is_tag_scheme(known.tolist()) else None
-    return _scores(pairs, known, entities)
+    pairs = pair_labels(y_true, y_pred, lengths, predicted)
+    known = np.unique(check_labels(classes, what="classes"))
+    if not len(known):
+        raise UserError("classes are empty; pass the labels that training has seen")
+    require_same_kind(pairs.labels, "y_true", known, "the probe")
+    is_tagged = lengths is not None and is_tag_scheme(known.tolist())
+    return _scores(pairs, known, entity_scores(*tags_of(pairs), lengths) if is_tagged else None)
 
 
 def primary_metric(labels: Iterable[object]) -> str:
-    """Return the score by which probes on such labels are compared: entity_f1 for tags, else accuracy."""
+    """Return the score that compares probes on such labels: entity_f1 for tags, else accuracy."""
     return "entity_f1" if is_tag_scheme(labels) else "accuracy"
 
 
-def pair_labels(y_true: npt.ArrayLike, y_pred: npt.ArrayLike, predicted: BoolArray | None = None) -> Pairs:
-    """Return true and predicted labels of rows as numbers; see `score_rows` for the arguments.
+def macro_f1(truth: Labels, predicted: Labels) -> float:
+    """Return the mean F1 of the labels that occur in truth or prediction, as scikit-learn defines it."""
+    labels, codes = np.unique(np.concatenate([truth, predicted]), return_inverse=True)
+    true, guessed = codes[: len(truth)], codes[len(truth) :]
+    n_right = np.bincount(true[true == guessed], minlength=len(labels))
+    return float(np.mean(2 * n_right / np.bincount(codes, minlength=len(labels))))
+
+
+def pair_labels(
+    y_true: npt.ArrayLike,
+    y_pred: npt.ArrayLike,
+    lengths: npt.ArrayLike | None = None,
+    predicted: BoolArray | None = None,
+) -> Pairs:
+    """Return true and predicted labels of rows as numbers; see `score_labels` for the arguments.
 
     Raises:
-        UserError: There are no rows, a true label is null, or truth and predictions do not go together.
+        UserError: There are no rows, a true label is null, or truth and predictions do not match.
     """
+    if lengths is not None:
+        n_rows = np.asarray(lengths, dtype=np.int64)
+        y_true, y_pred = flatten_labels(y_true, n_rows), flatten_labels(y_pred, n_rows)
     truth, guesses = check_labels(y_true, what="y_true"), np.asarray(y_pred)
     if guesses.shape != truth.shape:
-        raise UserError(f"y_pred has shape {guesses.shape}, y_true {truth.shape}; pass one prediction a row")
+        raise UserError(f"y_pred has shape {guesses.shape}, y_true {truth.shape}; pass one prediction per row")
     if not len(truth):
         raise UserError("there are no rows to score")
-    has_guess = _which_predicted(guesses, predicted)
-    given = check_labels(np.asarray(guesses[has_guess].tolist()), what="y_pred")
-    if not len(given):
+    has_guess = np.ones(len(truth), np.bool_) if predicted is None else predicted
+    if not has_guess.any():
         labels, true = np.unique(truth, return_inverse=True)
         return Pairs(labels, true.astype(np.int64), np.full(len(truth), -1, dtype=np.int64))
-    _require_same_kind(truth, "y_true", given, "y_pred")
+    given = check_labels(guesses[has_guess], what="y_pred")
+    require_same_kind(truth, "y_true", given, "y_pred")
     labels = np.unique(np.concatenate([truth, given]))
     codes = np.full(len(truth), -1, dtype=np.int64)
     codes[has_guess] = codes_of(given, labels)
@@ -215,20 +212,19 @@ def tags_of(pairs: Pairs) -> tuple[Labels, Labels]:
 
 
 def _scores(pairs: Pairs, classes: Labels, entities: EntityScores | None) -> Scores:
-    # Imported here so that what merely names metrics does not wait for scikit-learn.
+    # Imported here so that reading the names of metrics does not wait for scikit-learn.
     from sklearn import metrics
 
-    _require_same_kind(pairs.labels, "y_true", classes, "the probe's classes")
     labels, guesses, places = pairs.labels.tolist(), pairs.wrong_where_none, np.arange(len(pairs.labels))
     with warnings.catch_warnings():
-        # Many classes in few rows are no reason to take labels for quantities.
+        # With many classes in few rows, scikit-learn warns that labels might be quantities.
         warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%", UserWarning)
         per_label = metrics.precision_recall_fscore_support(pairs.true, guesses, labels=places, zero_division=0)
         micro_f1 = metrics.f1_score(pairs.true, guesses, average="micro", zero_division=0)
         accuracy = metrics.accuracy_score(pairs.true, guesses)
         # The last column is of rows without a prediction.
         matrix = metrics.confusion_matrix(pairs.true, guesses, labels=np.append(places, len(places)))[:-1]
-    # Where no row is right, scikit-learn counts in floats.
+    # If no row is right, scikit-learn counts in floats.
     support = per_label[3].astype(np.int64)
     rows = zip(labels, *(values.tolist() for values in (*per_label[:3], support)), strict=True)
     is_unseen = codes_of(pairs.labels, classes) < 0
@@ -243,45 +239,6 @@ def _scores(pairs: Pairs, classes: Labels, entities: EntityScores | None) -> Sco
         unseen_labels={labels[i]: int(support[i]) for i in np.flatnonzero(is_unseen & (support > 0))},
         n_without_vector=int((pairs.predicted < 0).sum()),
     )
-
-
-def _flat(y: object) -> Labels:
-    """Return labels as an array (n_rows,), whatever sequence they come in."""
-    if isinstance(y, np.ndarray):
-        return y
-    values = list(y)  # type: ignore[call-overload]
-    return np.asarray(values, dtype=object if None in values else None)
-
-
-def _sorted_classes(classes: npt.ArrayLike) -> Labels:
-    known = np.unique(check_labels(classes, what="classes"))
-    if not len(known):
-        raise UserError("classes are empty; pass the labels that training has known")
-    return known
-
-
-def _which_predicted(guesses: Labels, predicted: BoolArray | None) -> BoolArray:
-    has_guess = np.ones(len(guesses), np.bool_)
-    if guesses.dtype == object:
-        has_guess = np.array([guess is not None for guess in guesses.tolist()], dtype=np.bool_)
-    if predicted is None:
-        return has_guess
-    wanted = np.asarray(predicted)
-    if wanted.dtype != np.bool_ or wanted.shape != guesses.shape:
-        raise UserError(f"predicted is {wanted.dtype} {wanted.shape}; pass one bool for each of {len(guesses)} rows")
-    if not has_guess[wanted].all():
-        row = int(np.flatnonzero(wanted & ~has_guess)[0])
-        raise UserError(f"y_pred[{row}] is null, but predicted[{row}] is true")
-    return wanted
-
-
-def _require_same_kind(mine: Labels, my_name: str, theirs: Labels, their_name: str) -> None:
-    """Refuse to compare text with numbers: 3 and "3" are not the same label, and all rows would count as errors."""
-    if (mine.dtype.kind == "U") != (theirs.dtype.kind == "U"):
-        raise UserError(
-            f"{my_name} holds labels such as {mine[0].item()!r}, {their_name} such as {theirs[0].item()!r}; "
-            "give the label column the same type in all data"
-        )
 
 
 def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:

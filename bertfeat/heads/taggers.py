@@ -12,22 +12,23 @@ from torch import nn
 from bertfeat.heads.base import Labels
 from bertfeat.heads.batching import BatchSize
 from bertfeat.heads.entities import entity_scores
-from bertfeat.heads.hyperparameters import positive_integer
-from bertfeat.heads.matrices import Sequences
+from bertfeat.heads.hyperparameters import positive_integer, share
+from bertfeat.heads.matrices import Sequences, flatten_labels
 from bertfeat.heads.networks import BiLSTM, Body, RowByRow
-from bertfeat.heads.neural import NeuralProbe, share
+from bertfeat.heads.neural import NeuralProbe
 from bertfeat.heads.scores import primary_metric
+from bertfeat.records import Float32Array
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Tagger(NeuralProbe):
     """Base of the taggers, which learn from and label sequences.
 
-    X is a list of arrays (n_words, dim), one a sequence, or `Sequences`, in memory or over a stream. A sequence may be
-    empty. Further parameters are those of `NeuralProbe`.
+    X is a list of arrays (n_words, dim), one per sequence, or `Sequences`, in memory or over a stream. A sequence may
+    be empty. Further parameters are those of `NeuralProbe`.
 
     Args:
-        batch_tokens: The most words of a minibatch; a longer sequence is one alone.
+        batch_tokens: The most words of a minibatch; a longer sequence is a minibatch alone.
     """
 
     is_tagger = True
@@ -36,8 +37,8 @@ class Tagger(NeuralProbe):
     batch_size: int = 32
     batch_tokens: int = 2048
 
-    def predict(self, X: object) -> list[Labels]:  # noqa: N803
-        """Return the class of each word, one array (n_words,) a sequence.
+    def predict(self, X: object) -> list[Labels]:
+        """Return the class of each word, one array (n_words,) per sequence.
 
         Raises:
             UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
@@ -45,27 +46,23 @@ class Tagger(NeuralProbe):
         data = self._sequences(X)
         return _by_sequence(self._labels(data), data)
 
-    def predict_proba(self, X: object) -> list[npt.NDArray[np.float32]]:  # noqa: N803
-        """Return the probabilities of the classes, one array (n_words, n_classes), float32, a sequence.
-
-        Raises:
-            UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
-        """
+    def predict_proba(self, X: object) -> list[Float32Array]:
+        """Return the probabilities of the classes, float32 (n_words, n_classes) per sequence; see `predict`."""
         data = self._sequences(X)
         return _by_sequence(self._probabilities(data), data)
 
-    def score(self, X: object, y: object) -> float:  # noqa: N803
+    def score(self, X: object, y: object) -> float:
         """Return the F1 of entities where the classes are tags such as B-PER, else the accuracy of words.
 
         Args:
             X: Sequences.
-            y: Labels, flat or one list a sequence.
+            y: Labels, flat or one list per sequence.
 
         Raises:
             UserError: The labels do not fit X, or X cannot be predicted on.
         """
         data = self._sequences(X)
-        truth, predicted = self._flat_labels(y, data), self._labels(data)
+        truth, predicted = flatten_labels(y, data.lengths), self._labels(data)
         if primary_metric(self.classes_.tolist()) == "entity_f1":
             return entity_scores(truth, predicted, data.lengths).f1
         return float(np.mean(truth == predicted))
@@ -74,21 +71,20 @@ class Tagger(NeuralProbe):
         codes = self._scores(data).argmax(axis=1)
         return np.asarray(self.classes_[codes])
 
-    def _sequences(self, X: object) -> Sequences:  # noqa: N803
+    def _sequences(self, X: object) -> Sequences:
         return Sequences.of(X)
 
     def _metric(self, classes: Labels) -> str:
         return primary_metric(classes.tolist()) if self.metric == "auto" else self.metric
 
     def _batch_size(self) -> BatchSize:
-        return BatchSize(
-            positive_integer("batch_size", self.batch_size), positive_integer("batch_tokens", self.batch_tokens)
-        )
+        n_tokens = positive_integer("batch_tokens", self.batch_tokens)
+        return BatchSize(positive_integer("batch_size", self.batch_size), n_tokens)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearTagger(Tagger):
-    """A softmax over each word's vector alone: what features say without their neighbours.
+    """A softmax over the vector of each word, without its neighbours.
 
     See `NeuralProbe` and `Tagger` for the parameters.
     """
@@ -97,24 +93,24 @@ class LinearTagger(Tagger):
 
     def _body(self, dim: int, n_classes: int) -> Body:
         output = nn.Linear(dim, n_classes)
-        # There is one minimum to be found from anywhere, and random weights are noise to be unlearned first.
+        # The loss is convex: random weights would only be noise that training has to remove first.
         nn.init.zeros_(output.weight)
         return RowByRow(nn.Identity(), output)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class BiLSTMTagger(Tagger):
-    """A BiLSTM over each sequence and a softmax over its states: the paper's head, two layers, 768 wide each way.
+    """A BiLSTM over each sequence and a softmax over its states: the paper's head, two layers, 768 per direction.
 
     Further parameters are those of `NeuralProbe` and `Tagger`.
 
     Args:
         hidden_size: Width of the states of each direction.
-        n_layers: How many layers there are.
-        dropout: Share of the values of the input, between layers and of the output that are dropped in training.
+        n_layers: The number of layers.
+        dropout: Share of the values that training drops, of the input, between layers and of the output.
 
     Examples:
-        >>> X = [np.array([[0.0], [1.0], [0.0]]), np.array([[1.0], [0.0]])] * 4  # what comes after a 1 is "after"
+        >>> X = [np.array([[0.0], [1.0], [0.0]]), np.array([[1.0], [0.0]])] * 4  # a word after a 1 is "after"
         >>> y = [["no", "no", "after"], ["no", "after"]] * 4
         >>> tagger = BiLSTMTagger(hidden_size=8, lr=0.05, early_stopping=False).fit(X, y)
         >>> [labels.tolist() for labels in tagger.predict(X[:2])]
@@ -129,14 +125,10 @@ class BiLSTMTagger(Tagger):
     max_epochs: int = 30
 
     def _body(self, dim: int, n_classes: int) -> Body:
-        return BiLSTM(
-            dim,
-            positive_integer("hidden_size", self.hidden_size),
-            positive_integer("n_layers", self.n_layers),
-            share("dropout", self.dropout),
-            n_classes,
-        )
+        width, n_layers = (positive_integer(name, getattr(self, name)) for name in ("hidden_size", "n_layers"))
+        return BiLSTM(dim, width, n_layers, share("dropout", self.dropout), n_classes)
 
 
 def _by_sequence(flat: npt.NDArray[Any], data: Sequences) -> list[npt.NDArray[Any]]:
-    return [flat[start:stop] for start, stop in zip(data.starts[:-1].tolist(), data.starts[1:].tolist(), strict=True)]
+    # Without sequences, np.split still returns one empty piece.
+    return np.split(flat, data.starts[1:-1])[: len(data)]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -21,23 +20,23 @@ from bertfeat.errors import ConfigError, RunError, UserError, is_out_of_memory
 from bertfeat.heads.batching import BatchSize, shuffled_batches
 from bertfeat.heads.judging import DevSplit, Measure
 from bertfeat.heads.matrices import Sequences
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.records import BoolArray, Float64Array, IntArray
 
 #: Called after each epoch with its numbers: epoch, max_epochs, train_loss, dev_loss, dev_score, metric, best_epoch, ...
 OnEpoch: TypeAlias = Callable[[dict[str, Any]], None]
 
-# Gradients longer than this are cut to it; recurrent networks have rare ones that would undo what was learned.
+# Longer gradients are clipped: rare ones of recurrent networks would undo what was learned.
 _MAX_GRADIENT_NORM = 5.0
 _CUDA = re.compile(r"cuda(:\d{1,4})?", re.ASCII)
-# The few weights of a scalar mix have far to go: from equal shares to one layer alone.
+# The few weights of a scalar mix must change much: from equal shares to one layer alone.
 _MIX_LR_FACTOR = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to train.
+    """Settings of training.
 
-    `patience` counts epochs without a better score on dev; None runs `max_epochs` and keeps the last weights.
+    `patience` is the number of epochs without a better score on dev; None runs `max_epochs` and keeps the last weights.
     """
 
     lr: float
@@ -52,18 +51,18 @@ class Settings:
 class Examples:
     """Sequences with the class of each row as an index, (n_rows,), and the weight of each class in the loss.
 
-    `taking_part` tells which sequences are learned from, (n_sequences,); None stands for all.
+    `taking_part` says which sequences are learned from, (n_sequences,); None is all.
     """
 
     data: Sequences
     codes: IntArray
-    class_weights: npt.NDArray[np.float64]
+    class_weights: Float64Array
     taking_part: BoolArray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What training ended with: the weights of `best_epoch`, their loss, and their measure where there is a dev."""
+    """The result of training: the best epoch, its loss, and its measure on dev if there is one."""
 
     weight_decay: float
     n_epochs: int
@@ -73,12 +72,7 @@ class Training:
 
     def report(self) -> dict[str, Any]:
         """Return the numbers as JSON values."""
-        report: dict[str, Any] = {
-            "weight_decay": self.weight_decay,
-            "n_epochs": self.n_epochs,
-            "best_epoch": self.best_epoch,
-            "train_loss": self.train_loss,
-        }
+        report = {name: value for name, value in vars(self).items() if name != "best"}
         return report if self.best is None else report | self.best.report()
 
 
@@ -93,14 +87,14 @@ def train(
 ) -> Training:
     """Train a network; it takes vectors (n_rows, dim) and lengths (n_sequences,), and returns scores of the classes.
 
-    The loss is the mean cross-entropy of the rows of a batch, each weighted by its class. Draws from torch's global
-    generator, which `own_randomness` keeps apart.
+    The loss is the mean cross-entropy of the rows of a batch, each weighted by its class. Random numbers come from
+    torch's global generator; see `own_randomness`.
 
     Args:
-        network: Trained in place.
-        examples: What to learn from.
-        dev: What to judge on.
-        settings: How to train.
+        network: The network, which is trained in place.
+        examples: The examples to learn from.
+        dev: The dev split, if there is one.
+        settings: The settings of training.
         weight_decay: AdamW's, of weight matrices; biases and the mix have none.
         on_epoch: Called after each epoch.
 
@@ -134,10 +128,10 @@ def train(
 
 
 def pick_device(spec: object) -> torch.device:
-    """Return the device that `auto` (CUDA if it is there), `cpu`, `cuda` or `cuda:1` stands for.
+    """Return the device that `auto` (CUDA if available), `cpu`, `cuda` or `cuda:1` names.
 
     Raises:
-        UserError: It is malformed or not there.
+        UserError: The name is malformed, or this machine does not have the device.
     """
     if spec == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -147,10 +141,10 @@ def pick_device(spec: object) -> torch.device:
 
 
 def device_to_load_on(spec: object) -> torch.device:
-    """Return the device of a saved probe: the one that it was trained on, or the CPU where this machine has not that.
+    """Return the device that a saved probe was trained on, or the CPU if this machine does not have it.
 
     Raises:
-        UserError: It is malformed.
+        UserError: The name is malformed.
     """
     try:
         return pick_device(spec)
@@ -162,10 +156,10 @@ def device_to_load_on(spec: object) -> torch.device:
 
 @contextmanager
 def memory_errors_explained(device: torch.device) -> Iterator[None]:
-    """Turn what torch raises where memory does not suffice into one line.
+    """Turn torch's errors for too little memory into one line.
 
     Raises:
-        RunError: Memory does not suffice.
+        RunError: There is not enough memory.
     """
     try:
         yield
@@ -173,13 +167,13 @@ def memory_errors_explained(device: torch.device) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise RunError(
-            f"the memory of device {device.type} does not suffice to train; use a smaller hidden_size or batch_size"
+            f"the memory of device {device.type} is too small to train; use a smaller hidden_size or batch_size"
         ) from error
 
 
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generators of the CPU and a device, and leave them afterwards as they were before."""
+    """Seed torch's global generators of the CPU and a device, and restore them afterwards."""
     is_cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if is_cuda else []):
         torch.default_generator.manual_seed(seed)
@@ -205,7 +199,7 @@ def _run_epoch(
     for batch in shuffled_batches(examples.data, settings.size, rng, examples.taking_part):
         codes = torch.from_numpy(examples.codes[batch.rows]).to(device)
         scores = network(batch.vectors.to(device), batch.lengths)
-        # Not torch's weighted mean, which divides by the batch's own weights and so gives rare classes less.
+        # torch's weighted mean would divide by the weights in the batch, which makes rare classes count less.
         loss = cross_entropy(scores, codes, weight=weights, reduction="sum") / len(codes)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from bertfeat.probes.extras import require
 
-# Every module here builds on scikit-learn; this is the one place that says so where it is missing.
+# Every module here needs scikit-learn; this is the only check for it.
 require("sklearn")
 
 __all__ = ["fitted", "fitting", "sweepresult", "sweeps"]

@@ -1,4 +1,4 @@
-"""What probes need beyond bertfeat's own requirements: scikit-learn, and matplotlib for plots."""
+"""Optional libraries of probes: scikit-learn, and matplotlib for plots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def require(*modules: str) -> None:
     """Check that optional libraries are installed, without loading them.
 
     Raises:
-        UserError: One is not; the message names the command that installs them.
+        UserError: A library is missing; the message names the command that installs it.
     """
     missing = [_NAMES[module] for module in modules if find_spec(module) is None]
     if missing:

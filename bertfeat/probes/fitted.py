@@ -1,4 +1,4 @@
-"""A fitted probe together with where its features came from: it scores, predicts and saves."""
+"""Fitted probe with the origin of its features: it scores, predicts and saves."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from bertfeat.config import Level
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Probe
+from bertfeat.heads.base import Probe, require_same_kind
 from bertfeat.heads.probefolder import check_target
 from bertfeat.heads.probefolder import load_probe as load_head
 from bertfeat.heads.probefolder import save_probe as save_head
-from bertfeat.probes.labels import LabelTable, label_source
-from bertfeat.probes.learningrows import select_rows
+from bertfeat.probes.labels import LabelTable
+from bertfeat.probes.learningrows import select_rows, stream_of
 from bertfeat.probes.predictions import Written, check_output, predict_table, predicted_frames, schema_of, write_frames
 from bertfeat.probes.scoring import ProbeScore, score_labelled
-from bertfeat.probes.vectorstream import StoreStream
 from bertfeat.progress import Progress
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import local_path
@@ -42,8 +41,8 @@ class FittedProbe:
         spec: The feature, with the settings that it was extracted with.
         label: The column that it learned.
         first_tokens: At token level, whether it learned the labels of words from their first tokens.
-        training: Where and how it was trained, as JSON values: rows, classes, seeds, scores on dev, versions, ...
-        name: What messages call it.
+        training: A record of its training as JSON values: rows, classes, seeds, scores on dev, versions, ...
+        name: Its name in messages.
     """
 
     probe: Probe
@@ -73,25 +72,18 @@ class FittedProbe:
             store: The store, extracted with the settings of the one that it was fitted on.
             label: The column with the labels; None for the one that it was fitted on.
             labels: A file or frame with the labels; see `fit_probe`.
-            bootstrap: Whether to give confidence intervals.
+            bootstrap: Whether to compute confidence intervals.
 
         Raises:
             UserError: The store has other features or no labels.
             StoreError: A part is missing or damaged.
         """
-        opened = as_store(store)
-        self.spec.find_in(opened, mine=self._mine)
+        opened = self._checked(store)
         found = select_rows(opened, self.level, self.spec.feature, label or self.label, labels=labels)
         if not len(found.rows):
             raise UserError(f"{opened.path}: no row at level {self.level} has a label; there is nothing to score")
-        theirs, mine = found.labels, self.probe.classes_
-        if theirs is not None and (theirs.dtype.kind == "U") != (mine.dtype.kind == "U"):
-            source = label_source(opened, label or self.label, labels)
-            examples = f"{theirs.tolist()[0]!r}, those of {self._mine} such as {mine.tolist()[0]!r}"
-            raise UserError(f"{source} holds labels such as {examples}; use one kind")
-        chosen = found.has_vector
-        documents = None if self.level is Level.SENTENCE else found.documents[chosen]
-        stream = StoreStream(opened, self.level, self.spec.feature, rows=found.rows[chosen], documents=documents)
+        require_same_kind(found.labels, found.source, self.probe.classes_, self._mine)
+        stream = stream_of(opened, self.level, self.spec.feature, found)
         return score_labelled(self.probe, stream, found, self.level, bootstrap=bootstrap)
 
     def predict(self, store: str | Path | Store) -> pl.DataFrame:
@@ -99,26 +91,25 @@ class FittedProbe:
 
         Returns:
             A row for each row of the level, in order: `doc_id`; `word_index` and `word`, or `token_index` and `token`;
-            `prediction`; and `probability`, which is null for heads that have none. Both are null in rows that have
-            no vector.
+            `prediction`; and `probability`, which is null for heads that have none. Both are null in rows without a
+            vector.
 
         Raises:
             UserError: The store has other features.
             StoreError: A part is missing or damaged.
         """
-        opened = self._checked(store)
-        return pl.concat(self._frames(opened))
+        return pl.concat(self._frames(self._checked(store)))
 
     def predict_to(self, store: str | Path | Store, path: str | Path, *, overwrite: bool = False) -> Written:
         """Label the rows of a store and write them as Parquet, shard by shard; see `predict` for the columns.
 
         Args:
             store: The store.
-            path: The file; it is there whole or not at all.
-            overwrite: Replace a file that stands there.
+            path: The file, which appears only when it is whole.
+            overwrite: Replace a file that is already there.
 
         Raises:
-            UserError: The store has other features, or the file is there.
+            UserError: The store has other features, or the file is already there.
             StoreError: A part is missing or damaged.
             RunError: The system refused a write.
         """
@@ -127,7 +118,7 @@ class FittedProbe:
         return write_frames(self._frames(opened), schema_of(self.probe, opened, self.level), out)
 
     def predict_texts(self, texts: Iterable[str], *, device: str = "auto") -> pl.DataFrame:
-        """Label texts in memory, encoded as the probe's features were; each text is a document of its own.
+        """Label texts in memory, encoded like the probe's features; each text is a document.
 
         The encoder is loaded once. For more than a few thousand texts use `predict_input`.
 
@@ -135,9 +126,9 @@ class FittedProbe:
             The columns of `predict`; `doc_id` is the text's number.
 
         Raises:
-            UserError: The model is not there, or not the same any more, or `texts` does not hold strings alone.
+            UserError: The model is missing or has changed, or `texts` holds other values than strings.
         """
-        # What encodes is imported where it is used: scoring and fitting linear heads need no torch.
+        # Imported here because scoring and fitting linear heads need no torch.
         from bertfeat.extraction.embedding import TextEncoder, documents_of
 
         documents = documents_of(texts)
@@ -160,19 +151,19 @@ class FittedProbe:
     ) -> Written:
         """Label a corpus: extract it with the probe's own settings, predict, and write Parquet; see `predict_to`.
 
-        The features stand in a folder beside the output for as long as this runs.
+        While this runs, the features are in a folder beside the output.
 
         Args:
             inputs: Files, globs, or `-` for standard input.
             path: The file to write.
-            overwrite: Replace a file that stands there.
+            overwrite: Replace a file that is already there.
             progress: Of the extraction; see `extract`.
-            **settings: How to read the corpus (`text_column`, `format`, `id_column`, ...) and where to compute
+            **settings: Settings to read the corpus (`text_column`, `format`, `id_column`, ...) and to compute
                 (`device`, `workers`).
 
         Raises:
-            UserError: The inputs or settings cannot be used, the model is not the same any more, or the file is there.
-            RunError: The run failed; nothing is left.
+            UserError: The inputs or settings cannot be used, the model has changed, or the file is already there.
+            RunError: The run failed; no files are left.
         """
         from bertfeat.extraction.run import extract
 
@@ -189,10 +180,10 @@ class FittedProbe:
 
         Args:
             folder: A folder that is not there yet.
-            overwrite: Replace a probe that stands there.
+            overwrite: Replace a probe that is already there.
 
         Raises:
-            UserError: Something stands there.
+            UserError: Something is already there.
             RunError: The system refused a write.
         """
         extra = {
@@ -206,7 +197,7 @@ class FittedProbe:
         self.name = target.absolute().name
 
     def summary(self) -> dict[str, Any]:
-        """Return what it is and how it was trained, as JSON values."""
+        """Return the probe's head, feature and classes, and the record of its training, as JSON values."""
         return {
             "head": self.probe.head,
             "params": self.probe.get_params(),
@@ -243,10 +234,10 @@ class FittedProbe:
 
 @os_errors(UserError)
 def load_probe(folder: str | Path) -> FittedProbe:
-    """Load a probe that was saved.
+    """Load a saved probe.
 
     Raises:
-        UserError: There is none, or it is damaged.
+        UserError: The folder has no probe, or the probe is damaged.
 
     Examples:
         >>> from bertfeat import extract, fit_probe
@@ -261,15 +252,16 @@ def load_probe(folder: str | Path) -> FittedProbe:
         if kept.first_tokens and kept.spec.level is not Level.TOKEN:
             raise ValueError(f"first_tokens: true at level {kept.spec.level}")
     except ValueError as error:
-        raise UserError(f"{folder}: what the probe says of its features is damaged ({error}); fit it again") from None
-    return FittedProbe(
-        probe, kept.spec, kept.label, kept.first_tokens, dict(kept.training), Path(folder).absolute().name
-    )
+        raise UserError(
+            f"{folder}: the probe's description of its features is damaged ({error}); fit it again"
+        ) from None
+    name = Path(folder).absolute().name
+    return FittedProbe(probe, kept.spec, kept.label, kept.first_tokens, dict(kept.training), name)
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a saved probe keeps beside its head; see `FittedProbe`."""
+    """The content of a saved probe beside its head; see `FittedProbe`."""
 
     spec: FeatureSpec
     label: str
@@ -281,11 +273,11 @@ def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:
     """Check, before a fit, that a probe can be saved to a folder afterwards.
 
     Raises:
-        UserError: Something stands there, or no folder can be made there.
+        UserError: Something is already there, or no folder can be made there.
     """
     check_target(local_path(folder, "a probe"), overwrite=overwrite)
 
 
 def as_store(store: str | Path | Store) -> Store:
-    """Open a store that is named by its folder."""
+    """Return a store, or open the store in a folder."""
     return store if isinstance(store, Store) else open_store(store)

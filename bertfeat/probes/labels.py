@@ -1,11 +1,11 @@
-"""Which label each row of a level has: from a column of the store, of its words, or from a table beside it."""
+"""Labels of the rows of a level: from a column of the store, of its words, or from a table beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import polars as pl
 
@@ -13,11 +13,12 @@ from bertfeat.config import Level
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
-from bertfeat.records import LevelSchema
 from bertfeat.store.reader import Store
 
 _WORD_KEYS = list(LEVELS[Level.WORD].keys)
-# What bertfeat writes itself; other columns came with the corpus, and may be labels.
+#: Whether a token is the first of a word.
+IS_FIRST_TOKEN = pl.col("word_index").is_not_null() & pl.struct(_WORD_KEYS).is_first_distinct()
+# Columns that bertfeat writes; others came with the corpus, and may be labels.
 _OWN = {column.name for entry in LEVELS.values() for column in entry.columns}
 
 LabelTable = str | Path | pl.DataFrame
@@ -27,13 +28,13 @@ _TYPES: dict[str, type[pl.DataType]] = {"int64": pl.Int64, "int32": pl.Int32, "s
 
 @dataclass(frozen=True, slots=True)
 class LabelSource:
-    """Where labels come from.
+    """The origin of labels.
 
     Attributes:
         name: The column.
-        level: The level of the store that has it; None where a table has.
+        level: The level of the store that has the column; None if a table has it.
         table: A table of keys and labels, of the store's types; its keys are unique.
-        where: What it is, for messages.
+        where: Its name, for messages.
     """
 
     name: str
@@ -49,34 +50,34 @@ def find_labels(store: Store, level: Level, name: str, labels: LabelTable | None
         store: The store.
         level: The level whose rows are labelled.
         name: The column with the labels.
-        labels: A file or frame with `doc_id` (at word and token level `word_index` or `token_index` too) and the
-            column; None for a column of the store.
+        labels: A file or frame with `doc_id`, at word and token level `word_index` or `token_index`, and the column;
+            None for a column of the store.
 
     Raises:
-        UserError: There is no such column, or the table has a key twice or none of the store's.
+        UserError: There is no such column, or the table has a key twice.
     """
     if labels is not None:
-        where = "labels" if isinstance(labels, pl.DataFrame) else str(labels)
+        where = "a frame" if isinstance(labels, pl.DataFrame) else str(labels)
         table = _checked(_read_table(labels), store, level, name, where)
         return LabelSource(name, None, table, f"{where}: column {name!r}")
     where = f"{store.path}: column {name!r}"
-    if name in _plain_columns(store.schema(level)):
-        return LabelSource(name, level, None, where)
-    if level is Level.TOKEN and Level.WORD in store.levels and name in _plain_columns(store.schema(Level.WORD)):
-        return LabelSource(name, Level.WORD, None, where)
-    raise UserError(_missing(store, level, name))
+    levels = [level, Level.WORD] if level is Level.TOKEN and Level.WORD in store.levels else [level]
+    columns = {found: [column.name for column in store.schema(found).columns] for found in levels}
+    for found, names in columns.items():
+        if name in names:
+            return LabelSource(name, found, None, where)
+    hint = _hint(level, [column for names in columns.values() for column in names])
+    raise UserError(f"{store.path}: no label column {name!r} at level {level}; {hint}")
 
 
 def label_rows(shard: Store, level: Level, source: LabelSource) -> pl.DataFrame:
-    """Return the rows of one shard: `doc_id`, `label` (null where there is none), `is_candidate`.
+    """Return the rows of one shard: `doc_id`, `label` (null if a row has none), `is_candidate`.
 
-    At token level, where labels are those of words, the first token of a word is the candidate for its label; other
-    tokens, special ones too, are none. Elsewhere every row is.
+    At token level with labels of words, only the first token of a word is a candidate. Otherwise every row is.
     """
     keys = list(LEVELS[level].keys)
     label = pl.col(source.name).alias("label")
     if source.table is not None:
-        # The join would take a file's integers for other keys than the store's.
         rows = columns_of(shard, level, keys).join(source.table, on=keys, how="left", maintain_order="left")
         return rows.select("doc_id", label, pl.lit(True).alias("is_candidate"))
     if source.level is level:
@@ -84,24 +85,14 @@ def label_rows(shard: Store, level: Level, source: LabelSource) -> pl.DataFrame:
         return rows.select("doc_id", label, pl.lit(True).alias("is_candidate"))
     words = columns_of(shard, Level.WORD, [*_WORD_KEYS, source.name])
     tokens = columns_of(shard, level, _WORD_KEYS)
-    is_first = pl.col("word_index").is_not_null() & pl.struct(_WORD_KEYS).is_first_distinct()
-    rows = tokens.with_columns(is_candidate=is_first).join(words, on=_WORD_KEYS, how="left", maintain_order="left")
+    rows = tokens.with_columns(is_candidate=IS_FIRST_TOKEN).join(
+        words, on=_WORD_KEYS, how="left", maintain_order="left"
+    )
     return rows.select("doc_id", label, "is_candidate")
 
 
-def label_source(store: Store, label: str, labels: LabelTable | None) -> str:
-    """Name where labels come from, for messages."""
-    where = str(store.path) if labels is None else table_name(labels)
-    return f"{where}: column {label!r}"
-
-
-def table_name(labels: LabelTable) -> str:
-    """Name a table of labels, for messages."""
-    return "a frame" if isinstance(labels, pl.DataFrame) else Path(labels).name
-
-
 def none_matches(store: Store, level: Level, source: LabelSource) -> UserError:
-    """Return the error for a table of labels of which none is for a row of the store."""
+    """Return the error for a table of labels without a row of the store."""
     assert source.table is not None
     first = columns_of(store.shard(0), level, ["doc_id"])["doc_id"].head(1).to_list()
     example = f" (which has for example {first[0]!r})" if first else ""
@@ -118,25 +109,16 @@ def columns_of(store: Store, level: Level, names: Sequence[str]) -> pl.DataFrame
 
 
 def key_types(store: Store, level: Level, names: Sequence[str]) -> dict[str, pl.DataType]:
-    """Return the types of columns that tell rows apart."""
+    """Return the types of columns that identify rows."""
     kinds = {column.name: column.type for column in store.schema(level).columns}
     return {name: _TYPES[kinds[name]]() for name in names}
 
 
-def _plain_columns(schema: LevelSchema) -> list[str]:
-    return [column.name for column in schema.columns]
-
-
-def _missing(store: Store, level: Level, name: str) -> str:
-    levels = [level, *([Level.WORD] if level is Level.TOKEN and Level.WORD in store.levels else [])]
-    columns = [column for where in levels for column in _plain_columns(store.schema(where)) if column not in _OWN]
-    if columns:
-        hint = f"columns that could be labels are {', '.join(dict.fromkeys(columns))}"
-    elif level is Level.SENTENCE:
-        hint = "none came with the corpus; extract with --keep-columns, or pass labels with --labels FILE"
-    else:
-        hint = "none came with the corpus; extract with --label-column, or pass labels with --labels FILE"
-    return f"{store.path}: no label column {name!r} at level {level}; {hint}"
+def _hint(level: Level, columns: list[str]) -> str:
+    if found := [column for column in dict.fromkeys(columns) if column not in _OWN]:
+        return f"columns that could be labels are {', '.join(found)}"
+    option = "--keep-columns" if level is Level.SENTENCE else "--label-column"
+    return f"none came with the corpus; extract with {option}, or pass labels with --labels FILE"
 
 
 @os_errors(UserError)
@@ -157,7 +139,7 @@ def _read_table(labels: LabelTable) -> pl.DataFrame:
 
 def _read_by_ending(path: Path) -> pl.DataFrame:
     ending = path.suffix.lower()
-    # As in the corpus readers, what stands in a .csv is text: 01 is not 1.
+    # As in the corpus readers, every value of a .csv is text: 01 is not 1.
     if ending == ".csv":
         return pl.read_csv(path, infer_schema=False)
     if ending == ".tsv":
@@ -179,10 +161,10 @@ def _checked(table: pl.DataFrame, store: Store, level: Level, name: str, where: 
     table = table.select(*keys, name)
     for key in keys:
         table = _cast(table, key, types[key], where)
-    twice = table.filter(table.select(keys).is_duplicated())
-    if twice.height:
-        times = _times(table, keys, twice)
-        raise UserError(f"{where}: {_said(keys, twice.row(0))} stands {times} times; label it once")
+    if table.select(keys).is_duplicated().any():
+        *first, times = table.group_by(keys, maintain_order=True).len().filter(pl.col("len") > 1).row(0)
+        named = ", ".join(f"{name} {value!r}" for name, value in zip(keys, first, strict=True))
+        raise UserError(f"{where}: {named} occurs {times} times; label it once")
     return table
 
 
@@ -192,14 +174,5 @@ def _cast(table: pl.DataFrame, key: str, kind: pl.DataType, where: str) -> pl.Da
     cast = table[key].cast(kind, strict=False)
     wrong = table[key].filter(cast.is_null())
     if len(wrong):
-        raise UserError(f"{where}: {key} {wrong[0]!r} is no {'whole number' if kind.is_integer() else 'id'}")
+        raise UserError(f"{where}: {key} {wrong[0]!r} is not {'a whole number' if kind.is_integer() else 'an id'}")
     return table.with_columns(cast)
-
-
-def _times(table: pl.DataFrame, keys: Iterable[str], twice: pl.DataFrame) -> int:
-    first = twice.row(0, named=True)
-    return table.filter(*[pl.col(key) == first[key] for key in keys]).height
-
-
-def _said(keys: Iterable[str], row: tuple[Any, ...]) -> str:
-    return ", ".join(f"{key} {value!r}" for key, value in zip(keys, row, strict=False))

@@ -1,4 +1,4 @@
-"""Reading for learning: the rows of a level that take part, with their labels and their vectors."""
+"""Reader of training data: the labelled rows of a level, and their vectors in memory or as a stream."""
 
 from __future__ import annotations
 
@@ -15,46 +15,47 @@ from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, check_labels
 from bertfeat.heads.matrices import Matrix, Sequences
-from bertfeat.memory import free_memory
-from bertfeat.probes.labels import LabelSource, LabelTable, columns_of, find_labels, label_rows, none_matches
+from bertfeat.probes.labels import LabelSource, LabelTable, find_labels, label_rows, none_matches
 from bertfeat.probes.vectorstream import FLOAT32_BYTES, StoreStream, lengths_of
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.store.reader import Store
 
-# Fitting may hold the vectors, a standardised copy and what is computed from them.
+# Fitting may hold the vectors, a standardised copy and values computed from them.
 _COPIES = 3
-# A chunk is copied and cast a few times while it is worked on.
+# Work on a chunk makes a few copies of it.
 _CHUNK_SHARE = 16
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 8_000_000, 256_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledRows:
-    """The rows of a level that have a label, or all of them where no labels are asked for.
+    """The rows of a level that have a label.
 
     Attributes:
         rows: int64 (n_rows,), ascending: their numbers in the level.
         documents: int64 (n_rows,), ascending: the running number of each row's document.
-        labels: (n_rows,), or None.
+        labels: (n_rows,).
         has_vector: bool (n_rows,): whether a row has a vector of the feature.
-        n_total: Rows that could take part, with a label or not.
-        first_tokens: Whether labels are those of words, at token level, and rows the first tokens of these.
+        n_total: The number of rows that could take part, with or without a label.
+        first_tokens: Whether the rows are first tokens of words, with the labels of the words.
+        source: The origin of the labels, for messages.
     """
 
     rows: IntArray
     documents: IntArray
-    labels: Labels | None
+    labels: Labels
     has_vector: BoolArray
     n_total: int
     first_tokens: bool
+    source: str
 
     @property
     def n_without_label(self) -> int:
-        """Rows that are left out for want of a label."""
+        """Rows that are left out because their label is null or empty."""
         return self.n_total - len(self.rows)
 
     def split(self, share: float, seed: int) -> tuple[LabelledRows, LabelledRows]:
-        """Split by documents, drawn at random: a share of them, one at least, stands in the second part.
+        """Split by documents at random: the second part has a share of them, at least one.
 
         Raises:
             UserError: There are fewer than two documents.
@@ -68,52 +69,31 @@ class LabelledRows:
         return self._only(~is_held), self._only(is_held)
 
     def _only(self, chosen: BoolArray) -> LabelledRows:
-        return dataclasses.replace(
-            self,
-            rows=self.rows[chosen],
-            documents=self.documents[chosen],
-            labels=None if self.labels is None else self.labels[chosen],
-            has_vector=self.has_vector[chosen],
-            n_total=int(chosen.sum()),
-        )
+        arrays = {name: getattr(self, name)[chosen] for name in ("rows", "documents", "labels", "has_vector")}
+        return dataclasses.replace(self, n_total=int(chosen.sum()), **arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """What a probe learns from: vectors and labels of the rows that have both.
+    """Vectors and labels of the rows that have both.
 
     Attributes:
         X: Vectors (n_rows, dim), in memory or as a stream.
-        labels: (n_rows,), or None where none were asked for.
+        labels: (n_rows,).
         lengths: int64 (n_sequences,): rows of each document that has any, in order; None at sentence level.
         rows: int64 (n_rows,): the rows' numbers in the level.
-        labelled: The rows with a label, those without a vector too.
+        labelled: The rows with a label, also those without a vector.
     """
 
     X: Matrix
-    labels: Labels | None
+    labels: Labels
     lengths: IntArray | None
     rows: IntArray
     labelled: LabelledRows
 
     @property
-    def n_total(self) -> int:
-        """Rows that could take part."""
-        return self.labelled.n_total
-
-    @property
-    def n_without_vector(self) -> int:
-        """Rows that are left out because truncation left them no vector."""
-        return len(self.labelled.rows) - len(self.rows)
-
-    @property
-    def n_without_label(self) -> int:
-        """Rows that are left out because their label is null or empty."""
-        return self.labelled.n_without_label
-
-    @property
     def sequences(self) -> Sequences:
-        """The vectors as one sequence a document; at sentence level one a row."""
+        """The vectors as one sequence per document; at sentence level as one per row."""
         lengths = np.ones(len(self.rows), np.int64) if self.lengths is None else self.lengths
         return Sequences(self.X, lengths)
 
@@ -124,90 +104,73 @@ class Dataset:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that the vectors and what fitting makes of them take in memory."""
+        """Bytes in memory of the vectors and of what fitting computes from them."""
         return 0 if self.is_streamed else _n_bytes(*self.X.shape)
 
+    def summary(self) -> dict[str, Any]:
+        """Return the number of rows, of rows of each class, and of rows that were left out, as JSON values."""
+        classes, counts = np.unique(self.labels, return_counts=True)
+        return {
+            "n_rows": len(self.rows),
+            "n_documents": len(self.rows if self.lengths is None else self.lengths),
+            "n_without_vector": len(self.labelled.rows) - len(self.rows),
+            "n_without_label": self.labelled.n_without_label,
+            "n_classes": len(classes),
+            "counts": {str(name): int(count) for name, count in zip(classes.tolist(), counts, strict=True)},
+        }
 
-def read_dataset(
-    store: Store,
-    level: str,
-    feature: str,
-    label: str | None = None,
-    *,
-    labels: LabelTable | None = None,
-    max_memory: int | None = None,
-    limit: int | None = None,
-) -> Dataset:
-    """Read what a probe learns from.
 
-    Vectors come into memory where they and what fitting makes of them fit, else they are a stream. Rows without a
-    vector or without a label are left out, and counted.
+def read_vectors(store: Store, level: Level, feature: str, labelled: LabelledRows, *, max_memory: int) -> Dataset:
+    """Read the vectors of labelled rows, into memory if they and what fitting computes from them fit.
 
     Args:
         store: The store.
-        level: Its level.
+        level: A level of the store.
         feature: A feature of the level, stored or made from what is stored.
-        label: The column with the labels; None for vectors alone.
-        labels: A file or frame with the labels, joined by `doc_id` (and `word_index` or `token_index`).
-        max_memory: Bytes that may be used; None for half of what is free.
-        limit: The first documents alone.
-
-    Raises:
-        UserError: There is no such level, feature or label column, or a vector holds NaN.
-        StoreError: A part is missing or damaged.
-    """
-    where = store.schema(level).level
-    return read_vectors(
-        store,
-        where,
-        feature,
-        select_rows(store, where, feature, label, labels=labels, limit=limit),
-        max_memory=max_memory,
-    )
-
-
-def read_vectors(
-    store: Store, level: Level, feature: str, labelled: LabelledRows, *, max_memory: int | None = None
-) -> Dataset:
-    """Read the vectors of rows, those that have one; see `read_dataset`.
+        labelled: The rows; those without a vector are left out.
+        max_memory: Bytes that may be used.
 
     Raises:
         UserError: There is no such feature, or a vector holds NaN.
         StoreError: A part is missing or damaged.
     """
+    chunk_bytes = max(_MIN_CHUNK_BYTES, min(_MAX_CHUNK_BYTES, max_memory // _CHUNK_SHARE))
+    stream = stream_of(store, level, feature, labelled, chunk_bytes=chunk_bytes)
     chosen = labelled.has_vector
-    rows, documents = labelled.rows[chosen], labelled.documents[chosen]
-    memory = free_memory() // 2 if max_memory is None else max_memory
-    is_document = level is Level.SENTENCE
-    stream = StoreStream(
-        store,
-        level,
-        feature,
-        rows=rows,
-        documents=None if is_document else documents,
-        chunk_bytes=max(_MIN_CHUNK_BYTES, min(_MAX_CHUNK_BYTES, memory // _CHUNK_SHARE)),
-    )
     return Dataset(
-        X=stream.whole() if _n_bytes(*stream.shape) <= memory else stream,
-        labels=None if labelled.labels is None else labelled.labels[chosen],
-        lengths=None if is_document else lengths_of(documents),
-        rows=rows,
+        X=stream.whole() if _n_bytes(*stream.shape) <= max_memory else stream,
+        labels=labelled.labels[chosen],
+        lengths=None if level is Level.SENTENCE else lengths_of(labelled.documents[chosen]),
+        rows=labelled.rows[chosen],
         labelled=labelled,
     )
+
+
+def stream_of(store: Store, level: Level, feature: str, labelled: LabelledRows, **settings: int) -> StoreStream:
+    """Return the vectors of the rows that have one as a stream; see `StoreStream`."""
+    chosen = labelled.has_vector
+    documents = None if level is Level.SENTENCE else labelled.documents[chosen]
+    return StoreStream(store, level, feature, rows=labelled.rows[chosen], documents=documents, **settings)
 
 
 def select_rows(
     store: Store,
     level: Level,
     feature: str,
-    label: str | None = None,
+    label: str,
     *,
     labels: LabelTable | None = None,
     limit: int | None = None,
 ) -> LabelledRows:
-    """Find the rows of a level that have a label (neither null nor empty), or all rows; see `read_dataset`.
+    """Find the rows of a level that have a label, neither null nor empty.
 
-    The store's columns are read shard by shard, since documents never span shards.
+    Args:
+        store: The store, whose columns are read shard by shard; no document is in two shards.
+        level: A level of the store.
+        feature: A feature of the level.
+        label: The column with the labels.
+        labels: A file or frame with the labels, joined by `doc_id` (and `word_index` or `token_index`).
+        limit: The number of documents to read from the start; None is all.
 
     Raises:
         UserError: There is no such level, feature or label column.
@@ -215,68 +178,56 @@ def select_rows(
     """
     if limit is not None and limit < 1:
         raise UserError(f"limit {limit} is below 1")
-    source = None if label is None else find_labels(store, level, label, labels)
+    source = find_labels(store, level, label, labels)
     has_vector = store.valid(level, feature)
-    pieces = list(_shards(store, level, source, limit))
-    n_total = sum(piece.n_candidates for piece in pieces)
-    rows = np.concatenate([piece.rows for piece in pieces]) if pieces else np.zeros(0, np.int64)
-    documents = np.concatenate([piece.documents for piece in pieces]) if pieces else np.zeros(0, np.int64)
-    values = None
-    if source is not None:
-        series = pl.concat([piece.labels for piece in pieces if piece.labels is not None])
-        has_labels = source.table is not None and _is_given(source.table[source.name]).any()
-        if has_labels and not len(series) and n_total:
-            raise none_matches(store, level, source)
-        values = as_labels(series, source.where)
-    first_tokens = level is Level.TOKEN and source is not None and source.level is Level.WORD
-    return LabelledRows(rows, documents, values, has_vector[rows], n_total, first_tokens)
+    candidates = pl.concat(list(_candidates(store, level, source, limit)))
+    given = candidates.filter(_is_given(candidates["label"]))
+    if (
+        source.table is not None
+        and candidates.height
+        and not given.height
+        and _is_given(source.table[source.name]).any()
+    ):
+        raise none_matches(store, level, source)
+    rows, documents = given["row"].to_numpy(), given["document"].to_numpy()
+    return LabelledRows(
+        rows=rows,
+        documents=documents,
+        labels=_as_labels(given["label"], source.where),
+        has_vector=has_vector[rows],
+        n_total=candidates.height,
+        first_tokens=level is Level.TOKEN and source.level is Level.WORD,
+        source=source.where,
+    )
 
 
 def _is_given(labels: pl.Series) -> pl.Series:
-    """Return which rows have a label; an empty cell of a .csv or .tsv comes as an empty text, and is none."""
+    """Return which rows have a label; an empty cell of a .csv or .tsv is read as an empty text, which is not one."""
     given = labels.is_not_null()
     return given & (labels != "").fill_null(value=False) if labels.dtype == pl.String else given
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Piece:
-    """What one shard gives: see `LabelledRows`; `labels` is a polars series."""
-
-    rows: IntArray
-    documents: IntArray
-    labels: pl.Series | None
-    n_candidates: int
-
-
-def _shards(store: Store, level: Level, source: LabelSource | None, limit: int | None) -> Iterator[_Piece]:
+def _candidates(store: Store, level: Level, source: LabelSource, limit: int | None) -> Iterator[pl.DataFrame]:
+    """Yield the rows of each shard that may have a label: `row` and `document`, their running numbers, and `label`."""
     n_rows = n_documents = 0
     for entry in store.manifest["shards"]:
-        shard = store.shard(entry["shard"])
-        if source is None:
-            frame = columns_of(shard, level, ["doc_id"]).with_columns(is_candidate=True)
-        else:
-            frame = label_rows(shard, level, source)
-        documents = frame["doc_id"].rle_id().cast(pl.Int64).to_numpy() + n_documents
-        keep = frame["is_candidate"].to_numpy().copy()
-        if limit is not None:
-            keep &= documents < limit
-        n_candidates = int(keep.sum())
-        if source is not None:
-            keep &= _is_given(frame["label"]).to_numpy()
-        chosen = np.flatnonzero(keep)
-        values = None if source is None else frame["label"].gather(chosen)
-        yield _Piece(chosen + n_rows, documents[chosen], values, n_candidates)
+        frame = label_rows(store.shard(entry["shard"]), level, source).with_columns(
+            row=pl.int_range(pl.len(), dtype=pl.Int64) + n_rows,
+            document=pl.col("doc_id").rle_id().cast(pl.Int64) + n_documents,
+        )
+        is_wanted = pl.col("is_candidate") if limit is None else pl.col("is_candidate") & (pl.col("document") < limit)
+        yield frame.filter(is_wanted).select("row", "document", "label")
         n_rows += frame.height
-        n_documents = int(documents[-1]) + 1 if len(documents) else n_documents
+        n_documents = frame["document"][-1] + 1 if frame.height else n_documents
         if limit is not None and n_documents >= limit:
             return
 
 
-def as_labels(values: pl.Series, where: str) -> Labels:
+def _as_labels(values: pl.Series, where: str) -> Labels:
     """Return a column without nulls as labels.
 
     Raises:
-        UserError: It holds no labels: fractions, lists, dates.
+        UserError: The column holds fractions, lists or dates.
     """
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -19,10 +19,9 @@ from bertfeat.durable.publication import publish_file
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
 from bertfeat.levels import LEVELS
-from bertfeat.probes.labels import columns_of, key_types
-from bertfeat.probes.learningrows import select_rows
+from bertfeat.probes.labels import IS_FIRST_TOKEN, columns_of, key_types
 from bertfeat.probes.vectorstream import StoreStream, lengths_of
-from bertfeat.records import BoolArray, IntArray, LevelTable
+from bertfeat.records import BoolArray, Float32Array, IntArray, LevelTable
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -31,23 +30,23 @@ _TYPES: dict[str, type[pl.DataType]] = {"U": pl.String, "b": pl.Boolean, "i": pl
 
 
 class Predicted(NamedTuple):
-    """The predicted label of each row, (n_rows,), and its probability, float32 (n_rows,), where the head has any."""
+    """The predicted label of each row, (n_rows,), and its probability, float32 (n_rows,), if the head has any."""
 
     labels: Labels
-    probabilities: npt.NDArray[np.float32] | None
+    probabilities: Float32Array | None
 
 
-def predict_rows(probe: Probe, X: Matrix, lengths: IntArray | None) -> Predicted:  # noqa: N803
-    """Predict the label of each row, chunk by chunk, so that memory stays flat where vectors are a stream.
+def predict_rows(probe: Probe, X: Matrix, lengths: IntArray | None) -> Predicted:
+    """Predict the label of each row, chunk by chunk, in memory that stays flat for a stream.
 
     Args:
         probe: A fitted probe.
         X: Vectors (n_rows, dim), in memory or as a stream whose chunks end between sequences.
-        lengths: int64 (n_sequences,): the rows of each sequence, which a tagger needs.
+        lengths: int64 (n_sequences,): the rows of each sequence, for a tagger.
     """
     labels = np.empty(X.shape[0], probe.classes_.dtype)
     probabilities = np.empty(X.shape[0], np.float32) if probe.has_probabilities else None
-    # A matrix in memory has chunks that end anywhere: a tagger takes it whole.
+    # Chunks of a matrix in memory may end inside a sequence: a tagger takes it whole.
     whole = probe.is_tagger and isinstance(X, np.ndarray)
     for chunk, rows in enumerate([range(X.shape[0])] if whole else chunk_ranges(X)):
         vectors = X if whole else read_chunk(X, chunk)
@@ -71,7 +70,7 @@ def _flat(probe: Probe, found: Any) -> npt.NDArray[Any]:
 
 
 def _lengths_within(lengths: IntArray, rows: range) -> IntArray:
-    """Return the lengths of the sequences that make up a range of rows."""
+    """Return the lengths of the sequences in a range of rows."""
     starts = np.concatenate([[0], np.cumsum(lengths)])
     first, last = np.searchsorted(starts, [rows.start, rows.stop])
     return lengths[first:last]
@@ -93,53 +92,27 @@ def _label_type(probe: Probe) -> pl.DataType:
 def predicted_frames(
     probe: Probe, store: Store, level: Level, feature: str, *, first_tokens: bool
 ) -> Iterator[pl.DataFrame]:
-    """Yield the predictions of each shard: every row of the level, in order; null where it has no vector.
+    """Yield the predictions of each shard: every row of the level, in order; null for a row without a vector.
 
     Args:
         probe: A fitted probe.
         store: The store.
-        level: Its level.
+        level: A level of the store.
         feature: The feature that the probe was fitted on.
-        first_tokens: The probe knows the first tokens of words alone; others have no prediction.
+        first_tokens: Whether the probe labels first tokens of words only; other tokens have no prediction.
 
     Raises:
         StoreError: A part is missing or damaged.
     """
-    schema = schema_of(probe, store, level)
     for entry in store.manifest["shards"]:
         shard = store.shard(entry["shard"])
-        frame = columns_of(shard, level, LEVELS[level].names)
-        found = select_rows(shard, level, feature)
-        chosen = found.has_vector
-        if first_tokens:
-            chosen = chosen & _is_first(columns_of(shard, level, ["doc_id", "word_index"]))
-        rows = found.rows[chosen]
-        documents = None if level is Level.SENTENCE else found.documents[chosen]
-        stream = StoreStream(shard, level, feature, rows=rows, documents=documents)
-        predicted = predict_rows(probe, stream, None if documents is None else lengths_of(documents))
-        yield _with_predictions(frame, rows, predicted, schema)
+        frame = columns_of(shard, level, _columns(level, first_tokens))
+        has_vector = shard.valid(level, feature)
 
+        def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Matrix:
+            return StoreStream(shard, level, feature, rows=rows, documents=documents)
 
-def _is_first(words: pl.DataFrame) -> BoolArray:
-    """Return bool (n_tokens,): which tokens, given by `doc_id` and `word_index`, are the first of a word."""
-    is_first = pl.col("word_index").is_not_null() & pl.struct("doc_id", "word_index").is_first_distinct()
-    flags: BoolArray = words.select(is_first).to_series().to_numpy()
-    return flags
-
-
-def _with_predictions(
-    frame: pl.DataFrame, rows: IntArray, predicted: Predicted, schema: dict[str, pl.DataType]
-) -> pl.DataFrame:
-    """Add the predictions of some rows to a frame of all rows; null in the others."""
-    place = np.full(frame.height, -1)
-    place[rows] = np.arange(len(rows))
-    at = pl.Series(place).replace(-1, None)
-    labels = pl.Series("prediction", predicted.labels, dtype=schema["prediction"])
-    if predicted.probabilities is None:
-        probabilities = pl.Series("probability", [None] * len(rows), dtype=pl.Float32)
-    else:
-        probabilities = pl.Series("probability", predicted.probabilities, dtype=pl.Float32)
-    return frame.with_columns(labels.gather(at), probabilities.gather(at))
+        yield _predicted(probe, frame, level, has_vector, vectors, first_tokens=first_tokens)
 
 
 def predict_table(probe: Probe, table: LevelTable, spec: FeatureSpec, *, first_tokens: bool) -> pl.DataFrame:
@@ -147,22 +120,51 @@ def predict_table(probe: Probe, table: LevelTable, spec: FeatureSpec, *, first_t
 
     Args:
         probe: A fitted probe.
-        table: The rows of a level, with the columns that the feature's own settings give.
+        table: The rows of a level, extracted with the settings of the feature.
         spec: The feature.
         first_tokens: See `predicted_frames`.
     """
-    level = table.level
-    frame = pl.DataFrame({name: _series(table.columns[name]) for name in LEVELS[level].names})
-    chosen = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
+    frame = pl.DataFrame({name: _series(table.columns[name]) for name in _columns(table.level, first_tokens)})
+    has_vector = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
+    vectors = spec.vectors_in(table)
+    return _predicted(probe, frame, table.level, has_vector, lambda rows, _: vectors[rows], first_tokens=first_tokens)
+
+
+def _columns(level: Level, first_tokens: bool) -> list[str]:
+    return [*LEVELS[level].names, *(["word_index"] if first_tokens else [])]
+
+
+def _predicted(
+    probe: Probe,
+    frame: pl.DataFrame,
+    level: Level,
+    has_vector: BoolArray,
+    vectors: Callable[[IntArray, IntArray | None], Matrix],
+    *,
+    first_tokens: bool,
+) -> pl.DataFrame:
+    """Add predictions to a frame of rows; null for rows without one.
+
+    Args:
+        probe: A fitted probe.
+        frame: The columns of all rows.
+        level: Their level.
+        has_vector: bool (n_rows,).
+        vectors: Returns the vectors of some rows, given also the document of each, or None at sentence level.
+        first_tokens: See `predicted_frames`.
+    """
     if first_tokens:
-        words = pl.DataFrame({"doc_id": frame["doc_id"], "word_index": _series(table.columns["word_index"])})
-        chosen = chosen & _is_first(words)
-    rows = np.flatnonzero(chosen)
-    documents = frame["doc_id"].rle_id().to_numpy().astype(np.int64)[rows]
-    lengths = None if level is Level.SENTENCE else lengths_of(documents)
-    predicted = predict_rows(probe, spec.vectors_in(table)[rows], lengths)
-    schema = {"prediction": _label_type(probe), "probability": pl.Float32()}
-    return _with_predictions(frame, rows, predicted, schema)
+        has_vector = has_vector & frame.select(IS_FIRST_TOKEN).to_series().to_numpy()
+    rows = np.flatnonzero(has_vector)
+    documents = None if level is Level.SENTENCE else frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
+    found = predict_rows(probe, vectors(rows, documents), None if documents is None else lengths_of(documents))
+    place = np.full(frame.height, -1)
+    place[rows] = np.arange(len(rows))
+    at = pl.Series(place).replace(-1, None)
+    labels = pl.Series("prediction", found.labels, dtype=_label_type(probe))
+    values = [None] * len(rows) if found.probabilities is None else found.probabilities
+    probabilities = pl.Series("probability", values, dtype=pl.Float32)
+    return frame.select(LEVELS[level].names).with_columns(labels.gather(at), probabilities.gather(at))
 
 
 def _series(values: Any) -> pl.Series:
@@ -172,7 +174,7 @@ def _series(values: Any) -> pl.Series:
 
 
 class Written(NamedTuple):
-    """What was written: the file, its rows, how many of them have no prediction, and how often each label stands.
+    """A written file: its path, its rows, those of them without a prediction, and the rows of each label.
 
     `n_set_aside` counts the rows of a corpus that could not be read (`bad_rows="quarantine"`) and are not in the file.
     """
@@ -188,7 +190,7 @@ def check_output(path: str | Path, *, overwrite: bool) -> Path:
     """Return the path of a Parquet file to write, its folder made.
 
     Raises:
-        UserError: The name does not end in .parquet, something stands there, or no folder can be made for it.
+        UserError: The name does not end in .parquet, something is already there, or no folder can be made for it.
     """
     out = local_path(path, "a file of predictions")
     check_file(out, overwrite=overwrite, endings=(".parquet",))
@@ -200,7 +202,7 @@ def write_frames(frames: Iterator[pl.DataFrame], schema: dict[str, pl.DataType],
     """Write frames as one Parquet file, one after the other, in memory that stays flat.
 
     Raises:
-        RunError: The system refused; what stood there is unchanged, or the new file is there whole.
+        RunError: The system refused; the old file is unchanged, or the new file is there whole.
     """
     counts: Counter[Any] = Counter()
 

@@ -1,19 +1,18 @@
-"""Scores of a probe on labelled rows, with intervals that say how far they may be trusted."""
+"""Scores of a probe on labelled rows, with confidence intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from bertfeat.config import Level
-from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, Probe
+from bertfeat.heads.base import Probe
 from bertfeat.heads.bootstrap import Interval, bootstrap_interval
 from bertfeat.heads.matrices import Matrix
-from bertfeat.heads.scores import Scores, primary_metric, score_rows, score_sequences
+from bertfeat.heads.scores import Scores, score_labels
 from bertfeat.probes.learningrows import LabelledRows
 from bertfeat.probes.predictions import predict_rows
 from bertfeat.probes.vectorstream import lengths_of
@@ -23,12 +22,12 @@ _TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1
 
 @dataclass(frozen=True, slots=True)
 class ProbeScore:
-    """How good a probe's predictions are on a store.
+    """Scores of a probe's predictions on a store.
 
     Attributes:
         scores: All scores; rows without a vector count as errors.
-        metric: The score that counts: entity F1 for tags, else accuracy.
-        intervals: Bootstrap intervals by metric; none where they were not asked for.
+        metric: The main score: entity F1 for tags, else accuracy.
+        intervals: Bootstrap intervals by metric; empty if they were not asked for.
         n_without_label: Rows left out because their label is null.
     """
 
@@ -39,7 +38,7 @@ class ProbeScore:
 
     @property
     def value(self) -> float:
-        """The score that counts."""
+        """The main score."""
         return self.scores.value(self.metric)
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,7 +49,7 @@ class ProbeScore:
             self.metric: self.value,
             **({} if entities is None else {"entity_f1": entities.f1}),
             **self.scores.to_dict(),
-            "intervals": {name: interval.to_dict() for name, interval in self.intervals.items()},
+            "intervals": {name: asdict(interval) for name, interval in self.intervals.items()},
             "n_without_label": self.n_without_label,
         }
 
@@ -66,50 +65,27 @@ class ProbeScore:
         return lines
 
 
-def score_labelled(
-    probe: Probe,
-    X: Matrix,  # noqa: N803
-    labelled: LabelledRows,
-    level: Level,
-    *,
-    bootstrap: bool,
-) -> ProbeScore:
+def score_labelled(probe: Probe, X: Matrix, labelled: LabelledRows, level: Level, *, bootstrap: bool) -> ProbeScore:
     """Score a probe on the rows that have a label.
 
     Args:
         probe: A fitted probe.
-        X: The vectors of those of the rows that have one.
+        X: The vectors of the rows that have one.
         labelled: The rows; those without a vector count as errors.
         level: Their level.
-        bootstrap: Whether to give intervals; whole documents are drawn.
+        bootstrap: Whether to compute intervals, which draw whole documents.
 
     Raises:
-        UserError: No row has a label, or labels are of another kind than the probe's.
+        UserError: There are no rows, or their labels are text and the probe's are not, or the reverse.
     """
-    truth, has_vector = labelled.labels, labelled.has_vector
-    if truth is None or not len(truth):
-        raise UserError("no row has a label; there is nothing to score")
-    is_document = level is Level.SENTENCE
-    predicted = predict_rows(probe, X, None if is_document else lengths_of(labelled.documents[has_vector]))
-    guesses = np.empty(len(truth), predicted.labels.dtype)
-    guesses[has_vector] = predicted.labels
-    lengths = None if is_document else lengths_of(labelled.documents)
-    if lengths is None:
-        scores = score_rows(truth, guesses, probe.classes_, predicted=has_vector)
-    else:
-        scores = score_sequences(truth, guesses, lengths, probe.classes_, predicted=has_vector)
-    metrics = _metrics(probe.classes_, scores) if bootstrap else []
-    intervals = {
-        name: bootstrap_interval(name, truth, guesses, lengths=lengths, predicted=has_vector) for name in metrics
-    }
-    return ProbeScore(scores, _primary(probe.classes_, scores), intervals, labelled.n_without_label)
-
-
-def _primary(classes: Labels, scores: Scores) -> str:
-    metric = primary_metric(classes.tolist())
-    # A sentence has no entities, whatever its labels look like.
-    return metric if scores.entities is not None or metric != "entity_f1" else "accuracy"
-
-
-def _metrics(classes: Labels, scores: Scores) -> list[str]:
-    return list(dict.fromkeys([_primary(classes, scores), "accuracy", "macro_f1"]))
+    is_document, predicted = level is Level.SENTENCE, labelled.has_vector
+    guesses = np.empty(len(labelled.labels), probe.classes_.dtype)
+    lengths = None if is_document else lengths_of(labelled.documents[predicted])
+    guesses[predicted] = predict_rows(probe, X, lengths).labels
+    pairs = labelled.labels, guesses
+    units: dict[str, Any] = {"lengths": None if is_document else lengths_of(labelled.documents), "predicted": predicted}
+    scores = score_labels(*pairs, probe.classes_, **units)
+    metric = "accuracy" if scores.entities is None else "entity_f1"
+    metrics = dict.fromkeys([metric, "accuracy", "macro_f1"]) if bootstrap else ()
+    intervals = {name: bootstrap_interval(name, *pairs, **units) for name in metrics}
+    return ProbeScore(scores, metric, intervals, labelled.n_without_label)

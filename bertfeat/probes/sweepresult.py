@@ -27,12 +27,12 @@ class SweepRow:
         dim: Its width.
         metric: The score.
         score: The mean over seeds.
-        deviation: The deviation over seeds; None of one alone.
+        deviation: The deviation over seeds; None for one seed.
         low: The lower end of the bootstrap interval of the first seed's score; None where the score has none.
         high: Its upper end.
-        seconds: What reading and fitting took.
+        seconds: The time of reading and fitting.
         values: The score of each seed.
-        mixes: What a mix has learned with each seed: the layers' weights, and gamma.
+        mixes: The learned mix of each seed: the weights of the layers, and gamma.
     """
 
     feature: str
@@ -49,21 +49,19 @@ class SweepRow:
 
     def cells(self) -> list[object]:
         """Return the cells of its line in a table."""
-        layers = " ".join(map(str, self.layers))
-        numbers = [self.score, self.deviation, self.low, self.high, self.seconds]
-        return [self.feature, layers, self.dim, self.metric, *numbers]
+        return [" ".join(map(str, self.layers)) if name == "layers" else getattr(self, name) for name in _HEADERS]
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The scores of a head on each feature, layers first, and how they came about, as JSON values."""
+    """The scores of a head on each feature, layers first, and the settings of the sweep as JSON values."""
 
     rows: tuple[SweepRow, ...]
     settings: dict[str, Any]
 
     @property
     def best(self) -> SweepRow:
-        """The row with the best score; the first of equals."""
+        """The row with the best score; of equal scores the first."""
         return max(self.rows, key=lambda row: row.score)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,7 +78,7 @@ class Sweep:
 
         Raises:
             UserError: The folder holds something else, or matplotlib is not installed.
-            RunError: The system refused a write; what stood there still does.
+            RunError: The system refused a write; what was there before is unchanged.
         """
         out = check_sweep_folder(folder, overwrite=overwrite)
         with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
@@ -113,7 +111,7 @@ def check_sweep_folder(folder: str | Path, *, overwrite: bool) -> Path:
     """Return a folder for a sweep's files, which need not be there yet.
 
     Raises:
-        UserError: Something stands there that is not a sweep, or a sweep and it is to stay, or no folder can be made.
+        UserError: Something else is already there, or a sweep that must not be replaced, or no folder can be made.
     """
     out = local_path(folder, "a sweep")
     recover(out)

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from bertfeat._version import __version__
 from bertfeat.config import Level
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, encode_labels
 from bertfeat.heads.bootstrap import mean_and_deviation
 from bertfeat.heads.registry import head_class, heads_with_mix
 from bertfeat.memory import free_memory
 from bertfeat.probes.extras import require
 from bertfeat.probes.features import Choice, features_to_sweep, named_choice
 from bertfeat.probes.fitted import as_store
-from bertfeat.probes.fitting import check_held, check_request
-from bertfeat.probes.labels import LabelTable, label_source
-from bertfeat.probes.learningrows import LabelledRows, read_vectors, select_rows
+from bertfeat.probes.labels import LabelTable
+from bertfeat.probes.learningrows import LabelledRows, select_rows
 from bertfeat.probes.sweepresult import Sweep, SweepRow
-from bertfeat.probes.trials import Say, Trial, chosen_metric, fit_seeds
+from bertfeat.probes.trials import FitRequest, Say, chosen_metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.settings import HeadSettings
-from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
-#: The share of documents that is held out where there is no dev store.
-HELD_OUT = 0.2
+# The share of documents that is held out without a dev store.
+_HELD_OUT = 0.2
 
 
 def sweep_probes(
@@ -57,11 +53,11 @@ def sweep_probes(
         level: token, word or sentence.
         head: See `fit_probe`.
         dev: A store to score on; None holds out a fifth of the documents.
-        features: Features, and mixes such as `mix_last4`, as a list or with commas. None for each layer that is stored,
-            the concatenation and mean of the last four and of all, what else is stored, and for neural heads a scalar
-            mix of the last four and of all layers but the embeddings.
-        seeds: How many seeds a random head is fitted with.
-        seed: The first of them, and the seed of the documents that are held out.
+        features: Features, and mixes such as `mix_last4`, as a list or with commas. None is each layer, the
+            concatenation and mean of the last four layers and of all, other stored features, and for neural heads a
+            scalar mix of the last four layers and of all layers but the embeddings.
+        seeds: The number of seeds of a random head.
+        seed: The first seed, and the seed of the documents that are held out.
         labels: See `fit_probe`.
         dev_labels: See `fit_probe`.
         max_memory: See `fit_probe`.
@@ -85,25 +81,23 @@ def sweep_probes(
     require("matplotlib")
     opened, opened_dev = as_store(store), None if dev is None else as_store(dev)
     where = opened.schema(level).level
-    check_request(head, where, mix=None, seeds=seeds, params=params, dev=opened_dev, dev_labels=dev_labels)
+    memory = free_memory() // 2 if max_memory is None else max_memory
+    request = FitRequest(opened, opened_dev, where, head, params, seeds, seed, memory)
+    request.check(mix=None, dev_labels=dev_labels)
     choices = _choices(opened, where, head, features)
-    if opened_dev is not None:
-        for choice in choices:
-            spec = FeatureSpec.of(opened, where, choice.feature)
-            spec.find_in(opened_dev, mine=f"store {opened.path.name}")
+    for choice in choices:
+        request.spec(choice)
     train = select_rows(opened, where, choices[0].feature, label, labels=labels, limit=limit)
     if opened_dev is None:
-        train, held = train.split(HELD_OUT, seed)
+        train, held = train.split(_HELD_OUT, seed)
     else:
         held = select_rows(opened_dev, where, choices[0].feature, label, labels=dev_labels)
-    data = _Data(opened, opened_dev or opened, where, train, held)
-    classes = data.check(label_source(opened, label, labels))
-    memory = free_memory() // 2 if max_memory is None else max_memory
+    classes = request.classes(train, held)
     rows = []
     with reporting(progress) as reports:
         for place, choice in enumerate(choices, start=1):
             say = _prefixed(reports.stage, f"{choice.name} ({place} of {len(choices)}): ")
-            rows.append(_row(data, choice, head, memory, seeds, seed, params, say))
+            rows.append(_row(request, choice, train, held, say))
     settings = {
         "store": opened.path.name,
         "plan_hash": opened.manifest["plan_hash"],
@@ -115,7 +109,7 @@ def sweep_probes(
         "metric": rows[0].metric,
         "seeds": list(range(seed, seed + seeds)) if head_class(head).is_random else [],
         "dev": None if opened_dev is None else opened_dev.path.name,
-        "held_out": None if opened_dev is not None else {"share_of_documents": HELD_OUT, "seed": seed},
+        "held_out": {"share_of_documents": _HELD_OUT, "seed": seed} if opened_dev is None else None,
         "n_train": len(train.rows),
         "n_dev": len(held.rows),
         "n_classes": len(classes),
@@ -123,28 +117,6 @@ def sweep_probes(
         "bertfeat": __version__,
     }
     return Sweep(tuple(rows), settings)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Data:
-    """The rows of train and of dev, and the stores that they stand in."""
-
-    store: Store
-    dev_store: Store
-    level: Level
-    train: LabelledRows
-    dev: LabelledRows
-
-    def check(self, source: str) -> Labels:
-        """Return the classes of train.
-
-        Raises:
-            UserError: There is one alone, or dev has no labelled rows or labels of another kind.
-        """
-        assert self.train.labels is not None
-        classes, _ = encode_labels(self.train.labels[self.train.has_vector], what=source)
-        check_held(self.dev, self.dev_store, self.level, classes)
-        return classes
 
 
 def _choices(store: Store, level: Level, head: str, features: str | Sequence[str] | None) -> list[Choice]:
@@ -161,46 +133,26 @@ def _choices(store: Store, level: Level, head: str, features: str | Sequence[str
     return choices
 
 
-def _row(
-    data: _Data,
-    choice: Choice,
-    head: str,
-    memory: int,
-    seeds: int,
-    seed: int,
-    params: Mapping[str, Any],
-    say: Say,
-) -> SweepRow:
+def _row(request: FitRequest, choice: Choice, train: LabelledRows, dev: LabelledRows, say: Say) -> SweepRow:
     started = time.perf_counter()
     say("reading features")
-    train = read_vectors(data.store, data.level, choice.feature, data.train, max_memory=memory)
-    rest = memory // 2 if train.is_streamed else memory - train.n_bytes
-    dev = read_vectors(data.dev_store, data.level, choice.feature, data.dev, max_memory=rest)
-    _, trials = fit_seeds(
-        head, choice, data.level, train, dev, seeds=seeds, seed=seed, params=params, say=say, bootstrap=True
-    )
-    found = data.store.feature(data.level, choice.feature)
-    return _row_of(choice, found.layers, found.dim, trials, params, time.perf_counter() - started)
-
-
-def _row_of(
-    choice: Choice, layers: tuple[int, ...], dim: int, trials: list[Trial], params: Mapping[str, Any], seconds: float
-) -> SweepRow:
+    _, trials = request.fit(choice, *request.read(choice.feature, train, dev), say, bootstrap=True)
+    found = request.store.feature(request.level, choice.feature)
     scores = [trial.score for trial in trials if trial.score is not None]
-    metric = chosen_metric(scores[0], params)
+    metric = chosen_metric(scores[0], request.params)
     values = [score.scores.value(metric) for score in scores]
     mean, deviation = mean_and_deviation(values)
     interval = scores[0].intervals.get(metric)
     return SweepRow(
         feature=choice.name,
-        layers=layers,
-        dim=dim,
+        layers=found.layers,
+        dim=found.dim,
         metric=metric,
         score=mean,
         deviation=deviation,
         low=None if interval is None else interval.low,
         high=None if interval is None else interval.high,
-        seconds=round(seconds, 3),
+        seconds=round(time.perf_counter() - started, 3),
         values=tuple(values),
         mixes=tuple(trial.report["mix"] for trial in trials if "mix" in trial.report),
     )

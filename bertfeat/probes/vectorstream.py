@@ -1,4 +1,4 @@
-"""The vectors of a store as a stream: read chunk by chunk, as often as a fit passes over them."""
+"""Stream of the vectors of a store, which a fit reads chunk by chunk in each pass."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from bertfeat.heads.matrices import FloatArray
 from bertfeat.records import IntArray
 from bertfeat.store.reader import Store
 
-#: Vectors of a chunk as float32: what a step of streamed work holds.
-CHUNK_BYTES = 64_000_000
 FLOAT32_BYTES = 4
 
 
@@ -25,9 +23,9 @@ class StoreStream:
         level: The level.
         feature: A feature of it, stored or made from what is stored.
         rows: int64, ascending: the rows of the level that take part; None for all.
-        documents: int64 (n_rows,), ascending: the document of each row; no chunk ends inside one. None where each row
-            is a document of its own.
-        chunk_bytes: How much of float32 vectors a chunk holds, or one document where that is more.
+        documents: int64 (n_rows,), ascending: the document of each row; no chunk ends inside one. None if each row is
+            a document.
+        chunk_bytes: Bytes of the vectors of a chunk as float32; a larger document is a chunk alone.
 
     Attributes:
         shape: (n_rows, dim).
@@ -42,7 +40,7 @@ class StoreStream:
         *,
         rows: IntArray | None = None,
         documents: IntArray | None = None,
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int = 64_000_000,
     ) -> None:
         self.store = store
         self.level = level
@@ -56,44 +54,31 @@ class StoreStream:
         """Return the vectors of a chunk, (rows of the chunk, dim), of the stored type.
 
         Raises:
-            UserError: One holds NaN or infinity; the message names the row and its document.
+            UserError: A vector holds NaN or infinity; the message names the row and its document.
             StoreError: A part is missing or damaged.
         """
         span = self.chunks[chunk]
-        rows = self.rows[span.start : span.stop]
-        found = self.store.take(self.level, self.feature, rows)
-        check_finite(found, self, span.start)
-        return found
+        found = self.store.take(self.level, self.feature, self.rows[span.start : span.stop])
+        return self._checked(found, span.start)
 
     def whole(self) -> FloatArray:
-        """Return the vectors of all rows in memory, (n_rows, dim), of the stored type.
-
-        Raises:
-            UserError: One holds NaN or infinity; the message names the row and its document.
-            StoreError: A part is missing or damaged.
-        """
+        """Return the vectors of all rows in memory, (n_rows, dim), of the stored type; see `read`."""
         if len(self.rows) == self.store.n_rows(self.level):
-            vectors = self.store.numpy(self.level, self.feature)
-            check_finite(vectors, self, 0)
-            return vectors
+            return self._checked(self.store.numpy(self.level, self.feature), 0)
         pieces = [self.read(chunk) for chunk in range(len(self.chunks))]
         return np.concatenate(pieces) if pieces else self.store.slice(self.level, self.feature, 0, 0)
 
-
-def check_finite(vectors: FloatArray, stream: StoreStream, start: int) -> None:
-    """Refuse vectors, the rows of a stream from `start` on, that hold NaN or infinity.
-
-    Raises:
-        UserError: One does; the message names its row and document.
-    """
-    bad = first_not_finite(vectors)
-    if bad is not None:
-        store, row = stream.store, int(stream.rows[start + bad])
-        doc_id = store.rows(stream.level, [row], ["doc_id"])["doc_id"][0]
-        raise UserError(
-            f"{store.path}: {stream.feature} of {stream.level} row {row} (document {doc_id!r}) holds NaN or infinity; "
-            "run bertfeat verify, and extract the store again"
-        )
+    def _checked(self, vectors: FloatArray, start: int) -> FloatArray:
+        """Return vectors, the rows from `start` on, if they are finite."""
+        bad = first_not_finite(vectors)
+        if bad is not None:
+            row = int(self.rows[start + bad])
+            doc_id = self.store.rows(self.level, [row], ["doc_id"])["doc_id"][0]
+            raise UserError(
+                f"{self.store.path}: {self.feature} of {self.level} row {row} (document {doc_id!r}) holds NaN or "
+                "infinity; run bertfeat verify, and extract the store again"
+            )
+        return vectors
 
 
 def lengths_of(documents: IntArray) -> IntArray:
@@ -108,7 +93,7 @@ def _borders(documents: IntArray) -> IntArray:
 
 
 def _cut(n_rows: int, documents: IntArray | None, max_rows: int) -> list[range]:
-    """Cut rows into ranges of at most `max_rows`, or one document where that has more."""
+    """Cut rows into ranges of at most `max_rows`; a longer document is a range alone."""
     borders = None if documents is None else _borders(documents)
     chunks, start = [], 0
     while start < n_rows:

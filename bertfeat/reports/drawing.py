@@ -1,7 +1,7 @@
-"""Shared parts of all plots: style, colours, making and writing of figures.
+"""Shared parts of all plots: style, colours, new figures and their files.
 
-Figures are made through matplotlib's objects, never pyplot, and in its default style whatever the user has configured.
-The same figure gives the same SVG, byte for byte.
+Figures are made with matplotlib's objects, never pyplot, and in its default style whatever the user's settings are. The
+same figure gives the same SVG, byte for byte.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bertfeat.reports.reportfiles import write_report
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people with any colour vision tell apart; yellow is too pale for lines.
+# Okabe and Ito's colours, which people with any colour vision can distinguish, without yellow, too pale for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GREY = "#555555"
@@ -37,15 +37,15 @@ _STYLE = {
     "grid.linewidth": 0.8,
 }
 _DPI = 160
-# matplotlib brings the first one; the others, where they are installed, have the scripts that it has not.
+# The first font comes with matplotlib; the others, if installed, have scripts that it lacks.
 _FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Arial Unicode MS", "Microsoft YaHei", "Malgun Gothic")
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Draw in matplotlib's default style and ours, and leave the user's settings as they were.
+    """Draw in matplotlib's default style and ours, and restore the user's settings.
 
-    A character that no installed font has is drawn as a box.
+    A character that no installed font has becomes a box.
 
     Raises:
         UserError: matplotlib is not installed.
@@ -65,7 +65,7 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width_inches: float, height_inches: float) -> Figure:
-    """Return an empty figure that makes room for its labels by itself."""
+    """Return an empty figure that makes room for its labels."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_inches, height_inches), layout="constrained")

@@ -12,15 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
+from bertfeat.records import Float64Array
 from bertfeat.reports.drawing import COLOURS, GREY, MARKERS, new_figure, one_line, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Confusion matrices show numbers up to this many labels, and name at most so many of them along a side.
+# Confusion matrices show numbers up to the first number of labels, and name at most the second number of labels.
 _MAX_NUMBERED, _MAX_NAMED = 20, 160
-# The height of a line in a legend.
+# Height of a line in a legend.
 _LABEL_INCHES = 0.22
 
 
@@ -34,7 +35,7 @@ class ScoreBar:
 
     @classmethod
     def of(cls, score: float, deviation: float | None) -> ScoreBar:
-        """Return a score with a bar of one deviation to both sides."""
+        """Return a score with a bar of one deviation on both sides."""
         return cls(score) if deviation is None else cls(score, score - deviation, score + deviation)
 
 
@@ -84,11 +85,11 @@ def plot_confusion(labels: Sequence[object], matrix: npt.ArrayLike, out_stem: st
         out_stem: Path of the files without their endings.
 
     Raises:
-        UserError: Labels and matrix do not go together, matplotlib is not installed, or there is no such folder.
+        UserError: Labels and matrix do not match, matplotlib is not installed, or there is no such folder.
     """
     counts, n_labels = np.asarray(matrix), len(labels)
     if not n_labels or counts.shape != (n_labels, n_labels):
-        raise UserError(f"a confusion matrix of shape {counts.shape} does not go with {n_labels} labels")
+        raise UserError(f"a confusion matrix of shape {counts.shape} does not match {n_labels} labels")
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(20.0, max(3.4, 0.42 * n_labels if n_labels <= _MAX_NUMBERED else 0.16 * n_labels))
     with style():
@@ -120,14 +121,14 @@ def plot_points(
     Args:
         points: float (n, 2).
         groups: The group of each point, (n,), such as the sense of a word.
-        labels: A short text beside each point, (n,), "" for none; a text that would cover another one is left out.
+        labels: A short text beside each point, (n,), or ""; a text that would cover another one is left out.
         out_stem: Path of the files without their endings.
         title: A title.
-        axis_names: What the axes are.
+        axis_names: The names of the axes.
 
     Raises:
-        UserError: There are no points, the arguments do not go together, there are too many groups, matplotlib
-            is not installed, or there is no such folder.
+        UserError: There are no points, the arguments do not match, there are too many groups, matplotlib is not
+            installed, or there is no such folder.
     """
     places = np.asarray(points, dtype=np.float64)
     names = [one_line(group) for group in groups]
@@ -167,13 +168,13 @@ def _draw_layers(axes: Axes, numbers: list[int], series: LayerScores) -> None:
 
 def _draw_bar(axes: Axes, x: float, bar: ScoreBar, colour: str) -> None:
     if bar.low is not None and bar.high is not None:
-        # Ends of an interval may lie on one side of the score, which errorbar does not take.
+        # Both ends of an interval may be on one side of the score, which errorbar refuses.
         ends = [bar.low, bar.high]
         axes.plot([x, x], ends, color=colour, marker="_", markersize=7, linewidth=1.2, solid_capstyle="butt", zorder=2)
 
 
 def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores) -> None:
-    """Draw a dashed line for each combination over all layers, its bar behind the last layer; name them best first."""
+    """Draw a dashed line for each combination, with its bar behind the last layer; the legend lists the best first."""
     if not series.combinations:
         return
     first, last = (numbers[0], numbers[-1]) if numbers else (0, 1)
@@ -201,26 +202,26 @@ def _name_ticks(axes: Axes, names: list[str]) -> None:
         spine.set_visible(False)
 
 
-def _write_counts(axes: Axes, counts: npt.NDArray[Any], shares: npt.NDArray[np.float64]) -> None:
+def _write_counts(axes: Axes, counts: npt.NDArray[Any], shares: Float64Array) -> None:
     for row, column in zip(*np.nonzero(counts), strict=True):
         colour = "white" if shares[row, column] > 0.55 else "#222222"
         axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8, color=colour)
 
 
-def _check_points(places: npt.NDArray[np.float64], groups: list[str], labels: Sequence[str] | None) -> None:
+def _check_points(places: Float64Array, groups: list[str], labels: Sequence[str] | None) -> None:
     if places.ndim != 2 or places.shape[1] != 2 or not len(places):
         raise UserError(f"points have shape {places.shape}; pass one or more as (n, 2)")
     if not np.isfinite(places).all():
         raise UserError(f"point {int(np.argmin(np.isfinite(places).all(axis=1)))} is not finite")
     for name, values in (("groups", groups), ("labels", labels)):
         if values is not None and len(values) != len(places):
-            raise UserError(f"{len(values)} {name} do not go with {len(places)} points")
+            raise UserError(f"{len(values)} {name} do not match {len(places)} points")
     n_groups, max_groups = len(set(groups)), len(COLOURS) * len(MARKERS)
     if n_groups > max_groups:
-        raise UserError(f"{n_groups} groups are more than the {max_groups} that colours and markers can tell apart")
+        raise UserError(f"{n_groups} groups are more than the {max_groups} that colours and markers can show")
 
 
-def _draw_groups(axes: Axes, places: npt.NDArray[np.float64], groups: list[str]) -> None:
+def _draw_groups(axes: Axes, places: Float64Array, groups: list[str]) -> None:
     names = sorted(set(groups))
     of_point = np.array(groups)
     for i, name in enumerate(names):
@@ -229,7 +230,7 @@ def _draw_groups(axes: Axes, places: npt.NDArray[np.float64], groups: list[str])
             chosen[:, 0],
             chosen[:, 1],
             s=34,
-            # 7 colours and 8 markers have no common divisor: 56 pairs come before one comes back.
+            # 7 colours and 8 markers have no common divisor: they make 56 different pairs.
             color=COLOURS[i % len(COLOURS)],
             marker=MARKERS[i % len(MARKERS)],
             label=f"{name} ({len(chosen)})",
@@ -240,12 +241,12 @@ def _draw_groups(axes: Axes, places: npt.NDArray[np.float64], groups: list[str])
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, ncols=math.ceil(len(names) / 20))
 
 
-def _label_points(figure: Figure, axes: Axes, places: npt.NDArray[np.float64], labels: Sequence[str]) -> None:
-    """Write labels beside their points (n, 2), towards the middle; one that would cover another one is left out."""
-    # Texts are measured in a figure that is laid out.
+def _label_points(figure: Figure, axes: Axes, places: Float64Array, labels: Sequence[str]) -> None:
+    """Write labels beside their points (n, 2), towards the middle; a label that would cover another is left out."""
+    # The size of texts is known only after the layout.
     figure.draw_without_rendering()
     middle = sum(axes.get_xlim()) / 2
-    # Points show through faintly behind a label.
+    # Points remain faintly visible behind a label.
     patch = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
     style = {"textcoords": "offset points", "va": "center", "fontsize": 8, "zorder": 4, "bbox": patch}
     taken: list[Any] = []

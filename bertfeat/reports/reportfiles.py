@@ -9,10 +9,10 @@ from bertfeat.durable.publication import publish_bytes
 
 
 def write_report(path: str | Path, data: bytes) -> Path:
-    """Publish a file and return its path; a file that stands there is replaced.
+    """Publish a file and return its path; an older file is replaced.
 
     Raises:
-        UserError: There is no such folder, or something that is not a file stands there.
+        UserError: There is no such folder, or the path is not a file.
         RunError: The system refused; the old file, if any, is unchanged, or the new one is there.
     """
     target = Path(path)

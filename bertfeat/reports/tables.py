@@ -14,7 +14,7 @@ import numpy as np
 from bertfeat.display import display_width, padded, printable
 from bertfeat.reports.reportfiles import write_report
 
-# Cells that line up at their right: numbers, and what begins with one, such as "0.91 ± 0.01".
+# Cells that are aligned at the right: numbers, and texts that begin with one, such as "0.91 ± 0.01".
 _NUMERIC = re.compile(r"[-+±]?\d")
 _MARKDOWN_SPECIAL = re.compile(r"([\\|*`<\[\]])")
 
@@ -27,7 +27,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         rows: The cells; fractions are shown with four digits, None as -.
 
     Raises:
-        ValueError: A row has not one cell for each header.
+        ValueError: A row does not have one cell per header.
 
     Examples:
         >>> print(text_table(["feature", "F1"], [["layer_12", 0.912345], ["concat_last4", None]]))
@@ -43,7 +43,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    r"""Return a table in GitHub's Markdown; cells are escaped. See `text_table` for what they may be.
+    r"""Return a table in GitHub's Markdown, with cells as in `text_table`, escaped.
 
     Examples:
         >>> print(markdown_table(["label", "rows"], [["a|b", 3]]))
@@ -62,7 +62,7 @@ def write_csv(path: str | Path, headers: Sequence[str], rows: Iterable[Sequence[
     """Write a table as CSV, UTF-8 with Unix line ends; fractions in full, None as an empty cell.
 
     Raises:
-        ValueError: A row has not one cell for each header.
+        ValueError: A row does not have one cell per header.
         UserError: There is no such folder.
         RunError: The system refused a write; an older file is unchanged.
     """
@@ -71,7 +71,7 @@ def write_csv(path: str | Path, headers: Sequence[str], rows: Iterable[Sequence[
 
 
 def _csv_line(cells: Sequence[object]) -> str:
-    # Before Python 3.13 a lone carriage return is quoted only if the line's end has one; so it has, until here.
+    # Before Python 3.13 a lone carriage return is quoted only if the line ends with one; it is removed again.
     text = io.StringIO()
     csv.writer(text, lineterminator="\r\n").writerow(cells)
     return text.getvalue().removesuffix("\r\n") + "\n"

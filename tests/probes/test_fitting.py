@@ -16,25 +16,18 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import bertfeat
 from bertfeat import fit_probe, load_probe
 from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.probefolder import save_probe
 from bertfeat.probes import learningrows
-from bertfeat.probes.features import choose_feature
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.store.reader import Store
-from tests.support.probe_stores import METADATA, Stores, make_stores, numbered, word_frame, write_fake
+from tests.support.probe_stores import METADATA, Stores, numbered, word_frame, write_fake
 from tests.support.store_fakes import HIDDEN
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"hidden_size": 16, "max_epochs": 3, "lr": 0.01}
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")
@@ -197,51 +190,22 @@ class TestStreaming:
 
 
 class TestRefusals:
-    def test_labels_that_train_has_not_seen_are_errors_and_said(self, stores: Stores) -> None:
-        ids = stores.train.polars("sentence", ["doc_id", "domain"]).filter(pl.col("domain") != "python")
-        fitted = fit_probe(stores.train, "domain", labels=ids, dev=stores.dev)
-        assert set(fitted.training["dev"]["unseen_labels"]) == {"python"}
-        found = fitted.score(stores.dev)
-        n_python = stores.dev.polars("sentence", ["domain"])["domain"].to_list().count("python")
-        assert found.scores.unseen_labels == {"python": n_python}
-        assert found.scores.per_class["python"].recall == 0
-        assert found.scores.accuracy <= 1 - n_python / found.scores.n_rows
-        assert any("python" in line and "not seen" in line for line in found.lines())
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"label": "nothing"}, "no label column 'nothing' at level sentence"),
-            ({"label": "one"}, "column 'one' holds one class alone, 'same'"),
-            ({"head": "forest"}, "no head 'forest'; heads are logreg, "),
-            ({"depth": 3}, "head logreg has no parameter 'depth'; it has C, "),
-            ({"C": -1}, "C -1 is no number above 0"),
+    def test_settings_that_cannot_be_used(self, stores: Stores, tmp_path: Path) -> None:
+        for arguments, message in (
+            ({"C": -1}, "C -1 is not a number above 0"),
             ({"metric": "entity_f1"}, "metric 'entity_f1' is none of auto, accuracy, macro_f1"),
-            ({"level": "paragraph"}, "no level 'paragraph'; levels are sentence"),
-            ({"feature": "layer_12"}, "no feature 'layer_12' at level sentence"),
-            ({"head": "bilstm"}, "head bilstm tags the words or tokens of a document; pass --level word"),
-            ({"mix": "last4"}, "head logreg has no scalar mix"),
             ({"mix": "last4", "head": "mlp", "feature": "layer_06"}, "name two features"),
             ({"seeds": 0}, "seeds 0 is below 1"),
-            ({"dev_labels": "x.csv"}, "dev labels without a dev store"),
-            ({"C": [0.1, 1]}, "C is a list and there is no dev split"),
-        ],
-    )
-    def test_settings_that_cannot_be_used(self, stores: Stores, arguments: dict, message: str) -> None:
-        settings = {"label": "domain", **arguments}
-        with pytest.raises(UserError, match=message):
-            fit_probe(stores.train, **settings)
-
-    def test_an_empty_dev_split(self, stores: Stores) -> None:
-        nobody = pl.DataFrame({"doc_id": ["medical-45"], "domain": ["medical"]})
-        with pytest.raises(
-            UserError, match=r"the dev split is empty: it has 45 rows .*, 44 without a label, 1 without a"
+            ({"seeds": 2, "head": "mlp"}, "seeds 2 and there is no dev split to choose the best of them on"),
         ):
-            fit_probe(stores.train, "domain", dev=stores.dev, dev_labels=nobody)
+            with pytest.raises(UserError, match=message):
+                fit_probe(stores.train, "domain", **arguments)
 
     def test_labels_of_another_kind_on_dev(self, stores: Stores) -> None:
         numbers = stores.dev.polars("sentence", ["doc_id"]).with_columns(domain=pl.lit(1))
-        with pytest.raises(UserError, match="labels on dev are such as 1, on train such as 'medical'"):
+        with pytest.raises(
+            UserError, match="a frame: column 'domain' holds labels such as 1, train such as 'medical'; give"
+        ):
             fit_probe(stores.train, "domain", dev=stores.dev, dev_labels=numbers)
 
     def test_a_store_of_other_features_is_refused_with_both_settings(self, tmp_path: Path) -> None:
@@ -261,18 +225,6 @@ class TestRefusals:
             fit_probe(tmp_path / "s", "label", level="word", dev=other)
         assert not (tmp_path / "o.parquet").exists()
 
-    @pytest.mark.parametrize("max_memory", [1, None])
-    def test_nan_in_a_feature(self, tmp_path: Path, max_memory: int | None) -> None:
-        def with_nan(level: Level, start: int, stop: int) -> np.ndarray:
-            rows = numbered(level, start, stop)
-            rows[-1, -1] = np.nan
-            return rows
-
-        frame = {Level.WORD: word_frame(0, [3, 3], lambda doc, n: f"c{n}")}
-        store = write_fake(tmp_path / "s", [frame], with_nan, checked=False)
-        with pytest.raises(UserError, match=r"concat_last4 of word row 5 \(document 1\) holds NaN or infinity; run"):
-            fit_probe(store, "label", level="word", max_memory=max_memory)
-
 
 class TestSaving:
     def test_only_json_and_safetensors(self, tagger: FittedProbe, tmp_path: Path) -> None:
@@ -280,17 +232,12 @@ class TestSaving:
         assert sorted(path.name for path in tmp_path.rglob("*")) == ["probe", "probe.json", "weights.safetensors"]
         document = json.loads((tmp_path / "probe" / "probe.json").read_text())
         assert document["extra"]["spec"]["feature"] == "concat_last4"
-        assert str(tmp_path) not in json.dumps(document), "paths of this machine are nobody's business"
+        assert str(tmp_path) not in json.dumps(document), "a probe holds no paths of this machine"
         with pytest.raises(UserError, match="there is a probe already"):
             tagger.save(tmp_path / "probe")
         tagger.save(tmp_path / "probe", overwrite=True)
 
-    def test_a_new_process_predicts_the_same(
-        self,
-        tagger: FittedProbe,
-        stores: Stores,
-        tmp_path: Path,
-    ) -> None:
+    def test_a_new_process_predicts_the_same(self, tagger: FittedProbe, stores: Stores, tmp_path: Path) -> None:
         used = {"ner": (tagger, stores.words_dev), "is_medical": (fit_probe(stores.train, "is_medical"), stores.dev)}
         for name, (fitted, _) in used.items():
             fitted.save(tmp_path / name)
@@ -304,14 +251,10 @@ class TestSaving:
         subprocess.run([sys.executable, "-c", script, *named], check=True, timeout=240)
         for name, (fitted, store) in used.items():
             assert pl.read_parquet(tmp_path / f"{name}.parquet").equals(fitted.predict(store))
-
-    def test_what_is_loaded_is_what_was_saved(self, tagger: FittedProbe, tmp_path: Path) -> None:
-        tagger.save(tmp_path / "ner")
-        loaded = load_probe(tmp_path / "ner")
-        assert (loaded.spec, loaded.label, loaded.first_tokens) == (tagger.spec, tagger.label, tagger.first_tokens)
-        assert loaded.training == json.loads(json.dumps(tagger.training))
-        assert loaded.name == "ner"
-        assert loaded.summary()["head"] == "bilstm"
+            loaded = load_probe(tmp_path / name)
+            assert (loaded.spec, loaded.label, loaded.first_tokens) == (fitted.spec, fitted.label, fitted.first_tokens)
+            assert loaded.training == json.loads(json.dumps(fitted.training))
+            assert (loaded.name, loaded.summary()["head"]) == (name, fitted.probe.head)
 
     @pytest.mark.parametrize("damage", ["spec", "label", "field"])
     def test_a_damaged_description_is_refused(self, tmp_path: Path, damage: str) -> None:
@@ -340,26 +283,7 @@ def test_probes_need_the_extra(tmp_path: Path) -> None:
     assert done.stderr == "bertfeat: probes need scikit-learn: pip install 'bertfeat[probes]'\n"
 
 
-def test_the_public_names() -> None:
-    assert bertfeat.FittedProbe is FittedProbe
-    assert {"fit_probe", "load_probe", "sweep_probes", "FittedProbe"} <= set(dir(bertfeat))
-
-
-def test_seeds_need_a_dev_split_to_be_compared_on(tmp_path: Path) -> None:
-    store = classes_store(tmp_path / "s")
-    with pytest.raises(UserError, match="seeds 2 and there is no dev split to choose the best of them on"):
-        fit_probe(store, "label", level="word", head="mlp", seeds=2)
-
-
-def test_layers_of_a_mix_as_a_list(stores: Stores) -> None:
-    store, level = stores.words_train, stores.words_train.schema("word").level
-    assert choose_feature(store, level, None, [6, 5]) == choose_feature(store, level, None, "5..6")
-    with pytest.raises(UserError, match=r"mix \[\] is no layers"):
-        choose_feature(store, level, None, [])
-
-
-def test_empty_labels_are_none(tmp_path: Path) -> None:
-    """An empty cell of a .csv comes as an empty text; such rows are unlabelled, and "" is no class."""
+def test_empty_labels_are_left_out(tmp_path: Path) -> None:
     store = classes_store(tmp_path / "s")
     keys = store.polars("word", ["doc_id", "word_index", "label"])
     table = keys.with_columns(label=pl.when(pl.col("word_index") == 0).then(pl.lit("")).otherwise("label"))
@@ -369,26 +293,19 @@ def test_empty_labels_are_none(tmp_path: Path) -> None:
     assert fitted.score(store, labels=table).n_without_label == 40
 
 
-def test_a_table_without_a_label_says_so(tmp_path: Path) -> None:
+def test_a_table_without_a_label(tmp_path: Path) -> None:
     store = classes_store(tmp_path / "s")
     table = store.polars("word", ["doc_id", "word_index"]).with_columns(label=pl.lit(None, pl.String))
     with pytest.raises(UserError, match="a frame: column 'label' holds no labels"):
         fit_probe(store, "label", level="word", labels=table)
 
 
-def test_what_is_no_table_of_labels(tmp_path: Path) -> None:
-    store = classes_store(tmp_path / "s")
-    with pytest.raises(UserError, match="labels are a LazyFrame; pass a file or a polars DataFrame"):
-        fit_probe(store, "label", level="word", labels=store.scan("word"))  # type: ignore[arg-type]
-
-
 def test_labels_of_another_kind_name_column_and_probe(stores: Stores) -> None:
     fitted = fit_probe(stores.train, "is_medical", head="centroid")
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(
+        UserError, match=r"dev_store: column 'domain' holds labels such as '.*', probe centroid such as 0"
+    ):
         fitted.score(stores.dev, label="domain")
-    message = str(caught.value)
-    assert message.startswith(f"{stores.dev.path}: column 'domain' holds labels such as '")
-    assert message.endswith("', those of probe centroid such as 0; use one kind")
 
 
 def test_a_probe_of_a_gpu_loads_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Reading for learning: which rows take part, with which label, and the same vectors in memory and as a stream."""
+"""Reading of training data: labelled rows, and the same vectors in memory and as a stream."""
 
 from __future__ import annotations
 
@@ -14,20 +14,30 @@ from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.matrices import VectorStream, chunks_of
 from bertfeat.probes import learningrows, vectorstream
-from bertfeat.probes.features import Choice, choose_feature, features_to_sweep
-from bertfeat.probes.learningrows import free_memory, read_dataset
+from bertfeat.probes.features import Choice, choose_feature
+from bertfeat.probes.labels import LabelTable
+from bertfeat.probes.learningrows import Dataset, read_vectors, select_rows
 from bertfeat.probes.vectorstream import StoreStream
 from bertfeat.store.reader import Store
-from tests.support.probe_stores import Stores, make_stores, numbered, word_frame, write_fake
+from tests.support.probe_stores import Stores, numbered, word_frame, write_fake
 from tests.support.store_fakes import HIDDEN
 
 DIM = 4 * HIDDEN
 LENGTHS = [[3, 1, 4], [2, 2], [5]]
 
 
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.getbasetemp())
+def read_dataset(
+    store: Store,
+    level: str,
+    feature: str,
+    label: str,
+    *,
+    labels: LabelTable | None = None,
+    limit: int | None = None,
+    max_memory: int = 1 << 40,
+) -> Dataset:
+    rows = select_rows(store, Level(level), feature, label, labels=labels, limit=limit)
+    return read_vectors(store, Level(level), feature, rows, max_memory=max_memory)
 
 
 def label_of(doc: int, word: int) -> str | None:
@@ -68,16 +78,14 @@ class TestDataset:
         data = read_dataset(words, "word", "concat_last4", "label")
         rows = expected_rows(words)
         assert data.rows.tolist() == [row for row, _, _ in rows]
-        assert data.labels is not None
         assert data.labels.tolist() == [label for _, _, label in rows]
         assert isinstance(data.X, np.ndarray)
         np.testing.assert_array_equal(data.X, numbered(Level.WORD, 0, 17)[data.rows])
         docs = [doc for _, doc, _ in rows]
-        assert data.lengths is not None
         assert data.lengths.tolist() == [docs.count(doc) for doc in sorted(set(docs))]
         n_null = sum(label is None for label in words.polars("word", ["label"])["label"])
-        assert (data.n_total, data.n_without_label) == (17, n_null)
-        assert data.n_without_vector == 17 - n_null - len(rows)
+        assert (data.labelled.n_total, data.labelled.n_without_label) == (17, n_null)
+        assert data.summary()["n_without_vector"] == 17 - n_null - len(rows)
 
     def test_a_stream_reads_the_same(self, words: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = read_dataset(words, "word", "concat_last4", "label")
@@ -88,8 +96,6 @@ class TestDataset:
         assert isinstance(data.X, VectorStream)
         assert len(data.X.chunks) > 3
         np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(data.X)]), whole.X)
-        assert data.labels is not None
-        assert whole.labels is not None
         assert data.labels.tolist() == whole.labels.tolist()
         borders = {0, *np.cumsum(data.lengths).tolist()}
         assert {chunk.start for chunk in data.X.chunks} <= borders
@@ -100,26 +106,15 @@ class TestDataset:
         need = n_rows * DIM * 4 * 3
         assert not read_dataset(words, "word", "concat_last4", "label", max_memory=need).is_streamed
         assert read_dataset(words, "word", "concat_last4", "label", max_memory=need - 1).is_streamed
-        assert 0 < free_memory() < 1 << 50
-
-    def test_without_labels_every_row_with_a_vector_takes_part(self, words: Store) -> None:
-        data = read_dataset(words, "word", "layer_05")
-        assert data.labels is None
-        assert data.rows.tolist() == [row for row in range(17) if row not in (4, 12)]
-        np.testing.assert_array_equal(data.X, words.numpy("word", "layer_05")[data.rows])
 
     @pytest.mark.parametrize("limit", [1, 3, 4, 6, 100])
     def test_limit_takes_the_first_documents(self, words: Store, limit: int) -> None:
         data = read_dataset(words, "word", "concat_last4", "label", limit=limit)
         assert data.rows.tolist() == [row for row, doc, _ in expected_rows(words) if doc < limit]
-        assert data.n_total == sum([n for shard in LENGTHS for n in shard][:limit])
-
-    def test_limit_below_one_is_refused(self, words: Store) -> None:
-        with pytest.raises(UserError, match="limit 0 is below 1"):
-            read_dataset(words, "word", "concat_last4", "label", limit=0)
+        assert data.labelled.n_total == sum([n for shard in LENGTHS for n in shard][:limit])
 
     def test_documents_are_split_whole(self, words: Store) -> None:
-        found = learningrows.select_rows(words, Level.WORD, "concat_last4", "label")
+        found = select_rows(words, Level.WORD, "concat_last4", "label")
         train, held = found.split(0.3, seed=1)
         assert not set(train.documents) & set(held.documents)
         assert sorted([*train.rows, *held.rows]) == found.rows.tolist()
@@ -127,7 +122,9 @@ class TestDataset:
         again = found.split(0.3, seed=1)[1]
         assert again.rows.tolist() == held.rows.tolist()
         with pytest.raises(UserError, match="too few labelled documents"):
-            learningrows.select_rows(words, Level.WORD, "concat_last4", "label", limit=1).split(0.3, seed=0)
+            select_rows(words, Level.WORD, "concat_last4", "label", limit=1).split(0.3, seed=0)
+        with pytest.raises(UserError, match="limit 0 is below 1"):
+            select_rows(words, Level.WORD, "concat_last4", "label", limit=0)
 
 
 class TestTokens:
@@ -143,20 +140,18 @@ class TestTokens:
                 seen.add(key)
                 want.append((row, labels[key]))
         assert data.rows.tolist() == [row for row, _ in want]
-        assert data.labels is not None
         assert data.labels.tolist() == [label for _, label in want]
         assert data.labelled.first_tokens
-        assert data.n_total == len(want)
+        assert data.labelled.n_total == len(want)
         # The first token's vector is the word's, as the words were pooled.
         words_with_vector = read_dataset(store, "word", "layer_06", "label")
         np.testing.assert_array_equal(data.X, words_with_vector.X)
 
     def test_integer_labels_with_nulls(self, stores: Stores) -> None:
         data = read_dataset(stores.train, "sentence", "concat_last4", "is_medical")
-        assert data.labels is not None
         assert data.labels.dtype.kind == "i"
         assert set(data.labels.tolist()) == {0, 1}
-        assert data.n_without_label == data.n_total // 2
+        assert data.labelled.n_without_label == data.labelled.n_total // 2
         assert data.lengths is None
 
 
@@ -236,27 +231,25 @@ class TestLabels:
             table.write_csv(path, separator="\t" if ending == "tsv" else ",")
         data = read_dataset(words, "word", "layer_03", "tag", labels=table if ending is None else path)
         assert data.rows.tolist() == [row for row in range(0, 17, 2) if row not in (4, 12)]
-        assert data.labels is not None
         assert data.labels.tolist() == [f"T{row % 3}" for row in data.rows]
 
     def test_text_ids_match_numbers_in_a_table(self, stores: Stores) -> None:
-        table = pl.DataFrame({"doc_id": ["medical-3", "python-1", "nobody"], "tag": [1, 2, 3]})
+        table = pl.DataFrame({"doc_id": ["medical-3", "python-1", "unknown"], "tag": [1, 2, 3]})
         data = read_dataset(stores.train, "sentence", "concat_last4", "tag", labels=table)
         ids = stores.train.rows("sentence", data.rows, ["doc_id"])["doc_id"].to_list()
-        assert data.labels is not None
         assert dict(zip(ids, data.labels.tolist(), strict=True)) == {"medical-3": 1, "python-1": 2}
 
     @pytest.mark.parametrize(
         ("table", "message"),
         [
-            ({"doc_id": [0, 1, 0], "word_index": [1, 0, 1], "x": list("abc")}, "doc_id 0, word_index 1 stands 2 times"),
+            ({"doc_id": [0, 1, 0], "word_index": [1, 0, 1], "x": list("abc")}, "doc_id 0, word_index 1 occurs 2 times"),
             (
                 {"doc_id": [70], "word_index": [0], "x": ["a"]},
                 r"none of its 1 rows is for a row of .* \(which has .* 0\)",
             ),
             ({"doc_id": [0], "x": ["a"]}, "no column 'word_index'; columns are doc_id, x"),
             ({"doc_id": [0], "word_index": [0], "y": ["a"]}, "no column 'x'; columns are doc_id, word_index, y"),
-            ({"doc_id": ["a"], "word_index": [0], "x": ["a"]}, "doc_id 'a' is no whole number"),
+            ({"doc_id": ["a"], "word_index": [0], "x": ["a"]}, "doc_id 'a' is not a whole number"),
             ({"doc_id": [0.5], "word_index": [0], "x": ["a"]}, "doc_id is of type Float64"),
             ({"doc_id": [0], "word_index": [0], "x": [0.5]}, "column 'x'.* 0.5; labels are classes, not quantities"),
             ({"doc_id": [0], "word_index": [0], "x": [["a"]]}, "column 'x' holds List"),
@@ -266,15 +259,17 @@ class TestLabels:
         with pytest.raises(UserError, match=message):
             read_dataset(words, "word", "layer_03", "x", labels=pl.DataFrame(table))
 
-    def test_a_file_that_is_no_table_is_refused(self, words: Store, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"nowhere\.csv: no such file"):
-            read_dataset(words, "word", "layer_03", "x", labels=tmp_path / "nowhere.csv")
+    def test_a_file_that_is_not_a_table_is_refused(self, words: Store, tmp_path: Path) -> None:
         (tmp_path / "a.xlsx").write_text("x")
-        with pytest.raises(UserError, match=r"ending '\.xlsx' is none of"):
-            read_dataset(words, "word", "layer_03", "x", labels=tmp_path / "a.xlsx")
         (tmp_path / "a.parquet").write_text("no parquet")
-        with pytest.raises(UserError, match=r"a\.parquet: cannot be read as labels"):
-            read_dataset(words, "word", "layer_03", "x", labels=tmp_path / "a.parquet")
+        for labels, message in (
+            (tmp_path / "nowhere.csv", r"nowhere\.csv: no such file"),
+            (tmp_path / "a.xlsx", r"ending '\.xlsx' is none of"),
+            (tmp_path / "a.parquet", r"a\.parquet: cannot be read as labels"),
+            (words.scan("word"), "labels are a LazyFrame; pass a file or a polars DataFrame"),
+        ):
+            with pytest.raises(UserError, match=message):
+                read_dataset(words, "word", "layer_03", "x", labels=labels)  # type: ignore[arg-type]
 
     def test_a_missing_column_names_those_that_could_be_labels(self, stores: Stores, words: Store) -> None:
         with pytest.raises(UserError, match=r"no label column 'x' at level sentence; .* are domain, is_medical, one"):
@@ -286,50 +281,33 @@ class TestLabels:
 
 
 class TestFeatures:
-    def test_the_one_that_is_meant(self, words: Store, stores: Stores) -> None:
-        assert choose_feature(words, Level.WORD, None, None) == Choice("concat_last4")
-        assert choose_feature(stores.words_train, Level.WORD, None, None) == Choice("concat_last4")
-        assert choose_feature(words, Level.WORD, "layer_05", None) == Choice("layer_05")
+    def test_features_and_mixes(self, words: Store) -> None:
+        for feature, mix, choice in (
+            (None, None, Choice("concat_last4")),
+            ("layer_05", None, Choice("layer_05")),
+            (None, "last4", Choice("concat_last4", 4)),
+            (None, "3..6", Choice("concat_last4", 4)),
+            (None, "-2..-1", Choice("concat_05_06", 2)),
+            (None, "5..6", Choice("concat_05_06", 2)),
+            (None, [6, 5], Choice("concat_05_06", 2)),
+            (None, "4,6", Choice("concat_04_06", 2)),
+        ):
+            assert choose_feature(words, Level.WORD, feature, mix) == choice
 
     def test_several_without_the_last_four_are_named(self, tmp_path: Path) -> None:
         store = write_fake(tmp_path / "s", shards_of_words(), numbered, combine="none", n_layers=8)
-        manifest = {**store.manifest, "model": {**store.manifest["model"], "n_layers": 8}}
-        other = Store(store.path, manifest)
+        other = Store(store.path, {**store.manifest, "model": {**store.manifest["model"], "n_layers": 8}})
         with pytest.raises(UserError, match=r"several features at level word: layer_03, .*; name one: --feature"):
             choose_feature(other, Level.WORD, None, None)
 
-    @pytest.mark.parametrize(
-        ("mix", "choice"),
-        [
-            ("last4", Choice("concat_last4", 4)),
-            ("3..6", Choice("concat_last4", 4)),
-            ("-2..-1", Choice("concat_05_06", 2)),
-            ("4,6", Choice("concat_04_06", 2)),
-        ],
-    )
-    def test_mixes(self, words: Store, mix: str, choice: Choice) -> None:
-        assert choose_feature(words, Level.WORD, None, mix) == choice
-
-    @pytest.mark.parametrize(
-        ("feature", "mix", "message"),
-        [
+    def test_missing_features_are_refused(self, words: Store) -> None:
+        for feature, mix, message in (
             ("layer_03", "3..6", "name two features"),
             (None, "3..x", "--mix '3..x' is not a layer"),
             (None, "0..6", "no feature 'concat_00_01.*' at level word"),
             (None, "3..9", "--mix: layer 9 is out of range"),
+            (None, [], r"mix \[\] names no layers"),
             ("layer_09", None, "no feature 'layer_09' at level word"),
-        ],
-    )
-    def test_what_is_not_there_is_refused(
-        self, words: Store, feature: str | None, mix: str | None, message: str
-    ) -> None:
-        with pytest.raises(UserError, match=message):
-            choose_feature(words, Level.WORD, feature, mix)
-
-    def test_a_sweep_takes_layers_combinations_and_mixes(self, words: Store, tmp_path: Path) -> None:
-        layers = ["layer_03", "layer_04", "layer_05", "layer_06"]
-        sets = ["concat_last4", "mean_last4"]
-        plain = features_to_sweep(words, Level.WORD, with_mixes=False)
-        assert [choice.name for choice in plain] == [*layers, *sets]
-        mixed = features_to_sweep(words, Level.WORD, with_mixes=True)
-        assert [choice.name for choice in mixed] == [*layers, *sets, "mix_last4"]
+        ):
+            with pytest.raises(UserError, match=message):
+                choose_feature(words, Level.WORD, feature, mix)

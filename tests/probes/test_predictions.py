@@ -17,15 +17,10 @@ from bertfeat.config import Level
 from bertfeat.errors import RunError, UserError
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.store.reader import Store
-from tests.support.probe_stores import Stores, make_stores, numbered, word_frame, write_fake
+from tests.support.probe_stores import Stores, numbered, word_frame, write_fake
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"hidden_size": 8, "max_epochs": 2, "early_stopping": False}
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +35,7 @@ def tagger(stores: Stores) -> FittedProbe:
 
 
 class TestRawText:
-    def test_sentences_as_from_the_store(
-        self,
-        sentences: FittedProbe,
-        stores: Stores,
-        tmp_path: Path,
-    ) -> None:
+    def test_sentences_as_from_the_store(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
         want = sentences.predict(stores.dev)
         assert want.columns == ["doc_id", "prediction", "probability"]
         assert want["probability"].null_count() == want["prediction"].null_count() == 3
@@ -59,12 +49,7 @@ class TestRawText:
         assert in_memory["doc_id"].to_list() == list(range(len(texts)))
         assert in_memory.drop("doc_id").equals(want.drop("doc_id"))
 
-    def test_words_as_from_the_store(
-        self,
-        tagger: FittedProbe,
-        stores: Stores,
-        tmp_path: Path,
-    ) -> None:
+    def test_words_as_from_the_store(self, tagger: FittedProbe, stores: Stores, tmp_path: Path) -> None:
         want = tagger.predict(stores.words_dev)
         assert want.columns == ["doc_id", "word_index", "word", "prediction", "probability"]
         assert want.select("doc_id", "word_index", "word").equals(
@@ -117,10 +102,7 @@ class TestRawText:
             sentences.predict_texts(texts)
 
     def test_another_model_of_the_same_name_is_refused(
-        self,
-        sentences: FittedProbe,
-        stores: Stores,
-        tmp_path: Path,
+        self, sentences: FittedProbe, stores: Stores, tmp_path: Path
     ) -> None:
         spec = dataclasses.replace(sentences.spec, weights_sha256="0" * 64)
         other = FittedProbe(sentences.probe, spec, "domain", False, {}, "old")
@@ -176,44 +158,26 @@ class TestOutput:
         if head == "logreg":
             assert want.filter(has)["prediction"].to_list() == probe.probe.predict(vectors[has]).tolist()
 
-    def test_a_file_that_stands_there_is_kept(self, store: Store, tmp_path: Path) -> None:
+    def test_a_damaged_part_or_a_full_disk_leaves_the_old_file(
+        self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         probe = fit_probe(store, "label", level="word", head="ridge")
         out = tmp_path / "o.parquet"
         out.write_text("mine")
-        with pytest.raises(
-            UserError, match=r"o\.parquet: there is a file already; choose another --output, or pass --overwrite"
-        ):
-            probe.predict_to(store, out)
-        assert out.read_text() == "mine"
-        probe.predict_to(store, out, overwrite=True)
-        assert pl.read_parquet(out).height == store.n_rows("word")
-        with pytest.raises(UserError, match=r"name a file that ends in \.parquet"):
-            probe.predict_to(store, tmp_path / "o.csv")
-        (tmp_path / "d.parquet").mkdir()
-        with pytest.raises(UserError, match=r"not a file \(a folder\)"):
-            probe.predict_to(store, tmp_path / "d.parquet", overwrite=True)
 
-    def test_a_damaged_part_leaves_what_stood_there(self, store: Store, tmp_path: Path) -> None:
-        probe = fit_probe(store, "label", level="word", head="ridge")
-        out = tmp_path / "o.parquet"
-        out.write_text("mine")
+        def full(fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(RunError, match=r"o\.parquet: no space left on device after \d+ bytes; free space and"):
+                probe.predict_to(store, out, overwrite=True)
         part = store.path / "word" / "part-00002.parquet"
         part.write_bytes(part.read_bytes()[:50])
         with pytest.raises(UserError, match=r"part-00002\.parquet: cannot be read"):
             probe.predict_to(store, out, overwrite=True)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["o.parquet", "store"]
         assert out.read_text() == "mine"
-
-    def test_a_full_disk_is_one_line(self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        probe = fit_probe(store, "label", level="word", head="ridge")
-
-        def full(fd: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(RunError, match=r"o\.parquet: no space left on device after \d+ bytes; free space and run"):
-            probe.predict_to(store, tmp_path / "o.parquet")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
     def test_labels_keep_their_type(self, store: Store, tmp_path: Path) -> None:
         keys = store.polars("word", ["doc_id", "word_index"])

@@ -1,10 +1,9 @@
-"""Tables that read back and plots that are well formed, the same each time, and written whole or not at all."""
+"""Tables that read back, and well-formed plots that are the same each time."""
 
 from __future__ import annotations
 
 import csv
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.image import imread
 
-from bertfeat.errors import RunError, UserError
+from bertfeat.errors import UserError
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_confusion, plot_layer_scores, plot_points
-from bertfeat.reports.reportfiles import write_report
 from bertfeat.reports.tables import markdown_table, text_table, write_csv
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -41,10 +40,8 @@ def texts_of(svg: Path) -> str:
 
 
 def size_of(png: Path) -> tuple[int, int]:
-    data = png.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    assert data[-8:-4] == b"IEND"
-    return struct.unpack(">II", data[16:24])
+    height, width = imread(png).shape[:2]
+    return width, height
 
 
 def test_text_table_lines_up() -> None:
@@ -100,24 +97,6 @@ def test_a_row_of_another_length_is_a_mistake(table: Any) -> None:
     assert not Path("never.csv").exists()
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_report(tmp_path / "t.csv", b"old")
-
-    def refuse(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", refuse)
-        with pytest.raises(RunError, match=r"t\.csv: no space left on device"):
-            write_csv(path, ["a"], [[1]])
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(UserError, match=r"no folder .*nowhere; create it first"):
-        write_csv(tmp_path / "nowhere" / "t.csv", ["a"], [])
-    with pytest.raises(UserError, match=r"not a file \(a folder\); choose another name"):
-        write_csv(tmp_path, ["a"], [])
-
-
 def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
     png, svg = plot_layer_scores(SWEEP, tmp_path / "plot.v1")
     assert (png, svg) == (tmp_path / "plot.v1.png", tmp_path / "plot.v1.svg")
@@ -125,14 +104,8 @@ def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
     assert 900 < width < 1600
     assert 500 < height < 1200
     written = texts_of(svg)
-    for text in (
-        "entity F1",
-        "layer (0: embeddings)",
-        "concat_last4  0.820",
-        "mix of $all$ layers  0.821",
-        "bars: standard deviation over 5 seeds",
-    ):
-        assert text in written
+    names = ("concat_last4  0.820", "mix of $all$ layers  0.821", "bars: standard deviation over 5 seeds")
+    assert all(text in written for text in ("entity F1", "layer (0: embeddings)", *names))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plot.v1.png", "plot.v1.svg"]
 
 
@@ -237,22 +210,16 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
     ("draw", "said"),
     [
         (lambda stem: plot_layer_scores(LayerScores("F1", {}), stem), "no scores to draw"),
-        (
-            lambda stem: plot_layer_scores(LayerScores("F1", {3: ScoreBar(np.nan)}), stem),
-            "the score of 3 is .*not fini",
-        ),
-        (lambda stem: plot_confusion(["a"], [[1, 2]], stem), r"shape \(1, 2\) does not go with 1 labels"),
-        (lambda stem: plot_confusion([], [], stem), "does not go with 0 labels"),
+        (lambda stem: plot_layer_scores(LayerScores("F1", {3: ScoreBar(np.nan)}), stem), "score of 3 is .*not fini"),
+        (lambda stem: plot_confusion(["a"], [[1, 2]], stem), r"shape \(1, 2\) does not match 1 labels"),
+        (lambda stem: plot_confusion([], [], stem), "does not match 0 labels"),
         (lambda stem: plot_points([[1, 2, 3]], ["a"], None, stem), r"points have shape \(1, 3\)"),
         (lambda stem: plot_points(np.zeros((0, 2)), [], None, stem), r"points have shape \(0, 2\)"),
         (lambda stem: plot_points([[1, 2], [np.inf, 0]], ["a", "b"], None, stem), "point 1 is not finite"),
-        (lambda stem: plot_points([[1, 2]], ["a", "b"], None, stem), "2 groups do not go with 1 points"),
-        (lambda stem: plot_points([[1, 2]], ["a"], [], stem), "0 labels do not go with 1 points"),
+        (lambda stem: plot_points([[1, 2]], ["a", "b"], None, stem), "2 groups do not match 1 points"),
+        (lambda stem: plot_points([[1, 2]], ["a"], [], stem), "0 labels do not match 1 points"),
         (lambda stem: plot_points(np.zeros((57, 2)), range(57), None, stem), "57 groups are more than the 56"),
-        (
-            lambda stem: plot_confusion(["a"], [[1]], stem.parent / "nowhere" / "x"),
-            "no folder .*nowhere; create it first",
-        ),
+        (lambda stem: plot_confusion(["a"], [[1]], stem.parent / "nowhere" / "x"), "no folder .*nowhere; create it"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path, draw: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Vectors as a stream, from an array in memory, with the reads counted."""
+"""Vectors of probes: labelled noisy rows, and an array as a stream that counts its reads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.datasets import make_classification
+
+
+def noisy_rows(n_classes: int = 3, dtype: npt.DTypeLike = np.float32) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return 300 vectors, 20 wide, and their labels; a fifth of the labels is random."""
+    x, y = make_classification(
+        n_samples=300, n_features=20, n_informative=8, n_classes=n_classes, flip_y=0.2, random_state=0
+    )
+    return x.astype(dtype), np.array(["ant", "bee", "cat", "dog"])[y]
 
 
 class ArrayStream:
