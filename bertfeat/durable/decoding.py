@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import types
@@ -18,7 +19,7 @@ _MAX_INT = 2**63
 
 
 class Mistyped(ValueError):
-    """A JSON value is not what its place asks for."""
+    """A JSON value has the wrong type for its place."""
 
     def __init__(self, reason: str, *place: str) -> None:
         super().__init__(f"{'.'.join(place)}: {reason}" if place else reason)
@@ -26,7 +27,7 @@ class Mistyped(ValueError):
         self.place = place
 
     def within(self, name: object) -> Mistyped:
-        """Return the error as one that lies inside an entry of this name."""
+        """Return the same error inside an entry of this name."""
         return Mistyped(self.reason, str(name), *self.place)
 
 
@@ -34,12 +35,12 @@ def decode(kind: type[_T], value: Any) -> _T:
     """Return a JSON value as a record or another type.
 
     Args:
-        kind: A dataclass, an enum, `int` (0 to 2**63 - 1), `float`, `str`, `bool`, `Any`, a union with None, or
-            `tuple[X, ...]` or `Mapping[X, Y]` of these. Objects become dataclasses, lists tuples.
-        value: What JSON has for it.
+        kind: A dataclass, an enum, `int` (0 to 2**63 - 1), `float`, `str`, `bool`, `bytes` (base64), `Any`, a union
+            with None, or `tuple[X, ...]` or `Mapping[X, Y]` of these. Objects become dataclasses, lists tuples.
+        value: The JSON value.
 
     Raises:
-        ValueError: The value is of another type, or a key is missing or unknown; the message has its place.
+        ValueError: The value has the wrong type, or a key is missing or unknown; the message has its place.
 
     Example:
         >>> decode(tuple[int, ...], [1, "2"])
@@ -51,7 +52,7 @@ def decode(kind: type[_T], value: Any) -> _T:
 
 
 def check_version(where: object, content: Mapping[str, Any], newest: int) -> None:
-    """Refuse what a newer bertfeat wrote.
+    """Refuse a file that a newer bertfeat wrote.
 
     Args:
         where: The file, for the message.
@@ -59,8 +60,8 @@ def check_version(where: object, content: Mapping[str, Any], newest: int) -> Non
         newest: The newest format that this version reads.
 
     Raises:
-        StoreError: It is newer.
-        ValueError: It has no format version.
+        StoreError: The format is newer.
+        ValueError: There is no format version.
     """
     version = content.get("format_version")
     if type(version) is not int:
@@ -103,11 +104,23 @@ def _whole(value: Any) -> int:
     return value
 
 
+_string = _plain((str,), "a string")
+
+
+def _base64(value: Any) -> bytes:
+    text = _string(value)
+    try:
+        return base64.b64decode(text)
+    except ValueError:
+        raise Mistyped(f"{text!r:.60} is not base64") from None
+
+
 _PLAIN: dict[type, _Read] = {
     int: _whole,
     float: _plain((int, float), "a number"),
-    str: _plain((str,), "a string"),
+    str: _string,
     bool: _plain((bool,), "true or false"),
+    bytes: _base64,
 }
 _object = _plain((dict,), "an object")
 _array = _plain((list, tuple), "a list")

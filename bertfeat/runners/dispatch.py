@@ -1,4 +1,4 @@
-"""The choice of a runner."""
+"""Choice of a runner."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def run_shards(
     workers: int | OnRay,
     progress: Progress,
 ) -> None:
-    """Run shards in this process, in several, or on Ray, and report each that is done.
+    """Run shards in this process, in several, or on Ray.
 
     Args:
         make_task: Makes a worker's task.
-        shards: What to run.
-        workers: How many processes of this machine, or where on Ray.
+        shards: The shards to run.
+        workers: The number of processes on this machine, or the place on Ray.
         progress: Receives tokens and receipts.
 
     Raises:
-        BertfeatError: What a stage raised on purpose.
+        BertfeatError: A stage raised this error on purpose.
         RunError: A shard failed three times.
     """
     if not shards:
         return
-    # Closed at once when `progress` raises, so that no worker writes on after the store's lock is given back.
+    # Closed at once if `progress` raises, so that no worker writes after the store's lock is released.
     with closing(cast("Generator[Receipt]", _receipts(make_task, shards, workers, progress))) as receipts:
         for receipt in receipts:
             progress.committed(receipt)

@@ -50,10 +50,10 @@ FLOORS = [
 ]
 # The same inside the store: a module may import from the lines below its own.
 STORE_FLOORS = [
-    ["layout", "plain", "schema", "scanning"],
+    ["layout", "plain", "schema"],
     ["codec", "checks", "vectors", "objectlock", "rowmap"],
     ["folder", "lock", "runs", "partvectors"],
-    ["localfolder", "objectfolder", "parts", "batches", "selection"],
+    ["localfolder", "objectfolder", "parts", "selection"],
     ["openfolder"],
     ["receipts"],
     ["manifest", "commit"],

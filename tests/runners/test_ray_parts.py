@@ -19,10 +19,9 @@ from bertfeat.devices import planned_device
 from bertfeat.errors import ConfigError, RunError, StoreError, UserError
 from bertfeat.runners import end_earlier_runs, fence, ray_actor, ray_cluster
 from bertfeat.runners.fence import FileFence, fence_around
-from bertfeat.runners.ray_actor import ActorSetup, ShardActor
+from bertfeat.runners.ray_actor import ActorSetup, ShardActor, Turns
 from bertfeat.runners.ray_cluster import Machine, Share, share_out
 from bertfeat.runners.tries import Tries, given_up
-from bertfeat.runners.turns import Turns
 from bertfeat.runners.worker import Done, Failed
 from bertfeat.store.lock import StoreLock
 from tests.support.command_line import bertfeat
@@ -79,7 +78,7 @@ def test_tries_are_unfinished_files_of_the_store_which_the_next_run_removes(tmp_
         Tries(folder).begin("00001")
         Tries(folder).begin("start-0123456789abcdef")
         assert len(list(folder.iterdir())) == 3
-        assert layout.foreign_entries(tmp_path) == []
+        assert not list(layout.foreign_entries(tmp_path))
         folder_at(tmp_path).clean_tmp()
         assert list(folder.iterdir()) == []
 

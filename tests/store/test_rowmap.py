@@ -208,8 +208,8 @@ def test_what_is_no_row_map_is_refused(tmp_path):
         assert "\n" not in str(caught.value)
 
     refuse(table, "{", "cannot be read")
-    refuse(table, "[" * 100_000, "no row map")
-    refuse(table, json.dumps({**about, "kind": "store"}), "it is no row map")
+    refuse(table, "[" * 100_000, "not a row map")
+    refuse(table, json.dumps({**about, "kind": "store"}), "not a row map")
     refuse(table, json.dumps({"kind": "row map"}), "no format_version")
     refuse(table, json.dumps({**about, "format_version": 2}), "format_version 2, .* up to 1; upgrade bertfeat$")
     good = json.dumps(about)

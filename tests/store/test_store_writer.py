@@ -351,7 +351,7 @@ def test_lost_and_damaged_plans(tmp_path):
         write_store(root, plan)
         before = contents(root)
         damage(root / "_bertfeat/plan.json")
-        with pytest.raises(StoreError, match="missing or damaged, and what stands there is not known"):
+        with pytest.raises(StoreError, match="missing or damaged, and no receipt or manifest shows"):
             open_for_writing(root, make_plan(layers="all"))
         with open_for_writing(root, plan) as writer:
             assert writer.is_complete
@@ -360,7 +360,7 @@ def test_lost_and_damaged_plans(tmp_path):
         (root / "manifest.json").unlink()
         for receipt in (root / "_bertfeat/receipts").iterdir():
             receipt.unlink()
-        with pytest.raises(StoreError, match="not known to be of this plan"):
+        with pytest.raises(StoreError, match="shows that the files are of this plan"):
             open_for_writing(root, plan)
 
 

@@ -230,7 +230,7 @@ def test_without_a_plan_the_manifest_still_vouches_for_the_parts(root):
 def test_what_is_no_store_or_newer_is_refused(root, tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "nowhere"):
-        with pytest.raises(StoreError, match="no bertfeat store"):
+        with pytest.raises(StoreError, match="not a bertfeat store"):
             verify(path)
     content = json.loads((root / "_bertfeat/plan.json").read_bytes())
     content.pop("check")
