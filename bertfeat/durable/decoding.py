@@ -31,13 +31,14 @@ class Mistyped(ValueError):
         return Mistyped(self.reason, str(name), *self.place)
 
 
-def decode(kind: type[_T], value: Any) -> _T:
+def decode(kind: type[_T], value: Any, *place: str) -> _T:
     """Return a JSON value as a record or another type.
 
     Args:
         kind: A dataclass, an enum, `int` (0 to 2**63 - 1), `float`, `str`, `bool`, `bytes` (base64), `Any`, a union
             with None, or `tuple[X, ...]` or `Mapping[X, Y]` of these. Objects become dataclasses, lists tuples.
         value: The JSON value.
+        place: The names of the entries that hold it, for the message.
 
     Raises:
         ValueError: The value has the wrong type, or a key is missing or unknown; the message has its place.
@@ -48,7 +49,10 @@ def decode(kind: type[_T], value: Any) -> _T:
         ...
         bertfeat.durable.decoding.Mistyped: 1: '2' is not a whole number from 0 on
     """
-    return cast("_T", _reader(cast("Any", kind))(value))
+    read = _reader(cast("Any", kind))
+    for name in reversed(place):
+        read = functools.partial(_at, name, read)
+    return cast("_T", read(value))
 
 
 def check_version(where: object, content: Mapping[str, Any], newest: int) -> None:
@@ -133,24 +137,26 @@ def _member(kind: type[Enum], value: Any) -> Enum:
         raise Mistyped(f"{value!r:.60} is not one of {', '.join(str(member.value) for member in kind)}") from None
 
 
+def _at(name: object, read: _Read, value: Any) -> Any:
+    """Read the entry with this name of a list or object."""
+    try:
+        return read(value)
+    except Mistyped as error:
+        raise error.within(name) from None
+
+
 def _list(inner: _Read, value: Any) -> tuple[Any, ...]:
-    found = []
-    for item in _array(value):
-        try:
-            found.append(inner(item))
-        except Mistyped as error:
-            raise error.within(len(found)) from None
+    items, found = _array(value), []
+    try:
+        for item in items:
+            found.append(inner(item))  # noqa: PERF401
+    except Mistyped as error:
+        raise error.within(len(found)) from None
     return tuple(found)
 
 
 def _mapping(keys: _Read, inner: _Read, value: Any) -> dict[Any, Any]:
-    found = {}
-    for name, item in _object(value).items():
-        try:
-            found[keys(name)] = inner(item)
-        except Mistyped as error:
-            raise error.within(name) from None
-    return found
+    return {_at(name, keys, name): _at(name, inner, item) for name, item in _object(value).items()}
 
 
 def _record(kind: Any) -> _Read:
@@ -163,12 +169,6 @@ def _record(kind: Any) -> _Read:
         content = _object(value)
         if odd := sorted((required - content.keys()) | (content.keys() - fields.keys())):
             raise Mistyped(f"missing or unknown keys: {', '.join(map(ascii, odd))}")
-        found = {}
-        for name, item in content.items():
-            try:
-                found[name] = fields[name](item)
-            except Mistyped as error:
-                raise error.within(name) from None
-        return kind(**found)
+        return kind(**{name: _at(name, fields[name], item) for name, item in content.items()})
 
     return read

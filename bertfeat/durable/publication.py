@@ -68,15 +68,11 @@ def publish_bytes(final: Path, data: bytes, *, kind: str = "", aside: Path | Non
 
 @contextlib.contextmanager
 def publish_folder(final: Path, check: Callable[[], object] | None = None) -> Iterator[Path]:
-    """Yield a new folder to fill, which gets its place at the end and is removed if the block raises.
-
-    Args:
-        final: The place, as for `replace_folder`; missing parents are made.
-        check: As for `replace_folder`.
+    """Yield a new folder to fill, which gets its place at the end (see `replace_folder`); it is removed on an error.
 
     Raises:
         RunError: The system refused; an old folder still exists.
-        StoreError: A parent is not a folder, or cannot be made.
+        StoreError: A parent, which is made if missing, is not a folder or cannot be made.
     """
     final = final.absolute()
     make_parents(final)

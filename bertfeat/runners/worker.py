@@ -6,6 +6,7 @@ import os
 import pickle
 import queue
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -68,8 +69,6 @@ Message = Ready | Started | Encoded | Done | Failed
 
 def main() -> None:
     """Work for the process at the other end of the pipe whose file descriptor is the first argument."""
-    import sys
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what becomes of its workers
     pipe = Connection(int(sys.argv[1]))
     work(Inbox(pipe), pipe)

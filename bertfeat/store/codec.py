@@ -12,7 +12,7 @@ from typing import Any
 import xxhash
 
 from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
-from bertfeat.durable.decoding import Mistyped, decode
+from bertfeat.durable.decoding import decode
 from bertfeat.errors import StoreError
 from bertfeat.records import LevelSchema, PartInfo, Plan, Receipt
 
@@ -66,11 +66,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(content: Any) -> Plan:
-    """Return a plan from what `plan_to_json` gave.
-
-    Raises:
-        ValueError: The content is not a plan.
-    """
+    """Return a plan from what `plan_to_json` gave; raise ValueError if the content is not a plan."""
     values = decode(Mapping[str, Any], content)  # type: ignore[type-abstract]
     schemas = schemas_from_json(values.get("schemas"))
     levels = {level: {**schema_to_json(schema), "level": level} for level, schema in schemas.items()}
@@ -86,13 +82,11 @@ def schema_to_json(schema: LevelSchema) -> dict[str, Any]:
 
 
 def schemas_from_json(content: Any) -> dict[Level, LevelSchema]:
-    """Return the schemas of levels from what `schema_to_json` gave, in the order of the enum.
+    """Return the schemas of levels from what `schema_to_json` gave; raise ValueError for other content.
 
-    Raises:
-        ValueError: The content is not a mapping of levels to schemas.
+    They are in the order of the enum: JSON objects are written with sorted keys.
     """
     found = decode(Mapping[Level, Mapping[str, Any]], content)  # type: ignore[type-abstract]
-    # JSON objects are written with sorted keys, which lose the order of the levels.
     return {level: _schema(level, found[level]) for level in Level if level in found}
 
 
@@ -116,17 +110,10 @@ class Metadata(dict[str, Any]):
 
 
 def metadata_from_json(content: Mapping[str, Any]) -> Metadata:
-    """Return a store's description of itself, with its types checked.
-
-    Raises:
-        ValueError: An entry has the wrong type.
-    """
+    """Return a store's description of itself; raise ValueError if an entry has the wrong type."""
     for name, kind in _METADATA.items():
         if name in content:
-            try:
-                decode(kind, content[name])
-            except Mistyped as error:
-                raise error.within(name).within("metadata") from None
+            decode(kind, content[name], "metadata", name)
     return Metadata(content)
 
 

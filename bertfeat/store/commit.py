@@ -12,7 +12,7 @@ from bertfeat.store import parts, receipts
 from bertfeat.store.checks import check_result
 from bertfeat.store.folder import Lease
 from bertfeat.store.openfolder import folder_at
-from bertfeat.store.schema import VectorLayout, arrow_schema
+from bertfeat.store.schema import VectorLayout
 
 
 def commit_shard(
@@ -69,13 +69,3 @@ def empty_result(plan: Plan) -> ShardResult:
         for level, schema in plan.schemas.items()
     }
     return ShardResult(tables=tables, bad_rows=(), counts={}, seconds={})
-
-
-def check_schemas(plan: Plan) -> None:
-    """Refuse a plan whose columns cannot be stored, before anything is written.
-
-    Raises:
-        StoreError: A column's type cannot be stored.
-    """
-    for schema in plan.schemas.values():
-        arrow_schema(schema, plan)

@@ -7,9 +7,8 @@ file is published whole, how a second writer is kept out, and what can be listed
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from bertfeat.config import Level
@@ -17,23 +16,14 @@ from bertfeat.durable.files import Sink
 from bertfeat.storage import AnyPath
 
 
-class Found(StrEnum):
-    """What exists at the place of an output."""
-
-    NOTHING = "nothing"
-    EMPTY = "empty"
-    STORE = "store"
-
-
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What a folder holds: whether there is a store's private folder, files of others, symbolic links, all entries."""
 
-    found: Found
     has_private: bool
-    foreign: list[str]
-    links: list[str]
-    entries: list[str]
+    foreign: Sequence[str]
+    links: Sequence[str]
+    entries: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +67,9 @@ class Folder(ABC):
         replaces_parts: Whether a commit may replace a part without a receipt. Where it may not, opening the store for
             writing removes such parts.
         lease: Checked before each write where the right to write can be lost; None elsewhere.
+
+    Raises:
+        RunError: From each method that writes or removes: the system refused, or another run has taken the store over.
     """
 
     path: AnyPath
@@ -85,11 +78,7 @@ class Folder(ABC):
 
     @abstractmethod
     def contents(self) -> Contents:
-        """Describe what exists here before a run.
-
-        Raises:
-            StoreError: The path is not a folder.
-        """
+        """Describe what exists here before a run; raise StoreError if the path is not a folder."""
 
     @abstractmethod
     def create(self) -> None:
@@ -97,11 +86,7 @@ class Folder(ABC):
 
     @abstractmethod
     def lock(self) -> Lock:
-        """Take the lock.
-
-        Raises:
-            StoreError: Another process holds it.
-        """
+        """Take the lock; raise StoreError if another process holds it."""
 
     @abstractmethod
     def prepare(self, levels: tuple[Level, ...]) -> None:
@@ -154,37 +139,20 @@ class Folder(ABC):
 
     @abstractmethod
     def write(self, name: str, data: bytes, kind: str) -> None:
-        """Write or replace a small file whole; for the holder of the lock. `kind` begins the names of its steps.
-
-        Raises:
-            RunError: The system refused.
-        """
+        """Write or replace a small file whole; for the holder of the lock. `kind` begins the names of its steps."""
 
     @abstractmethod
     def commit(self, name: str, data: bytes, kind: str, is_as_good: Callable[[bytes], bool] | None = None) -> bytes:
         """Write a small file of a shard's commit, and return the content that then exists; needs no lock.
 
-        Args:
-            name: The file.
-            data: Its content.
-            kind: The beginning of the names of its steps.
-            is_as_good: Decides whether other content may stay; by default it may not.
-
-        Raises:
-            RunError: The system refused, or another run has written the file.
+        `is_as_good` decides whether other content may stay; by default it may not.
         """
 
     @abstractmethod
     def write_part(self, name: str, stem: str, fill: Callable[[Sink], None]) -> tuple[int, str]:
         """Write a part whole, and return its size and digest; needs no lock. An identical part is kept.
 
-        Args:
-            name: The file.
-            stem: The beginning of the names of unfinished files.
-            fill: Writes the content.
-
-        Raises:
-            RunError: The system refused, or another run has written a different part.
+        `fill` writes the content; `stem` begins the names of unfinished files.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ from bertfeat.durable.publication import publish_bytes, publish_file, unfinished
 from bertfeat.durable.steps import step
 from bertfeat.errors import StoreError
 from bertfeat.store import layout
-from bertfeat.store.folder import Contents, FileInfo, Folder, Found, Listing
+from bertfeat.store.folder import Contents, FileInfo, Folder, Listing
 from bertfeat.store.lock import StoreLock
 
 
@@ -32,17 +32,12 @@ class LocalFolder(Folder):
         """Describe what exists here."""
         root = self.path
         if not os.path.lexists(root):
-            return Contents(Found.NOTHING, has_private=False, foreign=[], links=[], entries=[])
+            return Contents(has_private=False, foreign=(), links=(), entries=())
         if root.is_symlink() or not root.is_dir():
             raise StoreError(f"{root}: not a folder ({files.kind_of(root)}); choose another --output")
-        entries, foreign = self.entries("."), list(layout.foreign_entries(root))
-        return Contents(
-            Found.STORE if entries else Found.EMPTY,
-            has_private=(root / layout.PRIVATE).is_dir(),
-            foreign=foreign,
-            links=[name for name in foreign if (root / name).is_symlink()],
-            entries=entries,
-        )
+        foreign = list(layout.foreign_entries(root))
+        links = [name for name in foreign if (root / name).is_symlink()]
+        return Contents((root / layout.PRIVATE).is_dir(), foreign, links, self.entries("."))
 
     def create(self) -> None:
         """Create the folder, missing parents and its private folder."""
@@ -133,13 +128,7 @@ class LocalFolder(Folder):
         """Write a small file whole."""
         publish_bytes(self.path / name, data, kind=kind, aside=self._aside(kind))
 
-    def commit(
-        self,
-        name: str,
-        data: bytes,
-        kind: str,
-        is_as_good: Callable[[bytes], bool] | None = None,  # noqa: ARG002
-    ) -> bytes:
+    def commit(self, name: str, data: bytes, kind: str, is_as_good: Callable[[bytes], bool] | None = None) -> bytes:  # noqa: ARG002
         """Write a small file whole; it replaces what an interrupted commit of the same plan left."""
         self.write(name, data, kind)
         return data

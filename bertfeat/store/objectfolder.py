@@ -18,7 +18,7 @@ from bertfeat.errors import RunError, StoreError
 from bertfeat.storage import ObjectInfo, ObjectPath
 from bertfeat.storage.objectpath import concurrently
 from bertfeat.store import layout
-from bertfeat.store.folder import Contents, FileInfo, Folder, Found, Lease
+from bertfeat.store.folder import Contents, FileInfo, Folder, Lease
 from bertfeat.store.objectlock import ObjectLock
 
 _CHUNK_BYTES = 8 << 20
@@ -67,13 +67,9 @@ class ObjectFolder(Folder):
         names = list(self.path.find())
         if not names and self.path.key and self.path.is_file():
             raise StoreError(f"{self.path}: not a folder (an object); choose another --output")
-        return Contents(
-            Found.STORE if names else Found.NOTHING,
-            has_private=any(name.startswith(f"{layout.PRIVATE}/") for name in names),
-            foreign=[name for name in names if not layout.is_piece(name)],
-            links=[],
-            entries=_first_parts(names),
-        )
+        has_private = any(name.startswith(f"{layout.PRIVATE}/") for name in names)
+        foreign = [name for name in names if not layout.is_piece(name)]
+        return Contents(has_private, foreign, links=(), entries=_first_parts(names))
 
     def create(self) -> None:
         """Do nothing: an object store has no folders."""

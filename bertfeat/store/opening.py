@@ -12,21 +12,21 @@ from bertfeat.durable.placecheck import listed
 from bertfeat.errors import StoreError
 from bertfeat.records import Plan
 from bertfeat.store import codec, layout, planfile, receipts
-from bertfeat.store.folder import Folder, Found, Listing
+from bertfeat.store.folder import Folder, Listing
 from bertfeat.store.manifest import read_manifest, receipts_in
 from bertfeat.store.receipts import StoredReceipt
 
 
-def look(folder: Folder, plan: Plan, *, overwrite: bool) -> Found:
-    """Return what exists at an output's place, and refuse what a run must not change; writes nothing.
+def look(folder: Folder, plan: Plan, *, overwrite: bool) -> bool:
+    """Return whether there is a store at an output's place, and refuse what a run must not change; writes nothing.
 
     Raises:
         PlanMismatch: The place holds a store of another plan.
         StoreError: The place holds something else, or symbolic links.
     """
     there = folder.contents()
-    if there.found is not Found.STORE:
-        return there.found
+    if not there.entries:
+        return False
     if there.links:
         raise StoreError(
             f"{folder.path}: holds symbolic links ({listed(there.links)}); remove them or choose another --output"
@@ -36,7 +36,7 @@ def look(folder: Folder, plan: Plan, *, overwrite: bool) -> Found:
         raise StoreError(f"{folder.path}: holds files that are not part of a store ({names}); choose another --output")
     if not overwrite:
         _check_plan(folder, plan)
-    return Found.STORE
+    return True
 
 
 def _check_plan(folder: Folder, plan: Plan) -> None:
@@ -103,15 +103,6 @@ def recover(folder: Folder, plan: Plan, *, recheck: bool) -> None:
     known |= {stored.receipt.shard: stored for stored in receipts.read_receipts(folder, indices)}
     for index in indices:
         _recover_shard(folder, listing, plan, index, known.get(index), recheck=recheck)
-
-
-def mark_damaged(folder: Folder, shards: Sequence[int]) -> None:
-    """Mark shards that the next run must repeat, whatever their files hold then; receipts and manifest stay.
-
-    Raises:
-        RunError: The system refused a write.
-    """
-    folder.write(layout.DAMAGED, codec.seal({"shards": list(shards)}), "damaged")
 
 
 def _withdraw_marked(folder: Folder) -> bool:

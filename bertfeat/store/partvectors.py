@@ -70,13 +70,7 @@ class CheckedParts:
 def opened_vectors(
     part: StoredPart, source: VectorSource, checked: CheckedParts, *, use_threads: bool = False
 ) -> Iterator[PartVectors]:
-    """Open a part for reading vectors.
-
-    Args:
-        part: The part.
-        source: The values to read.
-        checked: The parts that earlier readers checked; this reader adds to them.
-        use_threads: Let pyarrow decode with its own threads.
+    """Open a part for reading vectors; `use_threads` lets pyarrow decode with its own threads.
 
     Raises:
         StoreError: The part is missing or damaged, now or while it is read.

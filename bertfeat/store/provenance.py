@@ -105,8 +105,7 @@ class FeatureSpec:
     def vectors_in(self, table: LevelTable) -> npt.NDArray[Any]:
         """Return this feature of rows in memory, (n_rows, dim) of the stored type, as a store would return it.
 
-        Args:
-            table: The vector columns that the feature is made of, and no others.
+        The table has only the vector columns that the feature is made of.
         """
         columns = list(table.vectors.values())
         return add_layers(columns, self.combine, np.empty_like(columns[0])) if self.is_added_up else columns[0]
@@ -131,12 +130,7 @@ class FeatureSpec:
         return found
 
     def require_same(self, other: FeatureSpec, *, mine: str, theirs: str) -> None:
-        """Refuse a different feature.
-
-        Args:
-            other: The feature to compare.
-            mine: The owner of this feature, for the message: `probe ner-probe`.
-            theirs: The owner of the other: `store features`.
+        """Refuse a different feature; `mine` and `theirs` are the owners in the message: `probe ner`, `store features`.
 
         Raises:
             UserError: The features differ; the message lists each field with both values.
@@ -145,11 +139,7 @@ class FeatureSpec:
             _refuse(mine, theirs, found)
 
     def find_in(self, store: Store, *, mine: str) -> FeatureSpec:
-        """Return this feature as a store describes it.
-
-        Args:
-            store: The store.
-            mine: The owner of this feature, for the message: `probe ner-probe`.
+        """Return this feature as a store describes it; `mine` names the owner in the message: `probe ner`.
 
         Raises:
             UserError: The store lacks the level or the feature, or made it with other settings; the message lists each

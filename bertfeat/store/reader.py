@@ -83,6 +83,11 @@ class Store:
     Parts without such places (parts with null vectors, and stores of older versions) are decoded. A read that decodes,
     except `scan`, checks size, rows and columns against the manifest and, for vectors of a local part, the digest.
     `verify` checks every digest.
+
+    Raises:
+        UserError: From each method: a level, feature, column, row or shard does not exist, a feature cannot be made
+            from stored layers, or a size is below 1.
+        StoreError: From each method that reads: no shard is done yet, or a file is missing or damaged.
     """
 
     def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
@@ -146,11 +151,7 @@ class Store:
         return tuple(row for stored in self._stored for row in receipts.read_quarantine(folder, stored))
 
     def schema(self, level: str) -> LevelSchema:
-        """Return the columns of a level.
-
-        Raises:
-            UserError: The level is not stored.
-        """
+        """Return the columns of a level."""
         if level not in self._schemas:
             raise UserError(f"{self.path}: no level {str(level)!r}; levels are {', '.join(self.levels)}")
         return self._schemas[Level(level)]
@@ -169,11 +170,7 @@ class Store:
         return tuple(part.info for part in self._parts[self.schema(level).level])
 
     def shard(self, number: int) -> Store:
-        """Return the store as if it had only one shard.
-
-        Raises:
-            UserError: There is no such shard.
-        """
+        """Return the store as if it had only one shard."""
         shards = [entry for entry in self.manifest["shards"] if entry["shard"] == number]
         if not shards:
             raise UserError(f"{self.path}: no shard {number}; there are {len(self.manifest['shards'])}")
@@ -200,12 +197,7 @@ class Store:
         return frame
 
     def polars(self, level: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """Return a level, or some of its columns, as a polars frame.
-
-        Raises:
-            UserError: There is no such level or column.
-            StoreError: A part is missing or damaged.
-        """
+        """Return a level, or some of its columns, as a polars frame."""
         names = self._known_columns(level, columns)
         if not self._check_digests(level, names):
             return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, names)))
@@ -216,12 +208,7 @@ class Store:
         return found
 
     def arrow(self, level: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return a level, or some of its columns, as an Arrow table, vectors as they are stored.
-
-        Raises:
-            UserError: There is no such level or column.
-            StoreError: A part is missing or damaged.
-        """
+        """Return a level, or some of its columns, as an Arrow table, vectors as they are stored."""
         names = self._known_columns(level, columns)
         self._check_digests(level, names)
         tables = []
@@ -232,12 +219,7 @@ class Store:
             return pa.concat_tables(tables)
 
     def numpy(self, level: str, feature: str) -> npt.NDArray[Any]:
-        """Return the vectors of a feature as a new array (n_rows, dim) of the stored type.
-
-        Raises:
-            UserError: There is no such level, or the feature is not stored and cannot be made from stored layers.
-            StoreError: A part is missing or damaged.
-        """
+        """Return the vectors of a feature as a new array (n_rows, dim) of the stored type."""
         return self.slice(level, feature, 0, self.n_rows(level))
 
     def torch(self, level: str, feature: str) -> torch.Tensor:
@@ -247,12 +229,7 @@ class Store:
         return torch.from_numpy(self.numpy(level, feature))
 
     def valid(self, level: str, feature: str) -> BoolArray:
-        """Return bool (n_rows,): which rows have a vector of a feature. Reads no vectors where all rows have one.
-
-        Raises:
-            UserError: There is no such level or feature.
-            StoreError: A part is missing or damaged.
-        """
+        """Return bool (n_rows,): which rows have a vector of a feature. Reads no vectors where all rows have one."""
         source, flags = self._source(level, feature), []
         for part in self.stored_parts(level):
             with opened_vectors(part, source, self._checked) as opened:
@@ -269,10 +246,6 @@ class Store:
             feature: The feature; see `numpy`.
             batch_size: Rows of each batch except the last.
             columns: Further columns of the batches.
-
-        Raises:
-            UserError: There is no such level, feature or column, or the batch size is below 1.
-            StoreError: A part is missing or damaged.
         """
         if batch_size < 1:
             raise UserError(f"batch_size {batch_size} is below 1")
@@ -281,44 +254,25 @@ class Store:
         return read_batches(self.stored_parts(level), source, self._checked, names, batch_size)
 
     def feature(self, level: str, name: str) -> FeatureColumn:
-        """Describe a feature, stored or made from stored layers: its layers, how they combine, its width.
-
-        Raises:
-            UserError: There is no such level or feature.
-        """
+        """Describe a feature, stored or made from stored layers: its layers, how they combine, its width."""
         source = self._source(level, name)
         return FeatureColumn(name, source.layers, str(source.combine), source.dim)
 
     def slice(self, level: str, feature: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim), without reading other rows.
-
-        Raises:
-            UserError: There is no such level, feature or row.
-            StoreError: A part is missing or damaged.
-        """
+        """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim), without reading other rows."""
         if not 0 <= start <= stop <= self.n_rows(level):
             raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
         source = self._source(level, feature)
         return slice_vectors(self.stored_parts(level), start, stop, source, self._checked)
 
     def take(self, level: str, feature: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Return the vectors of some rows, (len(rows), dim), in the order of `rows`.
-
-        Raises:
-            UserError: There is no such level, feature or row.
-            StoreError: A part is missing or damaged.
-        """
+        """Return the vectors of some rows, (len(rows), dim), in the order of `rows`."""
         numbers = check_rows(rows, self.n_rows(level))
         source = self._source(level, feature)
         return take_vectors(self.stored_parts(level), numbers, source, self._checked)
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str]) -> pl.DataFrame:
-        """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text.
-
-        Raises:
-            UserError: There is no such level, row or column.
-            StoreError: A part is missing or damaged.
-        """
+        """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
         names = self._known_columns(level, columns)
         found = take_columns(self.stored_parts(level), check_rows(rows, self.n_rows(level)), names)
         if found is not None:
@@ -327,12 +281,7 @@ class Store:
             return cast("pl.DataFrame", pl.from_arrow(empty_table(file, names)))
 
     def stored_parts(self, level: str) -> list[StoredPart]:
-        """Return the parts of a level, in order, with their paths and schemas.
-
-        Raises:
-            UserError: There is no such level.
-            StoreError: No shard is done yet.
-        """
+        """Return the parts of a level, in order, with their paths and schemas."""
         parts = self._parts[self.schema(level).level]
         if not parts:
             raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")

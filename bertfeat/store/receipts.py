@@ -1,4 +1,7 @@
-"""Receipts: one small sealed JSON file per shard, the proof that its parts are whole."""
+"""Receipts: one small sealed JSON file per shard, the proof that its parts are whole.
+
+Functions that write raise RunError if the system refuses.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +63,7 @@ class StoredReceipt:
 
 
 def write_quarantine(folder: Folder, shard: int, rows: Sequence[BadRow]) -> QuarantineInfo | None:
-    """Write the rows that a shard set aside, one JSON object per line, raw bytes in base64; None if there are no rows.
-
-    Raises:
-        RunError: The system refused a write.
-    """
+    """Write the rows that a shard set aside, one JSON object per line, raw bytes in base64; None without rows."""
     name = layout.quarantine_path(shard)
     if not rows:
         folder.remove(name)
@@ -121,11 +120,7 @@ def commit_receipt(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo 
 
 
 def restamp(folder: Folder, stored: StoredReceipt) -> None:
-    """Rewrite a receipt with the present stamps of its parts.
-
-    Raises:
-        RunError: The system refused a write.
-    """
+    """Rewrite a receipt with the present stamps of its parts."""
     data = _stamped(folder, stored.receipt, stored.quarantine)
     folder.write(layout.receipt_path(stored.receipt.shard), data, "receipt")
 
@@ -184,11 +179,7 @@ def _from_json(data: bytes) -> StoredReceipt:
 
 
 def check_paths(stored: StoredReceipt) -> None:
-    """Refuse paths that are not those of a shard's files.
-
-    Raises:
-        ValueError: A path does not follow from level and shard.
-    """
+    """Raise ValueError if a path is not that of a shard's file, which follows from level and shard."""
     shard = stored.receipt.shard
     found = {part.path: layout.part_path(part.level, shard) for part in stored.receipt.parts}
     if stored.quarantine is not None:

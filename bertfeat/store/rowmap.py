@@ -11,7 +11,6 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self, cast
 
 import numpy as np
@@ -37,11 +36,9 @@ class RowMap:
 
     Positions are those of the index, 0 to `len(row_map) - 1`; -1 stands for no hit.
 
-    Args:
-        path: The file.
-
     Raises:
-        StoreError: The file is missing, damaged, not a row map, or of a newer format.
+        StoreError: The file is missing, damaged, not a row map, or of a newer format; or a later read meets damage.
+        UserError: From each method: a position or column does not exist.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -67,9 +64,7 @@ class RowMap:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -87,12 +82,7 @@ class RowMap:
         self._file.close()
 
     def rows(self, positions: npt.ArrayLike) -> IntArray:
-        """Return the row of the level for each position, int64 of the same shape; -1 for -1.
-
-        Raises:
-            UserError: There is no such position.
-            StoreError: The file is damaged.
-        """
+        """Return the row of the level for each position, int64 of the same shape; -1 for -1."""
         asked = self._checked(positions, lowest=-1)
         out = np.full(asked.shape, -1, np.int64)
         there = asked >= 0
@@ -104,20 +94,11 @@ class RowMap:
         return out
 
     def all_rows(self) -> IntArray:
-        """Return the row of each position, int64 (n_positions,), ascending.
-
-        Raises:
-            StoreError: The file is damaged.
-        """
+        """Return the row of each position, int64 (n_positions,), ascending."""
         return np.concatenate([np.zeros(0, np.int64), *(self._rows_of(group) for group in range(self._n_groups))])
 
     def frame(self, positions: npt.ArrayLike, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """Return the columns (all by default) of positions, int (n,), as a frame with one row per position.
-
-        Raises:
-            UserError: There is no such position or column.
-            StoreError: The file is damaged.
-        """
+        """Return the columns (all by default) of positions, int (n,), as a frame with one row per position."""
         names = list(self.columns if columns is None else columns)
         for name in names:
             if name not in self.columns:

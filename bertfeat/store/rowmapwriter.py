@@ -46,10 +46,7 @@ def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
 def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[pl.DataFrame]:
     """Yield the row map of a level, some thousand rows at a time; vectors are not read.
 
-    Args:
-        store: The store.
-        level: The level.
-        rows_mask: bool (n_rows,), which rows of the level have a vector in the index.
+    `rows_mask` is bool (n_rows,): which rows of the level have a vector in the index.
 
     Yields:
         `part` int32, the shard's number; `row` int64, of the level; and `row_map_columns`.
@@ -76,13 +73,9 @@ def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[
 
 
 def write_row_map(path: Path, store: Store, level: str, batches: Iterable[pl.DataFrame]) -> WrittenFile:
-    """Write a row map as Parquet; the same rows give the same bytes, whatever the batches.
+    """Write or replace a row map, a Parquet file, from the frames of `row_map_batches`.
 
-    Args:
-        path: The file; an existing file is replaced.
-        store: The store of the rows.
-        level: Their level.
-        batches: Frames as `row_map_batches` gives them.
+    The same rows give the same bytes, whatever the batches.
 
     Raises:
         RunError: The system refused a write; an existing file is unchanged.

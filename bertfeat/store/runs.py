@@ -28,13 +28,7 @@ _MAGIC_BYTES = 4
 def find_runs(
     sink: files.Sink, table: LevelTable, features: tuple[FeatureColumn, ...], vectors: VectorLayout
 ) -> VectorRuns | None:
-    """Find the values of a part that was just written, and compare all of them with the arrays by digest.
-
-    Args:
-        sink: The part, all of it written.
-        table: The table that was written.
-        features: Its vector columns, which come last in the part.
-        vectors: How the vectors are stored.
+    """Find the values of a part, all of it written, and compare all of them with the arrays of its table by digest.
 
     Returns:
         The runs; None if a vector is null, the part has no rows, or its values are stored in another way.
@@ -52,12 +46,9 @@ def find_runs(
 
 
 def runs_in(metadata: pq.FileMetaData, features: tuple[FeatureColumn, ...], vectors: VectorLayout) -> VectorRuns:
-    """Return where the values of vector columns must be if each column chunk is one page.
+    """Return where the values of vector columns, which come last, must be if each column chunk is one page.
 
-    Args:
-        metadata: The footer of a part with a known digest: pyarrow ends the process on some damaged ones.
-        features: The vector columns, which come last in the part.
-        vectors: How the vectors are stored.
+    `metadata` is the footer of a part with a known digest: pyarrow ends the process on some damaged footers.
     """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     offsets = {}

@@ -60,14 +60,11 @@ class VectorLayout:
         return pa.list_(pa.field("element", getattr(pa, self.dtype)(), nullable=False), dim)
 
 
-def arrow_type(name: str) -> pa.DataType:
-    """Return the Arrow type with a name as `str(type)` gives it.
-
-    Raises:
-        ValueError: The name is not that of a simple type.
+def _arrow_type(name: str) -> pa.DataType:
+    """Return the simple Arrow type with a name as `str(type)` gives it.
 
     Example:
-        >>> arrow_type("timestamp[us, tz=UTC]"), arrow_type("decimal128(10, 2)")
+        >>> _arrow_type("timestamp[us, tz=UTC]"), _arrow_type("decimal128(10, 2)")
         (TimestampType(timestamp[us, tz=UTC]), Decimal128Type(decimal128(10, 2)))
     """
     if match := _TIMESTAMP.fullmatch(name):
@@ -77,18 +74,13 @@ def arrow_type(name: str) -> pa.DataType:
     return pa.type_for_alias(name)
 
 
-def stored_type(column: Column, kept: Mapping[str, pa.DataType]) -> pa.DataType:
+def _stored_type(column: Column, kept: Mapping[str, pa.DataType]) -> pa.DataType:
     """Return the Arrow type of a column in a part: the one that polars gives it, so that both writers agree.
 
-    Args:
-        column: The column.
-        kept: Types of kept columns that have no simple name.
-
-    Raises:
-        StoreError: The column's type cannot be stored.
+    `kept` holds the types of kept columns that have no simple name.
     """
     try:
-        asked = kept[column.name] if column.name in kept else arrow_type(column.type)
+        asked = kept[column.name] if column.name in kept else _arrow_type(column.type)
         if pa.types.is_dictionary(asked):
             asked = asked.value_type
         # polars panics on this type.
@@ -126,7 +118,7 @@ def arrow_schema(schema: LevelSchema, plan: Plan) -> pa.Schema:
     """
     kept = kept_types(plan)
     vectors = VectorLayout.of(plan)
-    fields = [pa.field(c.name, stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
+    fields = [pa.field(c.name, _stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
     fields += [pa.field(f.name, vectors.arrow(f.dim), nullable=True) for f in schema.features]
     return pa.schema(fields)
 

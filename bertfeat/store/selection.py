@@ -136,18 +136,7 @@ def read_batches(
     names: Sequence[str],
     batch_size: int,
 ) -> Iterator[FeatureBatch]:
-    """Yield batches of `batch_size` rows, the last one perhaps with fewer, in memory that does not grow.
-
-    Args:
-        parts: The parts of a level, in order; at least one.
-        source: Where the vectors come from.
-        checked: The parts whose digest was found right.
-        names: Further columns of the batches.
-        batch_size: Rows of each batch except the last.
-
-    Raises:
-        StoreError: A part is missing or damaged.
-    """
+    """Yield batches of `batch_size` rows, the last one perhaps with fewer, with the vectors and the columns `names`."""
     start = n_filled = 0
     dtype = parts[0].vectors.numpy
     vectors = np.empty((batch_size, source.dim), dtype)

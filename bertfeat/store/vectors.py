@@ -164,11 +164,7 @@ def opened_part(part: StoredPart) -> Iterator[pq.ParquetFile]:
 
 @contextlib.contextmanager
 def reading(path: AnyPath) -> Iterator[None]:
-    """Turn the errors of a damaged part into one line.
-
-    Raises:
-        StoreError: The part at `path` cannot be read.
-    """
+    """Turn the errors of a damaged part into a StoreError of one line."""
     try:
         yield
     except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
@@ -182,11 +178,7 @@ def group_rows(file: pq.ParquetFile) -> list[int]:
 
 
 def check_size(part: StoredPart, n_bytes: int) -> None:
-    """Refuse a file that does not have the size in the manifest.
-
-    Raises:
-        ValueError: The size differs.
-    """
+    """Raise ValueError if a file does not have the size in the manifest."""
     if n_bytes != part.info.n_bytes:
         raise ValueError(f"{n_bytes} bytes, not {part.info.n_bytes}")
 
@@ -215,11 +207,7 @@ def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
 def read_groups(
     file: pq.ParquetFile, groups: Sequence[int], names: Sequence[str], *, use_threads: bool = True
 ) -> pa.Table:
-    """Return columns of some row groups, in the order of `names`: as many rows as the footer says.
-
-    Raises:
-        ValueError, pa.ArrowException, OSError: The row groups cannot be read.
-    """
+    """Return columns of some row groups, in the order of `names`: as many rows as the footer says."""
     table = file.read_row_groups(groups, columns=list(names), use_threads=use_threads).select(list(names))
     n_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
     # pyarrow skips pages of unknown types, and polars does not check that strings are UTF-8.
@@ -235,11 +223,7 @@ def empty_table(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:
 
 
 def fill(out: npt.NDArray[Any], column: pa.ChunkedArray, piece: Piece, vectors: VectorLayout) -> None:
-    """Copy values of a decoded column into `out` (rows of the column, width of the piece); null vectors become NaN.
-
-    Raises:
-        ValueError: The numbers of rows differ.
-    """
+    """Copy values of a decoded column into `out` (rows of the column, width of the piece); null vectors become NaN."""
     if len(column) != len(out):
         raise ValueError(f"{len(column)} of {len(out)} rows of {piece.column}")
     row = 0

@@ -16,7 +16,7 @@ from bertfeat.errors import StoreError
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import PartInfo, Plan
 from bertfeat.storage import ObjectPath
-from bertfeat.store import codec, layout, opening, planfile, receipts
+from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.folder import Folder
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.openfolder import folder_at
@@ -105,7 +105,7 @@ def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tup
     try:
         # A shard without a readable receipt is repeated anyway.
         if done := [stored.receipt.shard for stored in receipts.read_receipts(folder, report.bad_shards)]:
-            opening.mark_damaged(folder, done)
+            folder.write(layout.DAMAGED, codec.seal({"shards": done}), "damaged")
     finally:
         lock.release()
     return report.bad_shards

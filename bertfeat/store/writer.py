@@ -11,10 +11,11 @@ from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import ObjectPath
 from bertfeat.store import commit, layout, opening, planfile, receipts
-from bertfeat.store.folder import Folder, Found, Lease, Lock
+from bertfeat.store.folder import Folder, Lease, Lock
 from bertfeat.store.manifest import build_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.receipts import StoredReceipt
+from bertfeat.store.schema import arrow_schema
 
 
 @files.os_errors(StoreError)
@@ -35,12 +36,14 @@ def open_for_writing(
 
     Raises:
         PlanMismatch: The place holds a store of another plan; nothing was written.
-        StoreError: The place holds something else, or another process is writing; nothing was written.
+        StoreError: A column cannot be stored, the place holds something else, or another process is writing; nothing
+            was written.
         StorageError: The object store cannot be used.
         RunError: The system refused a write.
     """
     folder = folder_at(path)
-    commit.check_schemas(plan)
+    for schema in plan.schemas.values():
+        arrow_schema(schema, plan)
     opening.look(folder, plan, overwrite=overwrite)
     folder.create()
     try:
@@ -54,7 +57,7 @@ def _open_locked(folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool) 
     writer = StoreWriter(folder, plan, folder.lock())
     try:
         # From here on, no other process can change the folder.
-        if opening.look(folder, plan, overwrite=overwrite) is Found.STORE and overwrite:
+        if opening.look(folder, plan, overwrite=overwrite) and overwrite:
             opening.clear(folder)
         folder.prepare(tuple(plan.schemas))
         _settle_plan(folder, plan)

@@ -224,7 +224,7 @@ def test_no_rows_make_a_valid_store_with_its_schema(tmp_path, encoding):
         assert store.polars("sentence").columns[:2] == ["doc_id", "text"]
 
 
-def test_an_incomplete_store_says_how_to_finish_it(tmp_path):
+def test_the_error_of_an_incomplete_store_says_how_to_finish_it(tmp_path):
     plan = make_plan()
     with open_for_writing(tmp_path / "s", plan) as writer:
         with pytest.raises(StoreError, match="no shard is done yet"):
@@ -237,7 +237,7 @@ def test_an_incomplete_store_says_how_to_finish_it(tmp_path):
     assert store.polars("token")["doc_id"].to_list() == [0, 1, 2, 3, 4, 9, 10, 11]
 
 
-def test_what_is_no_store_is_refused(tmp_path):
+def test_other_folders_are_refused(tmp_path):
     with pytest.raises(StoreError, match="no such folder"):
         open_store(tmp_path / "nowhere")
     with pytest.raises(StoreError, match=r"not a bertfeat store: it has no manifest\.json"):
@@ -271,6 +271,6 @@ def test_a_store_reads_without_its_private_folder_and_through_links(tmp_path):
         store.plan  # noqa: B018
 
 
-def test_a_path_with_pattern_characters_is_taken_as_it_is(tmp_path):
+def test_a_path_with_pattern_characters_is_not_a_pattern(tmp_path):
     write_store(tmp_path / "s[1]*", make_plan())
     assert open_store(tmp_path / "s[1]*").scan("token").collect().height == N_ROWS

@@ -59,7 +59,7 @@ def point_at(patch: pytest.MonkeyPatch, url: str) -> None:
 
 
 def forget_clients() -> None:
-    """Have the next use of an object store read the environment anew."""
+    """Make the next use of an object store read the environment again."""
     from s3fs import S3FileSystem
 
     from bertfeat.storage.filesystems import forget_filesystems
@@ -116,7 +116,7 @@ FAULTS = (
     "after 404 NoSuchUpload",
 )
 _LATE_S = 0.3
-# Takes headers away, or names a fault; "" is none.
+# Removes headers, or returns the name of a fault, "" for no fault.
 Change = Callable[[str, str, dict[str, str]], str]
 
 

@@ -58,19 +58,14 @@ def values(n_rows: int, dim: int, dtype: str) -> np.ndarray:
     return bits.view(dtype).reshape(n_rows, dim)
 
 
-def table(vectors: np.ndarray, encoding: str, *, valid: np.ndarray | None = None, nullable_elements: bool = False):
+def table(vectors: np.ndarray, encoding: str) -> pa.Table:
     """Return a table of a number, a text and the vectors: as in a part, the vectors come last."""
     n_rows, dim = vectors.shape
     if encoding == "binary":
-        bitmap = None if valid is None else pa.array(valid).buffers()[1]
-        kind = pa.binary(dim * vectors.itemsize)
-        column = pa.Array.from_buffers(kind, n_rows, [bitmap, pa.py_buffer(vectors)])
+        column = pa.Array.from_buffers(pa.binary(dim * vectors.itemsize), n_rows, [None, pa.py_buffer(vectors)])
     else:
-        element = pa.field("element", pa.from_numpy_dtype(vectors.dtype), nullable=nullable_elements)
-        mask = None if valid is None else pa.array(~valid)
-        column = pa.FixedSizeListArray.from_arrays(
-            pa.array(vectors.reshape(-1)), type=pa.list_(element, dim), mask=mask
-        )
+        element = pa.field("element", pa.from_numpy_dtype(vectors.dtype), nullable=False)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=pa.list_(element, dim))
     texts = pa.array([f"text {row}" for row in range(n_rows)], pa.large_string())
     fields = [pa.field("row", pa.int64(), nullable=False), pa.field("text", texts.type), pa.field(NAME, column.type)]
     return pa.Table.from_arrays([pa.array(np.arange(n_rows)), texts, column], schema=pa.schema(fields))
@@ -105,33 +100,6 @@ def part_of(path: Path, dtype: str, encoding: str, dim: int) -> StoredPart:
     schema = LevelSchema(Level.TOKEN, columns, (vectors,))
     info = PartInfo(Level.TOKEN, path.name, n_rows, path.stat().st_size, digest_of(path))
     return StoredPart(path, info, schema, layout(dtype, encoding))
-
-
-def by_pyarrow(path: Path, dtype: str, dim: int) -> np.ndarray:
-    """Decode with pyarrow alone.
-
-    Raises:
-        ValueError: The column does not hold such vectors.
-    """
-    with pq.ParquetFile(path) as file:
-        chunks = [
-            chunk
-            for group in range(file.num_row_groups)
-            for chunk in file.read_row_group(group, columns=[NAME], use_threads=False)[NAME].chunks
-        ]
-    blocks = [np.empty((0, dim), dtype)]
-    for chunk in chunks:
-        chunk.validate()
-        if pa.types.is_fixed_size_binary(chunk.type) and chunk.type.byte_width == dim * np.dtype(dtype).itemsize:
-            flat = np.frombuffer(b"".join(row if row is not None else b"" for row in chunk.to_pylist()), dtype)
-        elif pa.types.is_fixed_size_list(chunk.type) and chunk.type.list_size == dim:
-            flat = np.asarray(chunk.drop_null().flatten().to_numpy(zero_copy_only=False))
-        else:
-            raise ValueError(f"{chunk.type}")
-        block = np.full((len(chunk), dim), np.nan, dtype)
-        block[chunk.is_valid().to_numpy(zero_copy_only=False)] = flat.reshape(-1, dim)
-        blocks.append(block)
-    return np.concatenate(blocks)
 
 
 def by_store(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Tasks whose stages do what a test wants, for real worker processes; nothing heavy is imported."""
+"""Fake tasks for real worker processes, whose stages do what a test asks for; without heavy imports."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bertfeat.records import FileSlice, Receipt, ShardResult, ShardSpec
 
 
 def make_shards(n_shards: int, n_slices: int = 1, n_rows: int = 1) -> list[ShardSpec]:
-    """Make shards; a fake task tells of tokens as often as a shard has rows."""
+    """Make shards; a fake task reports tokens once per row."""
     slices = tuple(FileSlice(0, n, n, 1) for n in range(n_slices))
     return [ShardSpec(index, index, n_rows, slices) for index in range(n_shards)]
 
 
 @dataclass(frozen=True)
 class MakeFake:
-    """Makes fake tasks; what a shard does is looked up under `STAGE:INDEX`, and a start under `start`.
+    """Maker of fake tasks; `deeds` holds the deed of a shard under `STAGE:INDEX`, and that of a start under `start`.
 
-    Each thing that is done leaves a file in `folder`, named by when it came.
+    Each deed leaves a file in `folder`, with the time in its name.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class MakeFake:
         elif deed == "sleep":
             time.sleep(600)
         elif deed == "wait for all":
-            # Until as many do it at once as there are shards with this deed.
+            # Wait until all shards with this deed are in this stage.
             stage = place.partition(":")[0]
             others = [other for other, what in self.deeds.items() if what == deed and other.startswith(stage)]
             wait_until(lambda: all(self.noted(other) for other in others), 10)
@@ -65,7 +65,7 @@ class MakeFake:
         (self.folder / f"{name.replace(':', '-')}.{os.getpid()}.{time.monotonic_ns()}").touch()
 
     def noted(self, name: str) -> list[int]:
-        """The processes that did it."""
+        """Return the processes that did it."""
         return [int(file.name.split(".")[1]) for file in self.folder.glob(f"{name.replace(':', '-')}.*")]
 
     def done(self) -> list[int]:
@@ -97,7 +97,7 @@ class FakeTask:
 
 
 class Heard(Silent):
-    """A progress that keeps what it hears."""
+    """A progress that keeps its reports."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
