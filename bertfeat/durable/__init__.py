@@ -1,3 +1,3 @@
-"""Durable writing: files and folders appear whole; locks, checked JSON, and what may be written where."""
+"""Durable writing: files and folders appear whole; locks, checked JSON, and checks of output places."""
 
 __all__ = ["decoding", "differences", "filelock", "files", "placecheck", "publication", "steps"]

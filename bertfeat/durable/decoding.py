@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import types
@@ -18,7 +19,7 @@ _MAX_INT = 2**63
 
 
 class Mistyped(ValueError):
-    """A JSON value is not what its place asks for."""
+    """A JSON value has the wrong type for its place."""
 
     def __init__(self, reason: str, *place: str) -> None:
         super().__init__(f"{'.'.join(place)}: {reason}" if place else reason)
@@ -26,20 +27,21 @@ class Mistyped(ValueError):
         self.place = place
 
     def within(self, name: object) -> Mistyped:
-        """Return the error as one that lies inside an entry of this name."""
+        """Return the same error inside an entry of this name."""
         return Mistyped(self.reason, str(name), *self.place)
 
 
-def decode(kind: type[_T], value: Any) -> _T:
+def decode(kind: type[_T], value: Any, *place: str) -> _T:
     """Return a JSON value as a record or another type.
 
     Args:
-        kind: A dataclass, an enum, `int` (0 to 2**63 - 1), `float`, `str`, `bool`, `Any`, a union with None, or
-            `tuple[X, ...]` or `Mapping[X, Y]` of these. Objects become dataclasses, lists tuples.
-        value: What JSON has for it.
+        kind: A dataclass, an enum, `int` (0 to 2**63 - 1), `float`, `str`, `bool`, `bytes` (base64), `Any`, a union
+            with None, or `tuple[X, ...]` or `Mapping[X, Y]` of these. Objects become dataclasses, lists tuples.
+        value: The JSON value.
+        place: The names of the entries that hold it, for the message.
 
     Raises:
-        ValueError: The value is of another type, or a key is missing or unknown; the message has its place.
+        ValueError: The value has the wrong type, or a key is missing or unknown; the message has its place.
 
     Examples:
         >>> decode(tuple[int, ...], [1, "2"])
@@ -47,11 +49,14 @@ def decode(kind: type[_T], value: Any) -> _T:
         ...
         bertfeat.durable.decoding.Mistyped: 1: '2' is not a whole number from 0 on
     """
-    return cast("_T", _reader(cast("Any", kind))(value))
+    read = _reader(cast("Any", kind))
+    for name in reversed(place):
+        read = functools.partial(_at, name, read)
+    return cast("_T", read(value))
 
 
 def check_version(where: object, content: Mapping[str, Any], newest: int) -> None:
-    """Refuse what a newer bertfeat wrote.
+    """Refuse a file that a newer bertfeat wrote.
 
     Args:
         where: The file, for the message.
@@ -59,8 +64,8 @@ def check_version(where: object, content: Mapping[str, Any], newest: int) -> Non
         newest: The newest format that this version reads.
 
     Raises:
-        StoreError: It is newer.
-        ValueError: It has no format version.
+        StoreError: The format is newer.
+        ValueError: There is no format version.
     """
     version = content.get("format_version")
     if type(version) is not int:
@@ -103,11 +108,23 @@ def _whole(value: Any) -> int:
     return value
 
 
+_string = _plain((str,), "a string")
+
+
+def _base64(value: Any) -> bytes:
+    text = _string(value)
+    try:
+        return base64.b64decode(text)
+    except ValueError:
+        raise Mistyped(f"{text!r:.60} is not base64") from None
+
+
 _PLAIN: dict[type, _Read] = {
     int: _whole,
     float: _plain((int, float), "a number"),
-    str: _plain((str,), "a string"),
+    str: _string,
     bool: _plain((bool,), "true or false"),
+    bytes: _base64,
 }
 _object = _plain((dict,), "an object")
 _array = _plain((list, tuple), "a list")
@@ -120,24 +137,26 @@ def _member(kind: type[Enum], value: Any) -> Enum:
         raise Mistyped(f"{value!r:.60} is not one of {', '.join(str(member.value) for member in kind)}") from None
 
 
+def _at(name: object, read: _Read, value: Any) -> Any:
+    """Read the entry with this name of a list or object."""
+    try:
+        return read(value)
+    except Mistyped as error:
+        raise error.within(name) from None
+
+
 def _list(inner: _Read, value: Any) -> tuple[Any, ...]:
-    found = []
-    for item in _array(value):
-        try:
-            found.append(inner(item))
-        except Mistyped as error:
-            raise error.within(len(found)) from None
+    items, found = _array(value), []
+    try:
+        for item in items:
+            found.append(inner(item))  # noqa: PERF401
+    except Mistyped as error:
+        raise error.within(len(found)) from None
     return tuple(found)
 
 
 def _mapping(keys: _Read, inner: _Read, value: Any) -> dict[Any, Any]:
-    found = {}
-    for name, item in _object(value).items():
-        try:
-            found[keys(name)] = inner(item)
-        except Mistyped as error:
-            raise error.within(name) from None
-    return found
+    return {_at(name, keys, name): _at(name, inner, item) for name, item in _object(value).items()}
 
 
 def _record(kind: Any) -> _Read:
@@ -150,12 +169,6 @@ def _record(kind: Any) -> _Read:
         content = _object(value)
         if odd := sorted((required - content.keys()) | (content.keys() - fields.keys())):
             raise Mistyped(f"missing or unknown keys: {', '.join(map(ascii, odd))}")
-        found = {}
-        for name, item in content.items():
-            try:
-                found[name] = fields[name](item)
-            except Mistyped as error:
-                raise error.within(name) from None
-        return kind(**found)
+        return kind(**{name: _at(name, fields[name], item) for name, item in content.items()})
 
     return read

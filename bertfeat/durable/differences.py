@@ -1,4 +1,4 @@
-"""Fields in which two records differ, in one wording for all that compares what stands with what is asked for."""
+"""Fields in which two records differ, in one wording for all comparisons of stored and requested settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fields = Mapping[str, tuple[object, object]]
 
 
 def differing(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, tuple[object, object]]:
-    """Return the fields in which two records differ, sorted, with both values; empty if none does.
+    """Return the fields in which two records differ, sorted, with both values.
 
     Examples:
         >>> differing({"layers": [1], "seed": 0}, {"layers": [2], "seed": 0, "k": 3})
@@ -31,7 +31,7 @@ def differing(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str,
 
 
 def named(fields: Fields) -> str:
-    """Return differing fields as text: each with the first value, `!=` and the second, long ones shortened.
+    """Return differing fields as text, each with both values around `!=`; long values are shortened.
 
     Examples:
         >>> named({"layers": ("last4", "all"), "seed": (0, 1)})
@@ -43,9 +43,9 @@ def named(fields: Fields) -> str:
 
 
 def _shown(value: object) -> str:
-    """Show a digest by its beginning, and another long value by both its ends."""
+    """Shorten a digest to its beginning, and any other long value to its two ends."""
     if isinstance(value, str) and _DIGEST.fullmatch(value):
         return f"{value[:12]}…"
-    # A member of a StrEnum is shown as its text.
+    # A StrEnum member is shown as its text.
     text = repr(str(value) if isinstance(value, str) else list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS // 2]}…{text[-_MAX_CHARS // 2 :]}"

@@ -1,4 +1,4 @@
-"""Kernel locks on files and folders: they end with their process, so that none is ever stale."""
+"""Kernel locks on files and folders: they end with their process, so none is ever stale."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ SHARED = fcntl.LOCK_SH
 
 
 def lock(path: Path, flags: int, kind: int = ALONE, make: Callable[[Path], object] | None = None) -> int:
-    """Open and lock what stands at a path; return its descriptor, which gives the lock back when it is closed.
+    """Open and lock the file at a path; return its descriptor, which releases the lock when it is closed.
 
-    A former holder may remove it between the two: then what stands there next is locked.
+    If a former holder removes the file between the two steps, the next file at the path is locked.
 
     Args:
         path: A file or a folder, not a symbolic link.
         flags: How to open it.
-        kind: `ALONE`, `ALONE_AFTER_OTHERS`, which waits, or `SHARED`, which waits for one that is alone.
-        make: Makes it, if it is not there; called before each try.
+        kind: `ALONE`; `ALONE_AFTER_OTHERS`, which waits; or `SHARED`, which waits for an exclusive holder.
+        make: Creates the file if it is missing; called before each try.
 
     Raises:
-        BlockingIOError: Another process holds it.
+        BlockingIOError: Another process holds the lock.
         FileNotFoundError: There is no such file.
         OSError: The system refused.
     """
@@ -34,7 +34,7 @@ def lock(path: Path, flags: int, kind: int = ALONE, make: Callable[[Path], objec
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, kind)
-            if _stands_at(path, fd):
+            if _is_at(path, fd):
                 return fd
         except BaseException:
             os.close(fd)
@@ -42,7 +42,7 @@ def lock(path: Path, flags: int, kind: int = ALONE, make: Callable[[Path], objec
         os.close(fd)
 
 
-def _stands_at(path: Path, fd: int) -> bool:
+def _is_at(path: Path, fd: int) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except FileNotFoundError:

@@ -25,9 +25,9 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _CHUNK_BYTES = 4 << 20
-# What os.link answers on file systems that have no hard links (FAT, some network and FUSE mounts).
+# Errors of os.link on file systems without hard links (FAT, some network and FUSE mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
-# What F_FULLFSYNC answers on file systems that do not know it (network mounts, some folders).
+# Errors of F_FULLFSYNC on file systems that do not support it (network mounts, some folders).
 _NO_FULL_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY}
 _REMEDIES = {
     errno.ENOSPC: "free space and run the same command again",
@@ -43,7 +43,7 @@ class Sink(io.RawIOBase):
         file: The path of a file that must not exist, or the descriptor of an open file; it is closed with the sink.
 
     Raises:
-        OSError: From the write that failed; `n_bytes` says how much was written before.
+        OSError: A write failed; `n_bytes` is the number of bytes written before.
     """
 
     def __init__(self, file: Path | int) -> None:
@@ -56,7 +56,7 @@ class Sink(io.RawIOBase):
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the file, to read what was written; not `fileno`, which writers would write to."""
+        """The descriptor of the file, to read what was written; not `fileno`, which writers would use directly."""
         return self._fd
 
     @property
@@ -69,7 +69,7 @@ class Sink(io.RawIOBase):
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write all of `data`, however often the system has to be asked."""
+        """Write all of `data`, with as many system calls as needed."""
         view = memoryview(data).cast("B")
         self._hash.update(view)
         try:
@@ -79,7 +79,7 @@ class Sink(io.RawIOBase):
                 self.n_bytes += n_written
                 rest = rest[n_written:]
         except OSError as error:
-            # Parquet writers wrap what a file raises in errors of their own; the cause is kept here.
+            # Parquet writers replace the error of a file by their own; the cause is kept here.
             self.error = error
             raise
         return len(view)
@@ -101,7 +101,7 @@ class Sink(io.RawIOBase):
     def close(self) -> None:
         """Close the file."""
         if not self.closed:
-            # First, so that a second close cannot hit a number that is another file's by then.
+            # First, so that a second close cannot close another file that got the same number.
             super().close()
             os.close(self._fd)
 
@@ -112,7 +112,7 @@ def write_errors(path: AnyPath, sink: Sink | None = None) -> Iterator[None]:
 
     Args:
         path: The file.
-        sink: What the block writes it with; an OSError that names another file is then not the sink's.
+        sink: The sink that the block writes; an OSError that names another file is then not the sink's.
 
     Raises:
         RunError: The system refused; the same command resumes the run.
@@ -136,11 +136,7 @@ def _reason(error: OSError, sink: Sink | None = None) -> str:
 
 
 def os_errors(kind: type[BertfeatError]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return a decorator for what reads, lists or closes files: an OSError that no other code handles is one line.
-
-    Args:
-        kind: The error that it becomes.
-    """
+    """Return a decorator that turns an unhandled OSError of a function into one line, an error of type `kind`."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
@@ -167,7 +163,7 @@ def removed_on_error(path: Path) -> Iterator[None]:
 
 
 def link_exclusive(source: Path, target: Path) -> bool:
-    """Give a finished file its final name unless something has that name; return whether it now has it.
+    """Give a finished file its final name unless that name exists; return whether the file has it now.
 
     On a file system without hard links the file is renamed: the store's lock keeps other writers out.
     """
@@ -190,7 +186,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until a file that other code has written is on the disk; a symbolic link is not followed."""
+    """Wait until a file is on the disk; a symbolic link is not followed."""
     _sync(path, os.O_NOFOLLOW)
 
 
@@ -205,7 +201,7 @@ def _sync(path: Path, flags: int) -> None:
 def sync_fd(fd: int) -> None:
     """Wait until an open file is on the disk.
 
-    On macOS `fsync` leaves it in the drive's cache, where a power failure finds it; F_FULLFSYNC empties that, too.
+    On macOS `fsync` leaves data in the drive's cache, which a power failure erases; F_FULLFSYNC writes that out, too.
     """
     full = getattr(fcntl, "F_FULLFSYNC", None)
     try:
@@ -222,7 +218,7 @@ def make_folder(folder: Path) -> bool:
     """Create a folder durably; return whether it was missing.
 
     Raises:
-        StoreError: Something that is not a folder stands there, such as a symbolic link.
+        StoreError: The path exists and is not a folder, such as a symbolic link.
         RunError: The system refused.
     """
     try:
@@ -243,7 +239,7 @@ def make_parents(path: Path) -> list[Path]:
     """Create the missing folders above a path durably; return them, innermost first.
 
     Raises:
-        StoreError: One of them is not a folder, or cannot be made.
+        StoreError: A parent is not a folder, or cannot be made.
         RunError: The system refused.
     """
     made: list[Path] = []
@@ -258,14 +254,14 @@ def make_parents(path: Path) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders as far as nothing is in them."""
+    """Remove those of some folders that are empty."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 def kind_of(path: Path) -> str:
-    """Name what stands at a path, for a message."""
+    """Return the kind of file at a path, for a message."""
     if path.is_symlink():
         return "a symbolic link"
     if path.is_dir():
@@ -278,7 +274,7 @@ def read_small(path: Path, *, follow_links: bool = False) -> bytes:
 
     Args:
         path: The file.
-        follow_links: Read through a symbolic link, as stores in a download cache have them; a writer must not.
+        follow_links: Follow a symbolic link, as in download caches; writers must not.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -322,7 +318,7 @@ def _opened(path: Path, *, follow_links: bool = False) -> io.FileIO:
 
 
 def unlink_durably(path: Path) -> None:
-    """Remove a file, if it is there, and wait until its name is gone from the disk."""
+    """Remove a file, if it exists, and wait until its name is gone from the disk."""
     try:
         path.unlink()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Checks of a place to write to, made before the work whose result is to stand there and before it is published."""
+"""Checks of a place to write to, made before the work whose result goes there and again before publishing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ _MAX_NAMED = 5
 
 
 def check_parents(target: Path, instead: str = _INSTEAD) -> None:
-    """Check that a file or folder can be made at a path: what stands above it are folders, and may be written to.
-
-    Args:
-        target: The path.
-        instead: What to choose instead, for the message.
+    """Check that a file or folder can be made at a path; `instead` says in the message what to choose otherwise.
 
     Raises:
-        UserError: Something that is not a folder stands above it, or a folder that may not be written to.
+        UserError: A parent is not a folder, or may not be written to.
     """
     for parent in target.absolute().parents:
         if not os.path.lexists(parent):
@@ -35,7 +31,7 @@ def check_parents(target: Path, instead: str = _INSTEAD) -> None:
 
 
 def check_folder_above(path: Path) -> None:
-    """Refuse a place in a folder that is not there.
+    """Refuse a place in a folder that does not exist.
 
     Raises:
         UserError: There is no such folder.
@@ -50,12 +46,13 @@ def check_file(path: Path, *, overwrite: bool, endings: Sequence[str] = (), inst
 
     Args:
         path: The place.
-        overwrite: A file that stands there will be replaced.
+        overwrite: A file at this place will be replaced.
         endings: The endings that the name may have, in lower case; any by default.
         instead: What to choose instead, for the message.
 
     Raises:
-        UserError: The name has another ending; or a file stands there, or what is not a file; or see `check_parents`.
+        UserError: The name has another ending; a file, or something that is not a file, exists there; or see
+            `check_parents`.
     """
     is_there = os.path.lexists(path)
     if is_there and (path.is_symlink() or not path.is_file()):
@@ -69,16 +66,16 @@ def check_file(path: Path, *, overwrite: bool, endings: Sequence[str] = (), inst
 
 @os_errors(UserError)
 def check_folder(folder: Path, what: str, own: Sequence[str], *, overwrite: bool) -> None:
-    """Refuse a place where a folder of files cannot or may not be written; an empty folder is as good as nothing.
+    """Refuse a place where a folder of files cannot or may not be written; an empty folder is accepted.
 
     Args:
         folder: The place.
-        what: What is to stand there, with its article, for the message: `an index`.
-        own: The names of its files; the first of them shows that it is one.
-        overwrite: What stands there will be replaced if it is such a folder.
+        what: What is written there, with its article, for the message: `an index`.
+        own: The names of its files; the first of them identifies such a folder.
+        overwrite: Such a folder at this place will be replaced.
 
     Raises:
-        UserError: Something else stands there, or such a folder and it is to stay; or see `check_parents`.
+        UserError: The place holds something else, or such a folder that must stay; or see `check_parents`.
     """
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
         raise UserError(f"{folder}: not a folder ({kind_of(folder)}); choose {_INSTEAD}")
@@ -94,5 +91,5 @@ def check_folder(folder: Path, what: str, own: Sequence[str], *, overwrite: bool
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names of some, for a message."""
+    """Return the first few names, for a message."""
     return ", ".join(sorted(names)[:_MAX_NAMED]) + (", ..." if len(names) > _MAX_NAMED else "")

@@ -1,8 +1,9 @@
-"""Publication of files and folders: written aside, synced, and only then given their place, with the folder synced.
+"""Publication of files and folders: written under another name, synced, renamed, and the parent folder synced.
 
-After a kill, a full disk or a power failure the old thing stands or the new one, whole. A folder is replaced by two
-renames, which every system has: the old folder aside, the new one in. Between the two no folder has the name. Whoever
-reads then finds the old folder aside (`standing`), and whoever writes next gives it its name back (`recover`).
+After a kill, a full disk or a power failure, either the old version or the new one exists, whole. A folder is replaced
+by two renames, which every system has: the old folder is moved aside, then the new one gets its name. Between the two
+no folder has the name. A reader then uses the folder that was moved aside (`standing`), and the next writer renames it
+back (`recover`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bertfeat.durable.steps import step
 
 
 def unfinished(final: Path) -> Path:
-    """Return a fresh hidden name beside a place, for what is being written."""
+    """Return a new hidden name beside a place, for an unfinished file or folder."""
     return final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
@@ -32,16 +33,16 @@ def publish_file(
     aside: Path | None = None,
     place: Callable[[Path, Path], object] = Path.replace,
 ) -> Iterator[Sink]:
-    """Give a block a sink to write a file with, which gets its place at the end, and goes if the block raises.
+    """Yield a sink for a new file, which gets its place at the end and is removed if the block raises.
 
     Args:
-        final: The place; a file that stands there is replaced.
-        kind: What the file is, the first half of the names of its steps; by default its name.
-        aside: Where it is written, on the same file system; by default under a fresh hidden name beside its place.
+        final: The place; an existing file is replaced.
+        kind: The beginning of the names of its steps; by default the file's name.
+        aside: Where it is written, on the same file system; by default under a new hidden name beside its place.
         place: Gives the first path the name of the second.
 
     Raises:
-        RunError: The system refused; what stood there still does, or the new file.
+        RunError: The system refused; the old file or the new one exists.
     """
     kind = kind or final.name
     new = aside or unfinished(final)
@@ -59,28 +60,19 @@ def publish_file(
         step(f"{kind}.durable")
 
 
-def publish_bytes(final: Path, data: bytes, *, kind: str = "", aside: Path | None = None) -> str:
-    """Publish a small file and return its xxh3-128, hex; see `publish_file`.
-
-    Raises:
-        RunError: The system refused; what stood there still does, or the new file.
-    """
+def publish_bytes(final: Path, data: bytes, *, kind: str = "", aside: Path | None = None) -> None:
+    """Publish a small file; arguments and errors are those of `publish_file`."""
     with publish_file(final, kind=kind, aside=aside) as sink:
         sink.write(data)
-    return sink.digest
 
 
 @contextlib.contextmanager
 def publish_folder(final: Path, check: Callable[[], object] | None = None) -> Iterator[Path]:
-    """Give a block a folder to fill, which gets its place at the end, and goes if the block raises.
-
-    Args:
-        final: The place, as for `replace_folder`; missing parents are made.
-        check: As for `replace_folder`.
+    """Yield a new folder to fill, which gets its place at the end (see `replace_folder`); it is removed on an error.
 
     Raises:
-        RunError: The system refused; what stood there still does.
-        StoreError: A parent is not a folder, or cannot be made.
+        RunError: The system refused; an old folder still exists.
+        StoreError: A parent, which is made if missing, is not a folder or cannot be made.
     """
     final = final.absolute()
     make_parents(final)
@@ -97,15 +89,15 @@ def publish_folder(final: Path, check: Callable[[], object] | None = None) -> It
 
 
 def replace_folder(new: Path, final: Path, check: Callable[[], object] | None = None) -> None:
-    """Sync a folder of files and give it its place; a folder that stands there moves aside first, and back on failure.
+    """Sync a folder of files and give it its place; an existing folder moves aside first, and back on failure.
 
     Args:
         new: The folder, on the same file system.
-        final: Its place: nothing, an empty folder, or what is to be replaced.
-        check: Called while no other process can replace it; raises if what stands there now must stay.
+        final: Its place: nothing, an empty folder, or the folder to replace.
+        check: Called while no other process can replace the folder; raises if the existing folder must stay.
 
     Raises:
-        RunError: The system refused; what stood there still does.
+        RunError: The system refused; an old folder still exists.
     """
     old = replaced(final)
     step("folder.written")
@@ -141,13 +133,13 @@ def replaced(final: Path) -> Path:
 
 
 def standing(final: Path) -> Path:
-    """Return where to read a folder: its place, or aside if a replacement was killed between its renames."""
+    """Return where to read a folder: its place, or the old folder if a replacement was killed between its renames."""
     old = replaced(final)
     return old if not os.path.lexists(final) and old.is_dir() else final
 
 
 def recover(final: Path) -> None:
-    """Finish what a killed replacement left: an old folder gets its name back, or goes where the new one stands.
+    """Finish a killed replacement: the old folder gets its name back, or is removed if the new one exists.
 
     Raises:
         RunError: The system refused.
@@ -171,7 +163,7 @@ def _recover(final: Path) -> None:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from moving folders into or out of `folder` meanwhile."""
+    """Keep other processes from moving folders into or out of `folder` during the block."""
     fd = lock(folder.resolve(), os.O_RDONLY | os.O_DIRECTORY, ALONE_AFTER_OTHERS)
     try:
         yield

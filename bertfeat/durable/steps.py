@@ -1,4 +1,4 @@
-"""A hook at every stage of writing, which does nothing, where a kill drill can strike."""
+"""Hook at every stage of writing: it does nothing, and kill drills replace it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 
 def _nothing(name: str) -> None:
-    """Do nothing; a drill puts its own function in the place of `hook`."""
+    """Do nothing; a drill replaces `hook` with its own function."""
 
 
 hook: Callable[[str], None] = _nothing
 
 
 def step(name: str) -> None:
-    """Mark that a stage has just been passed: `KIND.opened`, `.written`, `.synced`, `.renamed`, `.durable`."""
+    """Report that a stage has just been passed: `KIND.opened`, `.written`, `.synced`, `.renamed`, `.durable`."""
     hook(name)

@@ -1,8 +1,8 @@
-"""The choice of a runner."""
+"""Choice of a runner."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import cast
 
@@ -20,33 +20,23 @@ def run_shards(
     workers: int | OnRay,
     progress: Progress,
 ) -> None:
-    """Run shards in this process, in several, or on Ray, and report each that is done.
-
-    Args:
-        make_task: Makes a worker's task.
-        shards: What to run.
-        workers: How many processes of this machine, or where on Ray.
-        progress: Receives tokens and receipts.
+    """Run shards in this process, in several processes of this machine (`workers` of them), or on Ray.
 
     Raises:
-        BertfeatError: What a stage raised on purpose.
+        BertfeatError: A stage raised this error on purpose.
         RunError: A shard failed three times.
     """
     if not shards:
         return
-    # Closed at once when `progress` raises, so that no worker writes on after the store's lock is given back.
-    with closing(cast("Generator[Receipt]", _receipts(make_task, shards, workers, progress))) as receipts:
-        for receipt in receipts:
-            progress.committed(receipt)
-
-
-def _receipts(
-    make_task: MakeTask[PreparedT], shards: Sequence[ShardSpec], workers: int | OnRay, progress: Progress
-) -> Iterator[Receipt]:
     if isinstance(workers, OnRay):
-        return run_on_ray(make_task, shards, workers, progress)
-    progress.stage("loading the model")
-    n_workers = min(workers, len(shards))
-    if n_workers == 1:
-        return run_overlapped(make_task(0, 1), shards, progress)
-    return ProcessPool(make_task, shards, n_workers, progress).run()
+        receipts = run_on_ray(make_task, shards, workers, progress)
+    else:
+        progress.stage("loading the model")
+        if min(workers, len(shards)) == 1:
+            receipts = run_overlapped(make_task(0, 1), shards, progress)
+        else:
+            receipts = ProcessPool(make_task, shards, min(workers, len(shards)), progress).run()
+    # Closed at once if `progress` raises, so that no worker writes after the store's lock is released.
+    with closing(cast("Generator[Receipt]", receipts)) as done:
+        for receipt in done:
+            progress.committed(receipt)

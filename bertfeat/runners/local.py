@@ -1,4 +1,4 @@
-"""Shards in one process: while one is encoded, the next is read and tokenized and those before are written."""
+"""Runner of shards in one process: one is encoded while the next is tokenized and earlier ones are written."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bertfeat.runners.task import PreparedT, Task
 
 
 def run_overlapped(task: Task[PreparedT], shards: Iterable[ShardSpec], progress: Progress) -> Iterator[Receipt]:
-    """Run shards through three stages that overlap; yield each receipt when its shard is safely on disk.
+    """Run shards through three stages that overlap; yield each receipt when its shard is durable.
 
-    At most one shard waits before the encoder and `task.n_writers` are being written, so memory holds two shards and
-    those, whatever the corpus.
+    At most one shard waits for the encoder and `task.n_writers` are being written, so memory holds at most two shards
+    and those.
     """
     following = iter(shards)
     n_writers = task.n_writers
@@ -29,7 +29,7 @@ def run_overlapped(task: Task[PreparedT], shards: Iterable[ShardSpec], progress:
         upcoming = reader.submit(take)
         committing: deque[Future[Receipt]] = deque()
         while True:
-            # The next shard may be long in coming; a receipt must not wait for it.
+            # The next shard may take long; a receipt must not wait for it.
             futures: list[Future[Any]] = [upcoming, *committing]
             wait(futures, return_when=FIRST_COMPLETED)
             if any(future.done() for future in committing):

@@ -1,96 +1,63 @@
-"""Small files that all workers of a run see, each created by one of them alone: in a folder, or in an object store."""
+"""Marker files that all workers of a run see, each created by only one of them: in a folder, or in an object store."""
 
 from __future__ import annotations
 
-import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from bertfeat.durable.files import write_errors
-from bertfeat.storage import AnyPath, ObjectPath
+from bertfeat.storage import AnyPath
 
 
-class Marks(Protocol):
-    """The marks of a run, by name; all methods raise RunError when the system or the object store refuses."""
+class Marks:
+    """The marker files of a run, by name, in a folder, which must exist, or below a URL.
 
-    def create(self, name: str) -> bool:
-        """Create a mark; return False when there is one."""
+    Raises:
+        RunError: From each method: the system or the object store refused.
+    """
 
-    def exists(self, name: str) -> bool:
-        """Tell whether there is a mark."""
-
-    def remove(self, name: str) -> None:
-        """Remove a mark, if it is there."""
-
-    def write(self, name: str, text: str) -> None:
-        """Put a text into a mark; do nothing if it is gone because its run has ended."""
-
-    def read(self, name: str) -> str:
-        """Return the text in a mark; empty without a text or without a mark."""
-
-
-def marks_in(folder: AnyPath) -> Marks:
-    """Return the marks in a folder, which must exist, or below a URL."""
-    return _ObjectMarks(folder) if isinstance(folder, ObjectPath) else _FileMarks(folder)
-
-
-class _FileMarks:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: AnyPath) -> None:
         self._folder = folder
 
     def create(self, name: str) -> bool:
-        with write_errors(self._folder / name), suppress(FileExistsError):
-            os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+        """Create a marker file; return False if it exists."""
+        mark = self._folder / name
+        with write_errors(mark), suppress(FileExistsError):
+            if isinstance(mark, Path):
+                mark.touch(exist_ok=False)
+            else:
+                # If two objects had the same content, the second would count as a repeated request for the first.
+                mark.create_bytes(f"\n{secrets.token_hex(8)}".encode())
             return True
         return False
 
     def exists(self, name: str) -> bool:
-        with write_errors(self._folder / name):
-            return (self._folder / name).exists()
+        """Return whether a marker file exists."""
+        mark = self._folder / name
+        with write_errors(mark):
+            return mark.is_file()
 
     def remove(self, name: str) -> None:
-        with write_errors(self._folder / name):
-            (self._folder / name).unlink(missing_ok=True)
+        """Remove a marker file, if it exists."""
+        mark = self._folder / name
+        with write_errors(mark), suppress(FileNotFoundError):
+            mark.unlink()
 
     def write(self, name: str, text: str) -> None:
-        with (
-            write_errors(self._folder / name),
-            suppress(FileNotFoundError),
-            (self._folder / name).open("r+", encoding="utf-8") as file,
-        ):
-            file.write(text)
+        """Put a text into a marker file, unless the end of the run has removed the file."""
+        mark = self._folder / name
+        data = f"{text}\n".encode()
+        with write_errors(mark), suppress(FileNotFoundError):
+            if isinstance(mark, Path):
+                with mark.open("r+b") as file:
+                    file.write(data)
+            elif mark.is_file():
+                mark.write_bytes(data)
 
     def read(self, name: str) -> str:
-        with write_errors(self._folder / name), suppress(FileNotFoundError):
-            return (self._folder / name).read_text(encoding="utf-8")
-        return ""
-
-
-class _ObjectMarks:
-    def __init__(self, folder: ObjectPath) -> None:
-        self._folder = folder
-
-    def create(self, name: str) -> bool:
-        try:
-            # Of two objects with one content, the second would count as the first one's, sent again.
-            (self._folder / name).create_bytes(f"\n{secrets.token_hex(8)}".encode())
-        except FileExistsError:
-            return False
-        return True
-
-    def exists(self, name: str) -> bool:
-        return (self._folder / name).is_file()
-
-    def remove(self, name: str) -> None:
-        (self._folder / name).unlink()
-
-    def write(self, name: str, text: str) -> None:
-        if self.exists(name):
-            (self._folder / name).write_bytes(f"{text}\n".encode())
-
-    def read(self, name: str) -> str:
-        with suppress(FileNotFoundError):
-            return (self._folder / name).read_bytes().decode().rpartition("\n")[0]
+        """Return the text of a marker file; empty if there is no text or no file."""
+        mark = self._folder / name
+        with write_errors(mark), suppress(FileNotFoundError):
+            return mark.read_bytes().decode().rpartition("\n")[0]
         return ""

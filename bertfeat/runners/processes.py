@@ -1,4 +1,4 @@
-"""Shards in several processes of this machine: one that dies is replaced, and a shard gets three tries."""
+"""Runner of shards in several processes: a process that dies is replaced, and a shard gets three tries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import subprocess
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
@@ -20,14 +22,14 @@ from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.task import MakeTask, PreparedT, shards_in_hand
 from bertfeat.runners.tries import MAX_TRIES, given_up
-from bertfeat.runners.worker import BOOT, Done, Encoded, Failed, Message, Ready, Setup, Started
+from bertfeat.runners.worker import BOOT, Done, Encoded, Failed, Message, Ready, Started
 
 _GRACE_S = 10.0
 
 
 @dataclass(eq=False)
 class _Process:
-    """A worker process, the shards that it holds, and how many these may be."""
+    """A worker process, the shards that it holds, and how many it may hold."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -36,53 +38,50 @@ class _Process:
     started: set[int] = field(default_factory=set)
     n_ahead: int = shards_in_hand(1)
     alone: bool = False
-    told: Failed | None = None
+    failure: Failed | None = None
 
-    def send(self, message: Setup | ShardSpec) -> None:
-        """Send a message; a process that is dead is found out by who listens to it."""
-        # A shard over thousands of files outgrows the pipe's buffer: the worker's inbox reads on while it computes.
-        try:
+    def send(self, message: object) -> None:
+        """Send a message; a dead process is noticed where its messages are received."""
+        # A shard over thousands of files exceeds the pipe's buffer, so a thread of the worker always reads.
+        with suppress(OSError):
             self.pipe.send_bytes(pickle.dumps(message))
-        except OSError:
-            return
 
     def end(self) -> None:
-        """Kill the process. Done shards are on disk, and a file that it has begun is cleared away later."""
+        """Kill the process. Finished shards are on disk; unfinished files are removed later."""
         self.pipe.close()
         self.process.kill()
         self.process.wait()
 
     def why_it_ended(self) -> str:
-        """Wait for the end of a process whose pipe is closed, and name the cause."""
+        """Wait for the end of a process whose pipe is closed, and return the cause."""
         try:
             code = self.process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
-        if self.told is not None:
-            return self.told.reason
+        if self.failure is not None:
+            return self.failure.reason
         if code >= 0:
             return f"exit code {code}"
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return f"killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
+        return f"killed by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
 
 
 class ProcessPool:
-    """Runs shards in fresh processes of this interpreter.
+    """Runner of shards in new processes of this interpreter.
 
-    They are neither forked (a child forked after `import pyarrow` can hang) nor made by `multiprocessing`, whose
-    children run the caller's main script again: a script without `if __name__ == "__main__"` would start over in each.
+    They are not forked, because a child forked after `import pyarrow` can hang. They are not made by `multiprocessing`,
+    because its children run the caller's main script again, in full unless it checks `__name__`.
     """
 
     def __init__(
         self, make_task: MakeTask[PreparedT], shards: Sequence[ShardSpec], n_workers: int, progress: Progress
     ) -> None:
-        """Set up a pool that has not started a process yet."""
         self._make_task = make_task
         self._n_workers = n_workers
         self._progress = progress
         self._waiting = deque(shards)
-        # Shards that were at work when a worker died run again one at a time, so that the next death has one cause.
+        # Shards that had started when a worker died run again one at a time, so that the next death has one cause.
         self._suspects: deque[ShardSpec] = deque()
         self._tries: Counter[int] = Counter()
         self._failures: dict[int, str] = {}
@@ -93,8 +92,8 @@ class ProcessPool:
         """Yield receipts as shards are done.
 
         Raises:
-            RunError: A shard failed three times, the others being done; or workers cannot start.
-            BertfeatError: What a worker raised on purpose; the run ends with it at once.
+            RunError: A shard failed three times and the others are done; or workers cannot start.
+            BertfeatError: A worker raised this error on purpose; the run ends at once.
         """
         try:
             while self._waiting or self._suspects or any(process.held for process in self._processes):
@@ -116,8 +115,8 @@ class ProcessPool:
                 reason = error.strerror or str(error)
                 raise RunError(f"worker processes do not start ({reason.lower()}); pass --workers 1") from error
             self._processes.append(process)
-            process.send(Setup(self._make_task, number, self._n_workers))
-        # In turns, and no more than each one's share of what is left, so that the last shards spread over the workers.
+            process.send(partial(self._make_task, number, self._n_workers))
+        # In turns, and at most an equal share of the remaining shards, so that the last ones spread over all workers.
         n_left = len(self._waiting) + sum(len(worker.held) for worker in self._processes)
         share = max(shards_in_hand(1), math.ceil(n_left / max(1, len(self._processes))))
         most = max((worker.n_ahead for worker in self._processes), default=0)
@@ -126,7 +125,7 @@ class ProcessPool:
                 self._feed(worker, min(n_ahead, worker.n_ahead))
 
     def _feed(self, process: _Process, n_ahead: int) -> None:
-        if process.told is not None:
+        if process.failure is not None:
             return
         if self._suspects and not process.held:
             process.alone = True
@@ -165,19 +164,19 @@ class ProcessPool:
         elif message.error is not None:
             raise message.error
         elif message.shard is None:
-            # What a worker met before its first shard, each of them would meet.
+            # An error before the first shard would occur in every worker.
             raise RunError(f"worker processes cannot begin ({message.reason}); pass --workers 1 to see more")
         else:
-            process.told = message
+            process.failure = message
 
     def _bury(self, process: _Process) -> None:
-        """Take back the shards of a worker that is gone, and count a try for those it had taken up."""
+        """Take back the shards of a dead worker, and count a try for those that it had started."""
         why = process.why_it_ended()
         process.pipe.close()
         self._processes.remove(process)
         blamed = process.started & process.held.keys()
-        if process.told is not None and process.told.shard is not None:
-            blamed = {process.told.shard}
+        if process.failure is not None and process.failure.shard is not None:
+            blamed = {process.failure.shard}
         if not blamed:
             self._n_false_starts += 1
             if self._n_false_starts >= MAX_TRIES:
@@ -195,7 +194,7 @@ class ProcessPool:
 
 def _start(number: int, n_workers: int) -> _Process:
     ours, theirs = Pipe()
-    # Libraries that take all cores by default get the worker's share; what the user has set stays.
+    # Libraries that use all cores by default get the worker's share, unless the user has set a number.
     share = str(max(1, (os.cpu_count() or 1) // n_workers))
     path = json.dumps(list(map(str, sys.path)))
     with theirs:
@@ -203,10 +202,10 @@ def _start(number: int, n_workers: int) -> _Process:
             [sys.executable, "-P", "-c", BOOT, str(theirs.fileno()), path],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            # Standard output belongs to the result; what a library prints goes with the errors.
+            # Standard output is for results; libraries print to standard error.
             stdout=2,
             env={"RAYON_NUM_THREADS": share, "POLARS_MAX_THREADS": share, **os.environ},
-            # Away from the terminal's Ctrl-C, which the parent answers for all.
+            # The terminal's Ctrl-C reaches only the parent, which ends all workers.
             process_group=0,
         )
     return _Process(number, process, ours)

@@ -1,34 +1,37 @@
-"""Shards on a Ray cluster: rows of Ray Data go through a pool of actors, which write; small rows come back."""
+"""Runner of shards on a Ray cluster: a pool of actors takes rows of Ray Data, writes parts, and returns small rows."""
 
 from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Generator, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from bertfeat.errors import RunError
+from bertfeat.errors import BertfeatError, RunError
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.fence import fence_around
 from bertfeat.runners.ray_actor import ActorSetup, ShardActor
-from bertfeat.runners.ray_client import is_client, outcomes_through_client
 from bertfeat.runners.ray_cluster import Share, connection, machines_of_cluster, share_out
 from bertfeat.runners.task import MakeTask, PreparedT, shards_in_hand, writers_for
 from bertfeat.runners.tries import given_up
 from bertfeat.runners.worker import Done, Failed
 from bertfeat.storage import AnyPath
 
+_Outcomes = Callable[[], Generator[Done | Failed]]
+
 
 @dataclass(frozen=True, slots=True)
 class OnRay:
-    """Where and how shards run on Ray.
+    """The place and number of the actors that run shards on Ray.
 
     `address` is None for a cluster started on this machine, `n_workers` None for as many as the cluster has GPUs or
-    machines. `folder` is for the marks of the run: every machine sees it, and the next run on the store empties it.
+    machines. `folder` holds the marker files of the run: every machine sees it, and the next run on the store empties
+    it.
     """
 
     address: str | None
@@ -44,8 +47,8 @@ def run_on_ray(
 
     Raises:
         UserError: Ray is not installed, or there is no such cluster.
-        RunError: A shard failed three times, the others being done; or actors cannot begin.
-        BertfeatError: What a worker raised on purpose; the run ends with it at once.
+        RunError: A shard failed three times and the others are done; or actors cannot begin.
+        BertfeatError: A worker raised this error on purpose; the run ends at once.
     """
     progress.stage("starting Ray" if place.address is None else f"connecting to Ray at {place.address}")
     failures: dict[int, str] = {}
@@ -55,7 +58,7 @@ def run_on_ray(
         setup = ActorSetup(make_task, place.folder, fence, share.n_cpus)
         progress.stage("loading the model")
         run = partial(_outcomes_of, setup, shards, share, on_gpu=place.on_gpu)
-        with closing(outcomes_through_client(run) if is_client() else run()) as outcomes, _ray_errors():
+        with closing(_outcomes_through_client(run) if _is_client() else run()) as outcomes, _ray_errors():
             for outcome in outcomes:
                 if isinstance(outcome, Done):
                     progress.encoded(outcome.receipt.counts.get("n_encoded_tokens", 0))
@@ -67,7 +70,7 @@ def run_on_ray(
 
 
 def _settled(outcome: Failed) -> dict[int, str]:
-    """Return why a shard was given up; raise what ends the run."""
+    """Return the reason why a shard was given up; raise an error that ends the run."""
     if outcome.error is not None:
         raise outcome.error
     if outcome.shard is None:
@@ -77,7 +80,7 @@ def _settled(outcome: Failed) -> dict[int, str]:
 
 @contextmanager
 def _ray_errors() -> Iterator[None]:
-    """Turn what Ray raises of itself into one line."""
+    """Turn Ray's own errors into one line."""
     from ray.exceptions import RayError
 
     try:
@@ -90,16 +93,16 @@ def _ray_errors() -> Iterator[None]:
 def _outcomes_of(
     setup: ActorSetup, shards: Sequence[ShardSpec], share: Share, *, on_gpu: bool
 ) -> Generator[Done | Failed]:
-    """Run shards in a pool of actors of the cluster that this process belongs to; yield what became of each.
+    """Run shards in a pool of actors of the cluster that this process belongs to; yield the outcome of each.
 
     Raises:
         RunError: Ray failed.
     """
     from ray.data import ActorPoolStrategy, DataContext, from_items
 
-    # Set up when it is imported, as talkative as it is there.
+    # Ray Data sets its own level when it is imported.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    # One row a block, whatever the size: a shard must not wait for others in its batch.
+    # One row per block: a shard must not wait for others in its batch.
     rows = [{"shard": pickle.dumps(shard)} for shard in shards]
     n_at_once = shards_in_hand(writers_for("cuda" if on_gpu else "cpu"))
     with DataContext.current(_context()):
@@ -123,7 +126,7 @@ def _outcomes_of(
 
 
 def _context() -> Any:
-    """Return Ray Data's settings: its defaults, silent, and never giving up on a shard that takes long."""
+    """Return Ray Data's settings: its defaults, without output, and without a time limit for a shard."""
     from ray.data import DataContext
 
     context = DataContext()
@@ -133,3 +136,42 @@ def _context() -> Any:
     context.issue_detectors_config.detectors = []
     context.max_errored_blocks = 0
     return context
+
+
+class _Coordinator:
+    """Driver of a run inside the cluster; takes a pickled function that runs the shards."""
+
+    def __init__(self, run: bytes) -> None:
+        outcomes: _Outcomes = pickle.loads(run)
+        self._outcomes = outcomes()
+
+    def following(self) -> bytes | None:
+        """Wait for the next outcome and return it pickled; None after the last one."""
+        try:
+            outcome = next(self._outcomes, None)
+        except BertfeatError as error:
+            outcome = Failed(None, error, traceback.format_exc(limit=-3))
+        return None if outcome is None else pickle.dumps(outcome)
+
+
+def _is_client() -> bool:
+    """Return whether this process is connected through Ray Client."""
+    from ray.util.client import ray as client
+
+    return bool(client.is_connected())
+
+
+def _outcomes_through_client(run: _Outcomes) -> Generator[Done | Failed]:
+    """Call `run`, which must pickle, inside the cluster: Ray Data does not work through Ray Client.
+
+    An actor drives the run and returns one outcome after the other. It ends with the connection, and so do the actors
+    that it started.
+    """
+    import ray
+
+    coordinator = ray.remote(num_cpus=0, max_restarts=0)(_Coordinator).remote(pickle.dumps(run))
+    try:
+        while (outcome := ray.get(coordinator.following.remote())) is not None:
+            yield pickle.loads(outcome)
+    finally:
+        ray.kill(coordinator)

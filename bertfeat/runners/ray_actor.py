@@ -1,7 +1,7 @@
-"""A worker on a Ray cluster: an actor that loads the model once and takes several shards at a time.
+"""Worker on a Ray cluster: an actor that loads the model once and takes several shards at a time.
 
-Ray restarts an actor that died, and runs its tasks again, without end: the tries are counted here, in the store. Ray
-may also hang on an exit raised in a worker: nothing is raised out of it.
+Ray restarts an actor that died and repeats its tasks without limit, so the tries are counted here, in the store. Ray
+may also hang on an exit raised in a worker, so nothing is raised out of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import pickle
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,6 @@ from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.fence import Fence
 from bertfeat.runners.task import MakeTask, Task
 from bertfeat.runners.tries import Tries
-from bertfeat.runners.turns import Turns
 from bertfeat.runners.worker import Done, Failed
 from bertfeat.storage import AnyPath
 
@@ -30,7 +30,7 @@ _LAST_LINES = -3
 
 @dataclass(frozen=True, slots=True)
 class ActorSetup:
-    """What an actor must know; small, and it pickles."""
+    """The settings of an actor; small, and it pickles."""
 
     make_task: MakeTask[Any]
     folder: AnyPath
@@ -38,11 +38,39 @@ class ActorSetup:
     n_cpus: int
 
 
+class Turns:
+    """Lock that admits several threads, or one alone: shards overlap, but a shard that may kill its worker runs alone.
+
+    A thread that waits to be alone keeps out later ones.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._n_inside = 0
+        self._n_waiting_alone = 0
+
+    @contextmanager
+    def take(self, *, alone: bool) -> Iterator[None]:
+        """Wait for a turn and keep it during the block."""
+        with self._changed:
+            self._n_waiting_alone += alone
+            self._changed.wait_for(lambda: self._n_inside == 0 if alone else self._n_waiting_alone == 0)
+            self._n_inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._n_inside -= 1
+                # It counts as waiting until it is done, which keeps the others out.
+                self._n_waiting_alone -= alone
+                self._changed.notify_all()
+
+
 class ShardActor:
-    """Runs shards that come in rows of pickles, in several threads at once; returns what became of each."""
+    """Runner of shards that come in rows of pickles, in several threads at once; returns the outcome of each."""
 
     def __init__(self, setup: bytes) -> None:
-        """Keep the pickled `ActorSetup`; all else waits for the first shard, whose task can tell what fails."""
+        """Keep the pickled `ActorSetup`; loading waits for the first shard, whose outcome can report errors."""
         self._setup = setup
         self._task: Task[Any] | None = None
         self._in_hand: set[str] = set()
@@ -82,11 +110,11 @@ class ShardActor:
     def _load(self) -> Task[Any]:
         setup: ActorSetup = pickle.loads(self._setup)
         self._fence, self._tries = setup.fence, Tries(setup.folder)
-        # The id stays when the actor is restarted.
+        # A restarted actor has the same id.
         name = f"start-{_actor_id()}"
         if not self._begin(name):
             raise RuntimeError(self._tries.reason(name))
-        # Libraries that take all cores by default get the actor's share.
+        # Libraries that use all cores by default get the actor's share.
         for variable in ("RAYON_NUM_THREADS", "POLARS_MAX_THREADS"):
             os.environ.setdefault(variable, str(setup.n_cpus))
         task = setup.make_task(0, max(1, (os.cpu_count() or 1) // setup.n_cpus))
@@ -95,7 +123,7 @@ class ShardActor:
         return task
 
     def _begin(self, name: str) -> bool:
-        # An actor that outlives its run leaves no marks in the store of the next one.
+        # An actor that outlives its run creates no marker files in the store of the next run.
         with self._fence.held():
             return self._tries.begin(name)
 
@@ -110,7 +138,7 @@ class ShardActor:
             return task.commit(shard, result)
 
     def _start_over(self, shard: ShardSpec, reason: str) -> None:
-        """End this process, which a fault may have spoilt; Ray starts it again and repeats its tasks."""
+        """End this process, whose state may be damaged; Ray starts it again and repeats its tasks."""
         self._tries.explain(shard.name, reason)
         for name in self._in_hand - {shard.name}:
             self._tries.take_back(name)

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster, or a small one started on this machine, and the room that it has for actors."""
+"""Connection to a Ray cluster, or to one started on this machine, and its room for actors."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ from typing import Any
 from bertfeat.errors import RunError, UserError
 
 _INSTALL = "pip install 'bertfeat[ray]'"
-# Rows of a few kilobytes pass through it; Ray would set aside a third of the memory.
+# Only rows of a few kilobytes pass through it; by default Ray reserves a third of the memory.
 _OBJECT_STORE_BYTES = 100_000_000
 _HERE = "local"
-# Ray Data asks for more than Ray itself.
+# Ray Data needs more packages than Ray itself.
 _NEEDED = ("ray", "pandas", "fsspec")
 _ANSWER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a machine of the cluster offers to actors."""
+    """The CPUs and GPUs of a machine of the cluster."""
 
     n_cpus: int
     n_gpus: int
 
     def room(self, cpus_each: int, *, on_gpu: bool) -> int:
-        """Return how many actors of `cpus_each` CPUs, and a GPU where they need one, it has room for."""
+        """Return the number of actors that fit, with `cpus_each` CPUs and, if `on_gpu`, one GPU each."""
         room = self.n_cpus // cpus_each
         return min(room, self.n_gpus) if on_gpu else room
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many actors there are to be, and the CPUs that each gets."""
+    """The number of actors, and the CPUs of each."""
 
     n_actors: int
     n_cpus: int
 
 
 def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool) -> Share:
-    """Choose the number of actors unless it is given, and give each as many CPUs as all of them can have.
+    """Choose the number of actors, unless it is given, and the largest number of CPUs that each can have.
 
     Args:
         machines: The machines of the cluster as they are now.
-        n_actors: How many are asked for; the cluster may still grow to hold them.
-        on_gpu: Whether each needs a GPU; the default is one per GPU, else one per machine.
+        n_actors: The requested number; the cluster may still grow to hold them.
+        on_gpu: Whether each needs a GPU; the default number is one per GPU, otherwise one per machine.
 
     Raises:
-        UserError: No number is given, and the cluster has room for none.
+        UserError: No number is given, and the cluster has no room.
 
     Examples:
         >>> share_out([Machine(8, 0), Machine(24, 0)], None, on_gpu=False)
@@ -90,12 +90,12 @@ def machines_of_cluster() -> list[Machine]:
 
 
 def check_ray(address: str | None) -> None:
-    """Check that Ray is installed and that somebody listens at the address, without loading it.
+    """Check, without loading Ray, that it is installed and that a server listens at the address.
 
     Raises:
-        UserError: Ray is not installed; the message names the command that installs it.
+        UserError: Ray is not installed, and the message has the command that installs it; or nothing listens there.
     """
-    # A folder of that name in the way is found as well, but comes from no file.
+    # A folder with that name on the path is also found, but has no file as its origin.
     if any(spec is None or spec.origin is None for spec in map(find_spec, _NEEDED)):
         raise UserError(f"--runner ray needs Ray, which is not installed; run: {_INSTALL}")
     host, _, port = _resolved(address).removeprefix("ray://").rpartition(":")
@@ -115,11 +115,11 @@ def _resolved(address: str | None) -> str:
 
 @contextmanager
 def connection(address: str | None) -> Iterator[None]:
-    """Connect to a cluster, or start Ray on this machine, for the block; a connection that is there is used and kept.
+    """Connect to a cluster, or start Ray on this machine, for the block; an existing connection is used and kept.
 
     Args:
-        address: `auto`, `HOST:PORT`, `ray://HOST:PORT`; `local` starts Ray here, as None does where $RAY_ADDRESS says
-            nothing else.
+        address: `auto`, `HOST:PORT`, `ray://HOST:PORT`; `local` starts Ray here, as does None unless $RAY_ADDRESS is
+            set.
 
     Raises:
         UserError: Ray is not installed, or no cluster answers there.
@@ -142,21 +142,21 @@ def connection(address: str | None) -> Iterator[None]:
 
 
 def _prepare_environment(*, starts_here: bool) -> None:
-    """Say what Ray reads when it is imported: no usage statistics, and a token for a cluster of our own."""
+    """Set the variables that Ray reads at import: no usage statistics, and a token for a cluster started here."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Its core writes to standard error what its log files say as well.
+    # Ray's core writes the same to standard error and to its log files.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     chosen = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
     if starts_here and not chosen:
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(_own_token())
-        # Once it is loaded, Ray reads this no more, and asks for a token by itself.
+        # After import, Ray does not read this again, and asks for a token by itself.
         if "ray" not in sys.modules:
             os.environ["RAY_AUTH_MODE"] = "token"
 
 
 @cache
 def _own_token() -> Path:
-    """Write a token that only this user can read; one a process, for Ray keeps the first that it has read."""
+    """Write a token that only this user can read; one per process, since Ray keeps the first that it reads."""
     folder = tempfile.mkdtemp(prefix="bertfeat-ray-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     token = Path(folder) / "token"
@@ -182,7 +182,7 @@ def _init(address: str) -> None:
 
 @contextmanager
 def _signal_handlers_kept() -> Iterator[None]:
-    """Put back the handler of SIGTERM, which Ray replaces: a run ends at once, as without Ray."""
+    """Restore the handler of SIGTERM, which Ray replaces, so that a run ends at once, as without Ray."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

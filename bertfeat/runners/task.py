@@ -1,4 +1,4 @@
-"""The protocol between runners and work: three stages per shard, and a task per worker."""
+"""Protocol between runners and their work: three stages per shard, one task per worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GPU_WRITERS = 4
 
 
 def writers_for(device_kind: str) -> int:
-    """Return how many shards are committed at once: a GPU is done with one sooner than one thread has written it."""
+    """Return how many shards are committed at once: a GPU computes a shard faster than one thread writes it."""
     return _GPU_WRITERS if device_kind == "cuda" else 1
 
 
@@ -23,26 +23,22 @@ def shards_in_hand(n_writers: int) -> int:
 
 
 class Task(Protocol[PreparedT]):
-    """The work on a shard, with whatever a worker loads once.
-
-    Attributes:
-        n_writers: Shards that are committed at once.
-    """
+    """The work on a shard, with everything that a worker loads once; `n_writers` shards are committed at once."""
 
     n_writers: int
 
     def prepare(self, shard: ShardSpec) -> PreparedT:
-        """Read and tokenize; runs in a thread beside `encode`."""
+        """Read and tokenize; runs in a thread, parallel to `encode`."""
 
     def encode(self, prepared: PreparedT, progress: Progress) -> ShardResult:
         """Run the encoder."""
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
-        """Write; runs in a thread beside `encode`."""
+        """Write; runs in a thread, parallel to `encode`."""
 
 
 class MakeTask(Protocol[PreparedT]):
-    """Makes a worker's task, in the worker; it must pickle."""
+    """Maker of a worker's task, called in the worker; it must pickle."""
 
     def __call__(self, worker: int, n_workers: int) -> Task[PreparedT]:
-        """Load what the worker `worker` of `n_workers` on this machine needs."""
+        """Return the task of the worker with number `worker` of `n_workers` on this machine."""

@@ -1,4 +1,4 @@
-"""A worker process: takes shards from its pipe, tells of each what became of it, and never outlives its parent."""
+"""Worker process: takes shards from its pipe, reports the outcome of each, and never outlives its parent."""
 
 from __future__ import annotations
 
@@ -6,66 +6,52 @@ import os
 import pickle
 import queue
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from bertfeat.errors import BertfeatError
 from bertfeat.progress import Progress, Silent
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.local import run_overlapped
-from bertfeat.runners.task import MakeTask, PreparedT, Task, shards_in_hand
+from bertfeat.runners.task import PreparedT, Task, shards_in_hand
 
-# What a fresh interpreter runs: the parent's module search path first, for bertfeat may be found only there.
+# The code of a new interpreter. It sets the parent's module search path first: bertfeat may be found only there.
 BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[2]); from bertfeat.runners.worker import main; main()"
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The first message to a worker: how to make its task, its number, and how many there are on this machine."""
-
-    make_task: MakeTask[Any]
-    worker: int
-    n_workers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The task is made, and so many shards at hand keep the worker busy."""
+class Ready(NamedTuple):
+    """The task is made, and this many shards at hand keep the worker busy."""
 
     n_shards: int
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A shard was taken up; from here on, a death may be its doing."""
+class Started(NamedTuple):
+    """A shard has started; from now on it may be the cause of a death."""
 
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """So many tokens went through the encoder."""
+class Encoded(NamedTuple):
+    """This many tokens went through the encoder."""
 
     n_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """A shard is safely on disk."""
 
     receipt: Receipt
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A worker gives up: an error that was raised on purpose, or the last lines of a traceback.
+class Failed(NamedTuple):
+    """A worker ends: an error that was raised on purpose, or the last lines of a traceback.
 
-    `shard` is the shard that it came from, None where the worker had not begun.
+    `shard` is the shard that raised it, None if the worker had not begun.
     """
 
     shard: int | None
@@ -83,31 +69,28 @@ Message = Ready | Started | Encoded | Done | Failed
 
 def main() -> None:
     """Work for the process at the other end of the pipe whose file descriptor is the first argument."""
-    import sys
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what becomes of its workers
     pipe = Connection(int(sys.argv[1]))
     work(Inbox(pipe), pipe)
 
 
 def work(inbox: Inbox, pipe: Connection) -> None:
-    """Run the shards that come in; return after an error, which is sent up, and never otherwise."""
+    """Make a task by the first message and run the shards that follow; return only after an error, which is sent."""
     reporter = _Reporter(pipe, inbox)
     try:
-        setup: Setup = inbox.take()
-        task = Watched(setup.make_task(setup.worker, setup.n_workers), reporter)
+        task = Watched(inbox.take()(), reporter)
         reporter.send(Ready(shards_in_hand(task.n_writers)))
         for receipt in run_overlapped(task, inbox.shards(), reporter):
             reporter.send(Done(receipt))
-    except Exception as error:  # whatever went wrong, the parent must receive it
+    except Exception as error:  # the parent must receive every error
         known = error if isinstance(error, BertfeatError) else None
         reporter.send(Failed(reporter.blamed, known, traceback.format_exc(limit=-3)))
 
 
 class Inbox:
-    """What the parent sends, read by a thread of its own as it comes, so that the parent never waits to send.
+    """The messages of the parent, read by a separate thread, so that the parent never waits to send.
 
-    When the parent is gone, or has closed its end, the process ends at once, whatever it is doing.
+    If the parent is gone or has closed its end, the process ends at once.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -133,16 +116,12 @@ class Inbox:
             yield shard
 
     def close(self) -> None:
-        """End the waiting for shards: a stage that failed must not wait for the next one."""
+        """Stop waiting for shards, since a stage has failed."""
         self._waiting.put(None)
 
 
 class _Reporter(Silent):
-    """A progress that goes up the pipe; threads take turns.
-
-    Attributes:
-        blamed: The shard that the first error came from.
-    """
+    """A progress that sends to the parent, from several threads; `blamed` is the shard that raised the first error."""
 
     def __init__(self, pipe: Connection, inbox: Inbox) -> None:
         self._pipe = pipe
@@ -161,7 +140,7 @@ class _Reporter(Silent):
 
     @contextmanager
     def blame(self, shard: ShardSpec) -> Iterator[None]:
-        """Note which shard an error came from, and take up no other."""
+        """Record the shard that raised an error, and take no further shards."""
         try:
             yield
         except BaseException:
@@ -172,7 +151,7 @@ class _Reporter(Silent):
 
 
 class Watched(Generic[PreparedT]):
-    """A task that tells which shard it takes up, and which one an error came from."""
+    """A task that reports which shard it starts, and which one raised an error."""
 
     def __init__(self, task: Task[PreparedT], reporter: _Reporter) -> None:
         self._task = task
@@ -180,7 +159,7 @@ class Watched(Generic[PreparedT]):
         self.n_writers = task.n_writers
 
     def prepare(self, shard: ShardSpec) -> tuple[ShardSpec, PreparedT]:
-        """Prepare, and say so first."""
+        """Report the start, and prepare."""
         self._reporter.send(Started(shard.index))
         with self._reporter.blame(shard):
             return shard, self._task.prepare(shard)

@@ -1,9 +1,9 @@
-"""The store: plan, parts, receipts and manifest on disk; written shard by shard, verified, read back."""
+"""The store: plan, parts, receipts and manifest on disk; written shard by shard, verified, and read."""
 
-from bertfeat.store.batches import FeatureBatch
 from bertfeat.store.commit import commit_shard
 from bertfeat.store.planfile import read_plan
 from bertfeat.store.reader import Store, open_store
+from bertfeat.store.selection import FeatureBatch
 from bertfeat.store.verification import Problem, VerifyReport, mark_for_redoing, verify
 from bertfeat.store.writer import StoreWriter, open_for_writing
 

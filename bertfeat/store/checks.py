@@ -1,4 +1,4 @@
-"""What must hold of a shard's tables before a byte of them is written."""
+"""Checks of a shard's tables before any byte of them is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertfeat.store.schema import VectorLayout
 
 
 def check_result(result: ShardResult, plan: Plan) -> None:
-    """Check that a shard's tables are what the plan says and that every vector is finite.
+    """Check that a shard's tables follow the plan and that every vector is finite.
 
     Raises:
         FeatureError: A vector of a valid row holds NaN or infinity in the stored type.

@@ -1,4 +1,4 @@
-"""Records to JSON and back, exactly, and the seal that shows whether a JSON file was damaged or edited."""
+"""Exact conversion of records to JSON and back, and a seal that shows whether a JSON file was damaged or edited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import xxhash
 
 from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
-from bertfeat.durable.decoding import Mistyped, decode
+from bertfeat.durable.decoding import decode
 from bertfeat.errors import StoreError
 from bertfeat.records import LevelSchema, PartInfo, Plan, Receipt
 
@@ -20,7 +20,7 @@ _SEAL = "check"
 
 
 def canonical_json(value: Any) -> str:
-    """Return the one JSON text of a value: sorted keys, no blanks, ASCII.
+    """Return the canonical JSON text of a value: sorted keys, no spaces, ASCII.
 
     Raises:
         ValueError: A number is not finite.
@@ -33,7 +33,7 @@ def canonical_json(value: Any) -> str:
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """Return a JSON file's bytes for an object, with the digest of its content under the key `check`."""
+    """Return the bytes of a JSON file: the object, with the digest of its content under the key `check`."""
     sealed = {**content, _SEAL: _digest(content)}
     return (json.dumps(sealed, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
@@ -42,7 +42,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     """Return the object in a sealed JSON file.
 
     Raises:
-        ValueError: The bytes are no JSON object, or its content is not what was sealed.
+        ValueError: The bytes are not a JSON object, or its content is not what was sealed.
     """
     try:
         content = json.loads(data)
@@ -61,24 +61,12 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain JSON values; `plan_from_json` of them is equal to it."""
-    return {
-        "plan_hash": plan.plan_hash,
-        "fields": dict(plan.fields),
-        "inputs": [asdict(file) for file in plan.inputs],
-        "model": asdict(plan.model),
-        "schemas": {str(level): schema_to_json(schema) for level, schema in plan.schemas.items()},
-        "shards": [asdict(shard) for shard in plan.shards],
-        "metadata": dict(plan.metadata),
-        "kept_schema": plan.kept_schema,
-    }
+    schemas = {str(level): schema_to_json(schema) for level, schema in plan.schemas.items()}
+    return {**asdict(plan), "schemas": schemas}
 
 
 def plan_from_json(content: Any) -> Plan:
-    """Return the plan that `plan_to_json` made plain.
-
-    Raises:
-        ValueError: The content is not a plan.
-    """
+    """Return a plan from what `plan_to_json` gave; raise ValueError if the content is not a plan."""
     values = decode(Mapping[str, Any], content)  # type: ignore[type-abstract]
     schemas = schemas_from_json(values.get("schemas"))
     levels = {level: {**schema_to_json(schema), "level": level} for level, schema in schemas.items()}
@@ -89,21 +77,16 @@ def plan_from_json(content: Any) -> Plan:
 
 
 def schema_to_json(schema: LevelSchema) -> dict[str, Any]:
-    """Return the columns of a level as plain JSON values."""
-    return {
-        "columns": [asdict(column) for column in schema.columns],
-        "features": [{**asdict(feature), "layers": list(feature.layers)} for feature in schema.features],
-    }
+    """Return the columns of a level, without its name, as plain JSON values."""
+    return {name: value for name, value in asdict(schema).items() if name != "level"}
 
 
 def schemas_from_json(content: Any) -> dict[Level, LevelSchema]:
-    """Return the schemas of levels that `schema_to_json` made plain, in the order of the enum.
+    """Return the schemas of levels from what `schema_to_json` gave; raise ValueError for other content.
 
-    Raises:
-        ValueError: The content is not a mapping of levels to schemas.
+    They are in the order of the enum: JSON objects are written with sorted keys.
     """
     found = decode(Mapping[Level, Mapping[str, Any]], content)  # type: ignore[type-abstract]
-    # JSON objects are written with sorted keys; the order of the levels is that of the enum.
     return {level: _schema(level, found[level]) for level in Level if level in found}
 
 
@@ -111,7 +94,7 @@ def _schema(level: Level, content: Mapping[str, Any]) -> LevelSchema:
     schema = decode(LevelSchema, {**content, "level": level})
     names = [*(column.name for column in schema.columns), *(feature.name for feature in schema.features)]
     if len(set(names)) < len(names):
-        raise ValueError(f"{level}: two columns of one name")
+        raise ValueError(f"{level}: two columns with the same name")
     for feature in schema.features:
         n_layers = len(feature.layers) if Combine(feature.combine) is Combine.CONCAT else 1
         if not feature.layers or not feature.dim or feature.dim % n_layers:
@@ -120,25 +103,17 @@ def _schema(level: Level, content: Mapping[str, Any]) -> LevelSchema:
 
 
 class Metadata(dict[str, Any]):
-    """What a store says of itself. An entry that is missing is an error in the store."""
+    """A store's description of itself. A missing entry is an error in the store."""
 
     def __missing__(self, name: str) -> Any:
-        """Refuse a name that is not there."""
         raise StoreError(f"the store's metadata lack {name!r}; run bertfeat verify, then the command that made it")
 
 
 def metadata_from_json(content: Mapping[str, Any]) -> Metadata:
-    """Return what a store says of itself, its types checked.
-
-    Raises:
-        ValueError: An entry is of another type.
-    """
+    """Return a store's description of itself; raise ValueError if an entry has the wrong type."""
     for name, kind in _METADATA.items():
         if name in content:
-            try:
-                decode(kind, content[name])
-            except Mistyped as error:
-                raise error.within(name).within("metadata") from None
+            decode(kind, content[name], "metadata", name)
     return Metadata(content)
 
 
@@ -157,20 +132,10 @@ _METADATA: dict[str, Any] = {
 
 
 def part_to_json(part: PartInfo) -> dict[str, Any]:
-    """Return a part's entry as plain JSON values; one without runs is as stores have it that were written without."""
-    content = {**asdict(part), "level": str(part.level)}
-    return {name: value for name, value in content.items() if value is not None}
+    """Return a part's entry as plain JSON values; without `runs` if it has none, as in older stores."""
+    return {name: value for name, value in asdict(part).items() if value is not None}
 
 
 def receipt_to_json(receipt: Receipt) -> dict[str, Any]:
     """Return a receipt as plain JSON values; `decode` of them is equal to it."""
-    return {
-        "shard": receipt.shard,
-        "plan_hash": receipt.plan_hash,
-        "parts": [part_to_json(part) for part in receipt.parts],
-        "n_bad_rows": receipt.n_bad_rows,
-        "counts": dict(receipt.counts),
-        "seconds": dict(receipt.seconds),
-        "created_at": receipt.created_at,
-        "notes": dict(receipt.notes),
-    }
+    return {**asdict(receipt), "parts": [part_to_json(part) for part in receipt.parts]}

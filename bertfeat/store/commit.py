@@ -1,21 +1,18 @@
-"""Commit one shard: parts first, its receipt last. Needs no lock, so that worker processes can do it."""
+"""Commit of one shard: parts first, its receipt last; needs no lock, so that worker processes can do it."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from bertfeat.config import Level
 from bertfeat.records import LevelTable, Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import AnyPath
 from bertfeat.store import parts, receipts
 from bertfeat.store.checks import check_result
 from bertfeat.store.folder import Lease
 from bertfeat.store.openfolder import folder_at
-from bertfeat.store.schema import VectorLayout, arrow_schema
+from bertfeat.store.schema import VectorLayout
 
 
 def commit_shard(
@@ -23,23 +20,23 @@ def commit_shard(
 ) -> Receipt:
     """Write a shard's parts, set-aside rows and receipt into a store that is open for writing.
 
-    Idempotent: committed again, a shard gives the same parts. Two processes may commit different shards at once; the
-    process that opened the store holds its lock meanwhile.
+    Idempotent: a shard that is committed again gives the same parts. Processes may commit different shards at the same
+    time, while the process that opened the store holds its lock.
 
     Args:
         root: The store's folder.
         plan: The plan that the store was opened with.
         shard: The shard, one of the plan's.
-        result: Its tables, one a level of the plan.
-        lease: The lease of the writer that has opened the store; None in a folder.
+        result: Its tables, one per level of the plan.
+        lease: The lease of the writer that opened the store; None in a folder.
 
     Returns:
-        The receipt, as it now stands on disk.
+        The receipt as it is stored.
 
     Raises:
         FeatureError: A vector holds NaN or infinity; nothing is written.
-        RunError: The system refused a write; what stood before is untouched. Or, in an object store, another run has
-            taken the store over, or has written the shard otherwise.
+        RunError: The system refused a write, and existing files are unchanged; or, in an object store, another run has
+            taken the store over, or has written the shard differently.
         ValueError: The tables do not follow the plan's schemas; nothing is written.
     """
     check_result(result, plan)
@@ -61,22 +58,14 @@ def commit_shard(
 
 def empty_result(plan: Plan) -> ShardResult:
     """Return the result of a shard without rows."""
-    tables = {level: _empty_table(plan, level) for level in plan.schemas}
-    return ShardResult(tables=tables, bad_rows=(), counts={}, seconds={})
-
-
-def _empty_table(plan: Plan, level: Level) -> LevelTable:
-    schema = plan.schemas[level]
     kind = VectorLayout.of(plan).numpy
-    vectors: dict[str, npt.NDArray[Any]] = {f.name: np.empty((0, f.dim), kind) for f in schema.features}
-    return LevelTable(level, 0, {column.name: [] for column in schema.columns}, vectors)
-
-
-def check_schemas(plan: Plan) -> None:
-    """Refuse a plan whose columns cannot be stored, before anything is written.
-
-    Raises:
-        StoreError: A column's type cannot be stored.
-    """
-    for schema in plan.schemas.values():
-        arrow_schema(schema, plan)
+    tables = {
+        level: LevelTable(
+            level,
+            0,
+            {column.name: [] for column in schema.columns},
+            {feature.name: np.empty((0, feature.dim), kind) for feature in schema.features},
+        )
+        for level, schema in plan.schemas.items()
+    }
+    return ShardResult(tables=tables, bad_rows=(), counts={}, seconds={})

@@ -1,7 +1,7 @@
-"""The folder that a store lies in: the few operations on files that writing, checking and mending a store need.
+"""Interface to the folder of a store: the few file operations that writing, checking and repairing need.
 
-A store's code says what has to happen in which order; how a file comes to stand whole, how a second writer is kept
-out, and what can be listed differs between a file system and an object store.
+The code of the store decides which operations happen in which order. File systems and object stores differ in how a
+file is published whole, how a second writer is kept out, and what can be listed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from bertfeat.config import Level
@@ -17,28 +16,19 @@ from bertfeat.durable.files import Sink
 from bertfeat.storage import AnyPath
 
 
-class Found(StrEnum):
-    """What stands at the place of an output."""
-
-    NOTHING = "nothing"
-    EMPTY = "empty"
-    STORE = "store"
-
-
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a folder holds: whether there is a store's private folder, what is no piece of a store, symbolic links."""
+    """What a folder holds: whether there is a store's private folder, files of others, symbolic links, all entries."""
 
-    found: Found
     has_private: bool
-    foreign: list[str]
-    links: list[str]
-    entries: list[str]
+    foreign: Sequence[str]
+    links: Sequence[str]
+    entries: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A file's size, a number that differs when it was written anew, and what it is if it is no regular file."""
+    """A file's size, a number that changes when the file is written again, and its kind if it is not a regular file."""
 
     n_bytes: int
     stamp: int
@@ -46,20 +36,20 @@ class FileInfo:
 
 
 class Listing(Protocol):
-    """What is known of the files of a folder, perhaps as of the moment when it was asked for."""
+    """The files of a folder, now or at the time of the listing."""
 
     def info(self, name: str) -> FileInfo | None:
-        """Describe a file; None when there is none."""
+        """Describe a file; None if there is no such file."""
 
     def owned(self) -> list[str]:
         """Return the parts, receipts and quarantine files, sorted."""
 
 
 class Lease(Protocol):
-    """The right to write a store, as far as it can be lost; it pickles, for worker processes."""
+    """The right to write a store where that right can be lost; it pickles, for worker processes."""
 
     def check(self) -> None:
-        """Raise RunError when another process has taken the store over."""
+        """Raise RunError if another process has taken the store over."""
 
 
 class Lock(Protocol):
@@ -74,9 +64,12 @@ class Folder(ABC):
 
     Attributes:
         path: Where it is.
-        replaces_parts: Whether a commit may replace a part that no receipt vouches for. Where it may not, such parts
-            are removed when the store is opened for writing.
-        lease: What is looked at before anything is written, where the right to write can be lost; None elsewhere.
+        replaces_parts: Whether a commit may replace a part without a receipt. Where it may not, opening the store for
+            writing removes such parts.
+        lease: Checked before each write where the right to write can be lost; None elsewhere.
+
+    Raises:
+        RunError: From each method that writes or removes: the system refused, or another run has taken the store over.
     """
 
     path: AnyPath
@@ -85,23 +78,15 @@ class Folder(ABC):
 
     @abstractmethod
     def contents(self) -> Contents:
-        """Say what stands here, before anything is written.
-
-        Raises:
-            StoreError: It is no folder.
-        """
+        """Describe what exists here before a run; raise StoreError if the path is not a folder."""
 
     @abstractmethod
     def create(self) -> None:
-        """Create the folder, missing parents and its private folder, unless they are there."""
+        """Create the folder, missing parents and its private folder, unless they exist."""
 
     @abstractmethod
     def lock(self) -> Lock:
-        """Take the lock.
-
-        Raises:
-            StoreError: Another process holds it.
-        """
+        """Take the lock; raise StoreError if another process holds it."""
 
     @abstractmethod
     def prepare(self, levels: tuple[Level, ...]) -> None:
@@ -109,19 +94,15 @@ class Folder(ABC):
 
     @abstractmethod
     def discard(self, levels: tuple[Level, ...]) -> None:
-        """Remove what opening a store has made, the lock and the folders that `create` made included."""
+        """Remove everything that opening a store has made, with the lock and the folders that `create` made."""
 
     @abstractmethod
     def remove_if_empty(self) -> None:
-        """Remove the folders that `create` made, as far as nothing is in them."""
+        """Remove the folders that `create` made, as far as they are empty."""
 
     @abstractmethod
-    def remove_each(self, names: Sequence[str]) -> None:
-        """Remove files without waiting for the disk, those in the private folder before all others."""
-
-    @abstractmethod
-    def remove_levels(self) -> None:
-        """Remove the levels' folders, which are empty."""
+    def remove_owned(self) -> None:
+        """Remove receipts and quarantine files, then parts, then the levels' folders; does not wait for the disk."""
 
     @abstractmethod
     def clean_tmp(self) -> None:
@@ -129,79 +110,57 @@ class Folder(ABC):
 
     @abstractmethod
     def listing(self) -> Listing:
-        """Return what is known of all files."""
+        """List all files."""
 
     @abstractmethod
     def info(self, name: str) -> FileInfo | None:
-        """Describe a file; None when there is none."""
+        """Describe a file; None if there is no such file."""
 
     @abstractmethod
     def entries(self, place: str) -> list[str]:
-        """Return the names of all that lies in a folder inside, sorted; none when it is not there."""
+        """Return the names of all entries of a folder inside, sorted; none if there is no such folder."""
 
     @abstractmethod
     def read(self, name: str, *, follow_links: bool = False) -> bytes:
         """Return a small file.
 
         Raises:
-            FileNotFoundError: There is none.
-            OSError: It is no regular file, or cannot be read.
+            FileNotFoundError: There is no such file.
+            OSError: The file is not a regular one, or cannot be read.
         """
 
     @abstractmethod
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
-        """Yield small files with their names, in order, those that are not there left out; or why one is unreadable."""
+        """Yield the small files that exist, in order: each name with the content or the error."""
 
     @abstractmethod
     def digest(self, name: str) -> str:
         """Return the xxh3-128 of a file, hex."""
 
     @abstractmethod
-    def write(self, name: str, data: bytes, kind: str) -> str:
-        """Write a small file whole, replacing one that is there, and return its digest; for the holder of the lock.
-
-        Args:
-            name: The file.
-            data: Its content.
-            kind: What it is, the first half of the names of its steps.
-
-        Raises:
-            RunError: The system refused.
-        """
+    def write(self, name: str, data: bytes, kind: str) -> None:
+        """Write or replace a small file whole; for the holder of the lock. `kind` begins the names of its steps."""
 
     @abstractmethod
     def commit(self, name: str, data: bytes, kind: str, is_as_good: Callable[[bytes], bool] | None = None) -> bytes:
-        """Write a small file that a shard's commit makes, and return what then stands there; needs no lock.
+        """Write a small file of a shard's commit, and return the content that then exists; needs no lock.
 
-        Args:
-            name: The file.
-            data: Its content.
-            kind: What it is, the first half of the names of its steps.
-            is_as_good: Says of other content whether it may stay; none may by default.
-
-        Raises:
-            RunError: The system refused, or another run has written it.
+        `is_as_good` decides whether other content may stay; by default it may not.
         """
 
     @abstractmethod
     def write_part(self, name: str, stem: str, fill: Callable[[Sink], None]) -> tuple[int, str]:
-        """Write a part whole, and return its size and digest; needs no lock. An identical one that stands is kept.
+        """Write a part whole, and return its size and digest; needs no lock. An identical part is kept.
 
-        Args:
-            name: The file.
-            stem: A beginning for the names of unfinished files.
-            fill: Writes the content.
-
-        Raises:
-            RunError: The system refused, or another run has written another part.
+        `fill` writes the content; `stem` begins the names of unfinished files.
         """
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there, for good."""
+        """Remove a file durably, if it exists."""
 
     def is_whole(self, name: str, n_bytes: int, digest: str) -> bool:
-        """Say whether a file has this size and digest (the size first, which costs nothing)."""
+        """Return whether a file has this size and digest; the size is checked first, since that is cheap."""
         try:
             found = self.info(name)
             return found is not None and found.n_bytes == n_bytes and self.digest(name) == digest

@@ -1,8 +1,9 @@
-"""Names and places of everything that a store consists of."""
+"""Names and places of all files of a store."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from bertfeat.config import Level
@@ -15,25 +16,28 @@ MANIFEST = "manifest.json"
 PRIVATE = "_bertfeat"
 PLAN = f"{PRIVATE}/plan.json"
 LOCK = f"{PRIVATE}/lock"
-# In an object store, which has no kernel to lock for it; see `objectlock`.
+# In an object store, which has no kernel locks; see `objectlock`.
 LOCKS = f"{PRIVATE}/locks"
 RECEIPTS = f"{PRIVATE}/receipts"
 QUARANTINE = f"{PRIVATE}/quarantine"
 TMP = f"{PRIVATE}/tmp"
-# Shards that `verify` found damaged: the next run does them again.
+# Shards that `verify` found damaged: the next run repeats them.
 DAMAGED = f"{PRIVATE}/damaged.json"
 
-# A plan without shards still needs one empty part a level, so that the store has a schema.
+# A plan without shards still needs one empty part per level, so that the store has a schema.
 EMPTY_SHARD = ShardSpec(index=0, first_row=0, n_rows=0, slices=())
 
-_NAMED = {
-    "level": re.compile(r"part-\d{5,}\.parquet"),
+# The files that each folder of a store may hold.
+_FILES = {
+    "": re.compile(r"manifest\.json"),
+    PRIVATE: re.compile(r"plan\.json|lock|damaged\.json"),
+    **{str(level): re.compile(r"part-\d{5,}\.parquet") for level in Level},
     RECEIPTS: re.compile(r"\d{5,}\.json"),
     QUARANTINE: re.compile(r"\d{5,}\.jsonl"),
     TMP: re.compile(r"[a-z0-9.-]+\.tmp"),
     LOCKS: re.compile(r"\d{5,}\.json"),
 }
-_PRIVATE_NAMES = {"plan.json", "lock", "damaged.json", "receipts", "quarantine", "tmp", "locks"}
+_OWNED = (*map(str, Level), RECEIPTS, QUARANTINE)
 
 
 def part_path(level: Level, shard: int) -> str:
@@ -47,52 +51,38 @@ def part_path(level: Level, shard: int) -> str:
 
 
 def receipt_path(shard: int) -> str:
-    """Return a receipt's path relative to the store."""
+    """Return the path of a shard's receipt, relative to the store."""
     return f"{RECEIPTS}/{shard:05d}.json"
 
 
 def quarantine_path(shard: int) -> str:
-    """Return the path, relative to the store, of the rows that a shard set aside."""
+    """Return the path of a shard's set-aside rows, relative to the store."""
     return f"{QUARANTINE}/{shard:05d}.jsonl"
-
-
-def shard_of(name: str) -> int:
-    """Return the number of the shard whose receipt is of this name."""
-    return int(name.rpartition("/")[2].removesuffix(".json"))
 
 
 def folders(levels: tuple[Level, ...]) -> tuple[str, ...]:
     """Return the folders of a store with these levels, parents first."""
-    return (PRIVATE, RECEIPTS, QUARANTINE, TMP, *(str(level) for level in levels))
+    return (PRIVATE, RECEIPTS, QUARANTINE, TMP, *map(str, levels))
 
 
-def lock_path(number: int) -> str:
-    """Return the path, relative to the store, of the lock of this number."""
-    return f"{LOCKS}/{number:05d}.json"
+def is_piece(name: str) -> bool:
+    """Return whether a relative path is that of a file that a store may hold."""
+    place, _, file = name.rpartition("/")
+    return place in _FILES and _FILES[place].fullmatch(file) is not None
 
 
 def is_owned(name: str) -> bool:
-    """Tell whether a relative path is that of a part, receipt or quarantine file.
+    """Return whether a relative path is that of a part, receipt or quarantine file.
 
     Examples:
         >>> is_owned("token/part-00003.parquet"), is_owned("manifest.json")
         (True, False)
     """
-    place, _, file = name.rpartition("/")
-    pattern = _NAMED["level"] if place in set(Level) else _NAMED.get(place) if place in (RECEIPTS, QUARANTINE) else None
-    return pattern is not None and pattern.fullmatch(file) is not None
-
-
-def is_piece(name: str) -> bool:
-    """Tell whether a relative path is that of a file that a store may consist of."""
-    place, _, file = name.rpartition("/")
-    pattern = _NAMED.get(place)
-    own = {MANIFEST, PLAN, LOCK, DAMAGED}
-    return name in own or is_owned(name) or (pattern is not None and pattern.fullmatch(file) is not None)
+    return name.rpartition("/")[0] in _OWNED and is_piece(name)
 
 
 def entries_of(folder: Path) -> list[Path]:
-    """Return what lies in a folder, sorted; nothing where there is no folder."""
+    """Return all entries of a folder, sorted; none if there is no folder."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -100,49 +90,16 @@ def entries_of(folder: Path) -> list[Path]:
 
 
 def owned_files(root: Path) -> list[str]:
-    """Return the parts, receipts and quarantine files that lie in a store's folder, as sorted relative paths."""
-    places = {str(level): _NAMED["level"] for level in Level}
-    places |= {RECEIPTS: _NAMED[RECEIPTS], QUARANTINE: _NAMED[QUARANTINE]}
-    return sorted(
-        f"{place}/{file.name}"
-        for place, pattern in places.items()
-        for file in entries_of(root / place)
-        if pattern.fullmatch(file.name)
-    )
+    """Return the parts, receipts and quarantine files of a store's folder, as sorted relative paths."""
+    names = (f"{place}/{entry.name}" for place in _OWNED for entry in entries_of(root / place))
+    return sorted(filter(is_owned, names))
 
 
-def foreign_entries(root: Path) -> list[str]:
-    """Return what lies in a folder and is no piece of a store, as sorted relative paths.
-
-    Symbolic links count as foreign wherever they stand.
-    """
-    foreign = []
-    for entry in entries_of(root):
-        if entry.is_symlink():
-            foreign.append(entry.name)
-        elif entry.name in set(Level) and entry.is_dir():
-            foreign += _unmatched(entry, _NAMED["level"], entry.name)
-        elif entry.name == PRIVATE and entry.is_dir():
-            foreign += _foreign_private(entry)
-        elif entry.name != MANIFEST or not entry.is_file():
-            foreign.append(entry.name)
-    return foreign
-
-
-def _foreign_private(folder: Path) -> list[str]:
-    foreign = []
-    for entry in entries_of(folder):
-        pattern = _NAMED.get(f"{PRIVATE}/{entry.name}")
-        if entry.is_symlink() or entry.name not in _PRIVATE_NAMES or (pattern is not None) != entry.is_dir():
-            foreign.append(f"{PRIVATE}/{entry.name}")
-        elif pattern is not None:
-            foreign += _unmatched(entry, pattern, f"{PRIVATE}/{entry.name}")
-    return foreign
-
-
-def _unmatched(folder: Path, pattern: re.Pattern[str], prefix: str) -> list[str]:
-    return [
-        f"{prefix}/{entry.name}"
-        for entry in entries_of(folder)
-        if entry.is_symlink() or not entry.is_file() or not pattern.fullmatch(entry.name)
-    ]
+def foreign_entries(root: Path, prefix: str = "") -> Iterator[str]:
+    """Yield the entries of a folder that are not part of a store, as relative paths; symbolic links never are."""
+    for entry in entries_of(root / prefix):
+        name = prefix + entry.name
+        if name in _FILES and entry.is_dir() and not entry.is_symlink():
+            yield from foreign_entries(root, f"{name}/")
+        elif entry.is_symlink() or not entry.is_file() or not is_piece(name):
+            yield name

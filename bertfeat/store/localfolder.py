@@ -1,10 +1,10 @@
-"""A store's folder on a file system: files are written under a temporary name, synced, and given their final one."""
+"""Store folder on a file system: files are written under a temporary name, synced, and then renamed."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,36 +14,30 @@ from bertfeat.durable.publication import publish_bytes, publish_file, unfinished
 from bertfeat.durable.steps import step
 from bertfeat.errors import StoreError
 from bertfeat.store import layout
-from bertfeat.store.folder import Contents, FileInfo, Folder, Found, Listing
+from bertfeat.store.folder import Contents, FileInfo, Folder, Listing
 from bertfeat.store.lock import StoreLock
 
 
 class LocalFolder(Folder):
-    """A folder on a file system that the process sees; its listing is always the present state."""
+    """A folder on a file system; its listing always shows the present state."""
 
     replaces_parts: ClassVar[bool] = True
 
     def __init__(self, path: Path) -> None:
         self.path: Path = path
-        # What `create` made, innermost first.
+        # The folders that `create` made, innermost first.
         self._created: list[Path] = []
 
     def contents(self) -> Contents:
-        """Say what stands here."""
+        """Describe what exists here."""
         root = self.path
         if not os.path.lexists(root):
-            return Contents(Found.NOTHING, has_private=False, foreign=[], links=[], entries=[])
+            return Contents(has_private=False, foreign=(), links=(), entries=())
         if root.is_symlink() or not root.is_dir():
             raise StoreError(f"{root}: not a folder ({files.kind_of(root)}); choose another --output")
-        entries = [entry.name for entry in layout.entries_of(root)]
-        foreign = layout.foreign_entries(root)
-        return Contents(
-            Found.STORE if entries else Found.EMPTY,
-            has_private=(root / layout.PRIVATE).is_dir(),
-            foreign=foreign,
-            links=[name for name in foreign if (root / name).is_symlink()],
-            entries=entries,
-        )
+        foreign = list(layout.foreign_entries(root))
+        links = [name for name in foreign if (root / name).is_symlink()]
+        return Contents((root / layout.PRIVATE).is_dir(), foreign, links, self.entries("."))
 
     def create(self) -> None:
         """Create the folder, missing parents and its private folder."""
@@ -66,7 +60,7 @@ class LocalFolder(Folder):
             files.make_folder(self.path / name)
 
     def discard(self, levels: tuple[Level, ...]) -> None:
-        """Remove what opening a store has made."""
+        """Remove everything that opening a store has made."""
         self.clean_tmp()
         for name in (layout.MANIFEST, layout.PLAN, layout.LOCK):
             (self.path / name).unlink(missing_ok=True)
@@ -76,13 +70,10 @@ class LocalFolder(Folder):
         """Remove the folders that `create` made."""
         files.remove_empty([self.path / layout.PRIVATE, *self._created])
 
-    def remove_each(self, names: Sequence[str]) -> None:
-        """Remove files in the order of their names, in which the private folder comes before the levels."""
-        for name in sorted(names):
+    def remove_owned(self) -> None:
+        """Remove the files in the order of their names: the private folder comes before the levels."""
+        for name in self.owned():
             (self.path / name).unlink()
-
-    def remove_levels(self) -> None:
-        """Remove the levels' folders."""
         for level in Level:
             if (self.path / level).is_dir():
                 (self.path / level).rmdir()
@@ -102,7 +93,7 @@ class LocalFolder(Folder):
         return layout.owned_files(self.path)
 
     def info(self, name: str) -> FileInfo | None:
-        """Describe a file by its size and modification time (ns), without following a symbolic link."""
+        """Describe a file by its size and modification time (ns); a symbolic link is not followed."""
         path = self.path / name
         try:
             status = path.lstat()
@@ -112,7 +103,7 @@ class LocalFolder(Folder):
         return FileInfo(status.st_size, status.st_mtime_ns, oddity)
 
     def entries(self, place: str) -> list[str]:
-        """Return the names of all that lies in a folder."""
+        """Return the names of all entries of a folder."""
         return [entry.name for entry in layout.entries_of(self.path / place)]
 
     def read(self, name: str, *, follow_links: bool = False) -> bytes:
@@ -120,7 +111,7 @@ class LocalFolder(Folder):
         return files.read_small(self.path / name, follow_links=follow_links)
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
-        """Yield small files one by one, each read when it is asked for."""
+        """Yield small files; each is read when it is asked for."""
         for name in names:
             try:
                 yield name, self.read(name)
@@ -133,26 +124,19 @@ class LocalFolder(Folder):
         """Return the xxh3-128 of a file."""
         return files.digest_of(self.path / name)
 
-    def write(self, name: str, data: bytes, kind: str) -> str:
+    def write(self, name: str, data: bytes, kind: str) -> None:
         """Write a small file whole."""
-        return publish_bytes(self.path / name, data, kind=kind, aside=self._aside(kind))
+        publish_bytes(self.path / name, data, kind=kind, aside=self._aside(kind))
 
-    def commit(
-        self,
-        name: str,
-        data: bytes,
-        kind: str,
-        is_as_good: Callable[[bytes], bool] | None = None,  # noqa: ARG002
-    ) -> bytes:
-        """Write a small file whole; what a broken-off commit of the same plan left is replaced."""
+    def commit(self, name: str, data: bytes, kind: str, is_as_good: Callable[[bytes], bool] | None = None) -> bytes:  # noqa: ARG002
+        """Write a small file whole; it replaces what an interrupted commit of the same plan left."""
         self.write(name, data, kind)
         return data
 
     def write_part(self, name: str, stem: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:
         """Publish a part.
 
-        Another part that stands there is replaced: no receipt vouches for it, so it is what a broken-off or damaged
-        commit of the same plan left.
+        A different part in its place is replaced: it has no receipt, so an interrupted or damaged commit left it.
         """
 
         def place(new: Path, final: Path) -> None:
@@ -166,7 +150,7 @@ class LocalFolder(Folder):
         return sink.n_bytes, sink.digest
 
     def _aside(self, stem: str) -> Path:
-        """Return a fresh name in the store's folder for unfinished files."""
+        """Return a new name for an unfinished file of the store."""
         return unfinished(self.path / layout.TMP / stem)
 
     def remove(self, name: str) -> None:

@@ -19,7 +19,7 @@ class StoreLock:
 
     Raises:
         StoreError: Another process holds it; the message has its id and host.
-        RunError: The system refused to write the owner's name into it.
+        RunError: The system refused to write the owner's name into the file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -43,13 +43,13 @@ class StoreLock:
         """Let another process write; the file stays."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            # The lock goes whatever the system says of the file, in which there is nothing but the owner's name.
+            # The lock ends even if closing reports an error; the file holds only the owner's name.
             with contextlib.suppress(OSError):
                 os.close(fd)
 
 
 def _owner(path: Path) -> str:
-    """Name the holder of a lock from what it wrote, which may be torn or not yet written."""
+    """Return the name of a lock's holder; the file may be incomplete or not yet written."""
     try:
         content = json.loads(read_small(path))
         return f"process {int(content['pid'])} on host {content['host']}"

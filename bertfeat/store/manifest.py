@@ -1,4 +1,4 @@
-"""The manifest: written last, the same bytes for the same plan however often the run was broken off."""
+"""Manifest of a store: written last; the same plan gives the same bytes, however often the run was interrupted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertfeat.records import ModelInfo, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath
 from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
-from bertfeat.store.receipts import QuarantineInfo, StoredReceipt, check_paths, quarantine_to_json
+from bertfeat.store.receipts import QuarantineInfo, StoredReceipt, check_paths
 from bertfeat.store.schema import VectorLayout
 
 
@@ -38,7 +38,7 @@ class _Shard:
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """The keys of a manifest; what a reader uses of each shard, level and the metadata is checked when it is used."""
+    """The keys of a manifest; shards, levels and metadata are checked where they are used."""
 
     format_version: int
     plan_hash: str
@@ -52,7 +52,7 @@ class _Manifest:
 
 
 def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt]) -> bytes:
-    """Return the manifest's bytes: a function of the plan and of what is reproducible in its receipts."""
+    """Return the manifest's bytes: a function of the plan and of the reproducible fields of its receipts."""
     vectors = VectorLayout.of(plan)
     return codec.seal(
         {
@@ -60,11 +60,11 @@ def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt]) -> bytes:
             "plan_hash": plan.plan_hash,
             "metadata": dict(plan.metadata),
             "model": asdict(plan.model),
-            "store_dtype": str(vectors.dtype),
-            "vector_encoding": str(vectors.encoding),
-            "levels": {str(level): codec.schema_to_json(schema) for level, schema in plan.schemas.items()},
+            "store_dtype": vectors.dtype,
+            "vector_encoding": vectors.encoding,
+            "levels": {level: codec.schema_to_json(schema) for level, schema in plan.schemas.items()},
             "shards": [_shard(stored) for stored in receipts],
-            "totals": _totals(receipts),
+            "totals": asdict(_totals([stored.receipt for stored in receipts])),
         }
     )
 
@@ -76,34 +76,30 @@ def _shard(stored: StoredReceipt) -> dict[str, Any]:
         "parts": [codec.part_to_json(part) for part in receipt.parts],
         "n_bad_rows": receipt.n_bad_rows,
         "counts": dict(receipt.counts),
-        "quarantine": quarantine_to_json(stored.quarantine),
+        "quarantine": None if stored.quarantine is None else asdict(stored.quarantine),
     }
 
 
-def _totals(receipts: Sequence[StoredReceipt]) -> dict[str, Any]:
-    rows: Counter[str] = Counter()
-    n_bytes: Counter[str] = Counter()
+def _totals(receipts: Sequence[Receipt]) -> _Totals:
+    rows: Counter[Level] = Counter()
+    n_bytes: Counter[Level] = Counter()
     counts: Counter[str] = Counter()
-    for stored in receipts:
-        counts.update(stored.receipt.counts)
-        for part in stored.receipt.parts:
-            rows[str(part.level)] += part.n_rows
-            n_bytes[str(part.level)] += part.n_bytes
-    return {
-        "n_shards": len(receipts),
-        "n_rows": dict(rows),
-        "n_bytes": dict(n_bytes),
-        "n_bad_rows": sum(stored.receipt.n_bad_rows for stored in receipts),
-        "counts": dict(counts),
-    }
+    for receipt in receipts:
+        counts.update(receipt.counts)
+        for part in receipt.parts:
+            rows[part.level] += part.n_rows
+            n_bytes[part.level] += part.n_bytes
+    return _Totals(
+        len(receipts), dict(rows), dict(n_bytes), sum(receipt.n_bad_rows for receipt in receipts), dict(counts)
+    )
 
 
 def read_manifest(folder: Folder, *, follow_links: bool = False) -> dict[str, Any]:
     """Return a store's manifest.
 
     Raises:
-        FileNotFoundError: There is none: the store is not complete.
-        StoreError: It is damaged, or of a newer format.
+        FileNotFoundError: There is no manifest: the store is not complete.
+        StoreError: The manifest is damaged, or of a newer format.
     """
     path = folder.path / layout.MANIFEST
     try:
@@ -123,19 +119,19 @@ def unusable(path: AnyPath, error: Exception) -> StoreError:
 
 
 def receipts_in(manifest: Mapping[str, Any]) -> list[StoredReceipt]:
-    """Return what a manifest says of each shard as receipts; seconds and times, which it lacks, are empty.
+    """Return the shards of a manifest as receipts; seconds and times, which it lacks, are empty.
 
     Raises:
-        ValueError: A shard's entry is not one, or has other parts than the levels that the manifest has.
+        ValueError: A shard's entry is damaged, or its parts are not those of the manifest's levels.
     """
-    levels = {str(level) for level in manifest["levels"]}
+    levels = sorted(map(str, manifest["levels"]))
     found = []
     for entry in manifest["shards"]:
         shard = decode(_Shard, entry)
         receipt = Receipt(shard.shard, manifest["plan_hash"], shard.parts, shard.n_bad_rows, shard.counts, {}, "")
         stored = StoredReceipt(receipt, shard.quarantine, {})
         check_paths(stored)
-        if sorted(str(part.level) for part in shard.parts) != sorted(levels):
-            raise ValueError(f"shard {shard.shard} has parts of other levels than {', '.join(sorted(levels))}")
+        if sorted(str(part.level) for part in shard.parts) != levels:
+            raise ValueError(f"shard {shard.shard} has parts of other levels than {', '.join(levels)}")
         found.append(stored)
     return found

@@ -1,11 +1,11 @@
-"""A store's folder in an object store: objects appear whole, with one request, and what a commit makes must be new."""
+"""Store folder in an object store: objects appear whole, with one request, and what a commit creates must be new."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, ClassVar
 
@@ -18,20 +18,20 @@ from bertfeat.errors import RunError, StoreError
 from bertfeat.storage import ObjectInfo, ObjectPath
 from bertfeat.storage.objectpath import concurrently
 from bertfeat.store import layout
-from bertfeat.store.folder import Contents, FileInfo, Folder, Found, Lease
+from bertfeat.store.folder import Contents, FileInfo, Folder, Lease
 from bertfeat.store.objectlock import ObjectLock
 
 _CHUNK_BYTES = 8 << 20
 
 
 class ObjectListing:
-    """The objects of a store, as of the moment when they were listed."""
+    """The objects of a store at the time of the listing."""
 
     def __init__(self, found: dict[str, ObjectInfo]) -> None:
         self._found = found
 
     def info(self, name: str) -> FileInfo | None:
-        """Describe an object; None when there is none."""
+        """Describe an object; None if there is no such object."""
         info = self._found.get(name)
         return None if info is None else _file_info(info)
 
@@ -43,12 +43,12 @@ class ObjectListing:
 class ObjectFolder(Folder):
     """The objects below a URL.
 
-    Nothing is renamed here and there are no folders. A part is put together in a nameless temporary file, of which
-    nothing is left when the process dies, and uploaded by a request that the store refuses when there is one; what a
-    commit finds in its place is either the same or another run's.
+    Nothing is renamed here and there are no folders. A part is first written to a temporary file without a name, which
+    disappears if the process dies, and then uploaded by a request that the store refuses if the object exists. The
+    object that exists is then either the same part or one of another run.
 
-    Whatever writes or removes looks at the lock first, in the process that holds it and, with the `lease` that these
-    are given, in its workers.
+    Each write and each removal checks the lock first, in the process that holds it and, through `lease`, in its
+    workers.
     """
 
     replaces_parts: ClassVar[bool] = False
@@ -63,20 +63,16 @@ class ObjectFolder(Folder):
             self.lease.check()
 
     def contents(self) -> Contents:
-        """Say what stands here."""
+        """Describe what exists here."""
         names = list(self.path.find())
         if not names and self.path.key and self.path.is_file():
             raise StoreError(f"{self.path}: not a folder (an object); choose another --output")
-        return Contents(
-            Found.STORE if names else Found.NOTHING,
-            has_private=any(name.startswith(f"{layout.PRIVATE}/") for name in names),
-            foreign=[name for name in names if not layout.is_piece(name)],
-            links=[],
-            entries=sorted({name.partition("/")[0] for name in names}),
-        )
+        has_private = any(name.startswith(f"{layout.PRIVATE}/") for name in names)
+        foreign = [name for name in names if not layout.is_piece(name)]
+        return Contents(has_private, foreign, links=(), entries=_first_parts(names))
 
     def create(self) -> None:
-        """Do nothing: a name with slashes needs no folders."""
+        """Do nothing: an object store has no folders."""
 
     def lock(self) -> ObjectLock:
         """Take the lock."""
@@ -84,31 +80,28 @@ class ObjectFolder(Folder):
         return self._lock
 
     def prepare(self, levels: tuple[Level, ...]) -> None:
-        """Do nothing: a name with slashes needs no folders."""
+        """Do nothing: an object store has no folders."""
 
     def discard(self, levels: tuple[Level, ...]) -> None:  # noqa: ARG002
-        """Remove what opening a store has made."""
+        """Remove everything that opening a store has made."""
         for name in (layout.MANIFEST, layout.PLAN):
             self.remove(name)
         if self._lock is not None:
             self._lock.discard()
 
     def remove_if_empty(self) -> None:
-        """Do nothing: there are no folders."""
+        """Do nothing: an object store has no folders."""
 
-    def remove_each(self, names: Sequence[str]) -> None:
-        """Remove objects, those in the private folder before all others."""
-        is_private = [name.startswith(f"{layout.PRIVATE}/") for name in names]
-        for first in (True, False):
-            chosen = [name for name, private in zip(names, is_private, strict=True) if private is first]
+    def remove_owned(self) -> None:
+        """Remove the objects of the private folder, then all others, several at a time."""
+        names = self.listing().owned()
+        for is_private in (True, False):
+            chosen = [name for name in names if name.startswith(f"{layout.PRIVATE}/") is is_private]
             for _ in concurrently(self.remove, chosen):
                 pass
 
-    def remove_levels(self) -> None:
-        """Do nothing: there are no folders."""
-
     def clean_tmp(self) -> None:
-        """Remove the marks of earlier runs on a cluster, and end uploads that are unfinished, which have no name."""
+        """Remove the marker files of earlier runs on a cluster, and end unfinished uploads, which have no name."""
         self._check()
         self.path.end_uploads(layout.is_owned)
         for name in (self.path / layout.TMP).find():
@@ -126,15 +119,15 @@ class ObjectFolder(Folder):
             return None
 
     def entries(self, place: str) -> list[str]:
-        """Return the names of what lies below."""
-        return sorted({name.partition("/")[0] for name in (self.path / place).find()})
+        """Return the names of the objects and folders below."""
+        return _first_parts((self.path / place).find())
 
     def read(self, name: str, *, follow_links: bool = False) -> bytes:  # noqa: ARG002
         """Return a small object."""
         return (self.path / name).read_bytes()
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
-        """Yield small objects, several of which are read at a time; what is there is listed first."""
+        """Yield small objects that a listing finds; several are read at a time."""
         wanted = list(names)
         there: set[str] = set()
         for place in dict.fromkeys(name.rpartition("/")[0] for name in wanted):
@@ -150,13 +143,12 @@ class ObjectFolder(Folder):
                 hasher.update(chunk)
         return hasher.hexdigest()
 
-    def write(self, name: str, data: bytes, kind: str) -> str:
-        """Write an object, replacing one that is there."""
+    def write(self, name: str, data: bytes, kind: str) -> None:
+        """Write or replace an object."""
         step(f"{kind}.written")
         self._check()
         (self.path / name).write_bytes(data)
         step(f"{kind}.durable")
-        return xxhash.xxh3_128_hexdigest(data)
 
     def commit(self, name: str, data: bytes, kind: str, is_as_good: Callable[[bytes], bool] | None = None) -> bytes:
         """Write an object that must be new, or as good as this one."""
@@ -172,7 +164,7 @@ class ObjectFolder(Folder):
         return data
 
     def write_part(self, name: str, stem: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:  # noqa: ARG002
-        """Put a part together in a nameless temporary file, and upload it."""
+        """Write a part to a temporary file without a name, and upload it."""
         with _spool() as (file, sink):
             fill(sink)
             step("part.written")
@@ -191,8 +183,8 @@ class ObjectFolder(Folder):
 
     def _taken_over(self, name: str) -> RunError:
         return RunError(
-            f"{self.path / name}: written by another run meanwhile; when no other run is at work on this store, run "
-            "the same command again"
+            f"{self.path / name}: written by another run meanwhile; make sure that no other run writes this store, "
+            "then run the same command again"
         )
 
     def remove(self, name: str) -> None:
@@ -203,16 +195,20 @@ class ObjectFolder(Folder):
 
 @contextlib.contextmanager
 def _spool() -> Iterator[tuple[IO[bytes], files.Sink]]:
-    """Give a temporary file without a name, and a sink that writes it."""
+    """Open a temporary file without a name, and a sink that writes it."""
     with files.write_errors(Path(os.environ.get("TMPDIR", "/tmp")) / "a temporary file"):
         place = tempfile.gettempdir()
     with contextlib.ExitStack() as stack:
-        # Entered first, so that it is there for what fails when the two are closed.
+        # Entered first, to cover errors when the two are closed.
         stack.enter_context(files.write_errors(Path(place) / "a temporary file"))
         file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
         sink = stack.enter_context(contextlib.closing(files.Sink(os.dup(file.fileno()))))
         stack.enter_context(files.write_errors(Path(place) / "a temporary file", sink))
         yield file, sink
+
+
+def _first_parts(names: Iterable[str]) -> list[str]:
+    return sorted({name.partition("/")[0] for name in names})
 
 
 def _file_info(info: ObjectInfo) -> FileInfo:

@@ -1,25 +1,25 @@
-"""One writer a store in an object store, which has no kernel to lock for it.
+"""Lock of a store in an object store: one writer per store, without a kernel lock.
 
-Locks are objects `_bertfeat/locks/NNNNN.json`, each created by a request that the store refuses when there is one of
-this number. Who wants to write looks at all there are, and when none of their owners lives, creates the next number.
-So of several that find the same dead lock one alone comes to hold the next. Numbers only grow: a released lock stays,
-marked as such, until the next owner removes it.
+Locks are objects `_bertfeat/locks/NNNNN.json`. Each is created by a request that the store refuses if the number
+exists. A writer reads all locks and, if none of their owners is alive, creates the next number, so only one of several
+writers that find the same dead lock gets the next one. Numbers only grow: a released lock stays, marked as released,
+until the next owner removes it.
 
-An owner of this machine lives when its process does. Of another machine's, nothing can be known but that it writes its
-lock again every `BEAT_S` seconds: it counts as dead when it was not seen for `LEASE_S` seconds by the store's clock.
+An owner on this machine is alive while its process is. An owner on another machine rewrites its lock every `BEAT_S`
+seconds, and counts as dead if it has not done so for `LEASE_S` seconds by the store's clock.
 
-An owner may also be stopped (a closed laptop, a paused machine) and wake up in a store that is another's by now. So it
-and its workers look at the locks before every upload and removal, and the owner gives up one beat before its lease ends
-by its own clock, which counts the time asleep. What this cannot see is a stop between the look and the upload:
+An owner may also be suspended (a closed laptop, a paused machine) and continue when another run owns the store. So the
+owner and its workers check the locks before each upload and removal. The owner stops one beat before its lease ends by
+its own clock, which counts the time asleep. A suspension between the check and the upload remains:
 
-- A part is uploaded in pieces, and the look comes right before the request that makes it visible. A new owner ends all
-  unfinished uploads, so that this request fails however late it comes. Where the store does not list its uploads
-  (gs://, some servers that speak S3, a user without that right), only the look protects a part.
+- A part is uploaded in pieces, and the check comes right before the request that makes it visible. A new owner ends all
+  unfinished uploads, so that this request fails however late it arrives. Where the store does not list its uploads
+  (gs://, some servers that speak S3, a user without that right), only the check protects a part.
 - A small file is one request, and can still arrive late. Receipts, set-aside rows and the manifest must be new, so they
-  replace nothing of the new owner's. One that names no shard of the new plan is left over: readers do not look at
-  it, `verify` names it, and the next run removes it.
-- A plan or a receipt that is written again can replace the new owner's. Then the new owner's run, or `verify`, names
-  it, and running again mends it.
+  replace nothing of the new owner's. A file of a shard that the new plan does not have is left over: readers ignore
+  it, `verify` reports it, and the next run removes it.
+- A plan or a receipt that is rewritten can replace the new owner's. Then the new owner's run, or `verify`, reports it,
+  and running the command again repairs it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from bertfeat.store import layout
 BEAT_S = 20.0
 LEASE_S = 120.0
 _MAX_TRIES = 20
-# On Linux the monotonic clock stops while the machine sleeps, and this one does not; macOS has only one, which counts.
+# A clock that counts the time asleep: CLOCK_MONOTONIC does so on macOS, but not on Linux.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-# The locks that this process holds: one that it could not release counts as released.
+# The locks that this process holds. A lock that it could not release counts as released.
 _HELD: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write a store, as worker processes know it: while the lock of this number is the newest."""
+    """The right to write a store, for worker processes: valid while the lock of this number is the newest."""
 
     root: ObjectPath
     number: int
@@ -61,7 +61,7 @@ class Lease:
         """Check that no other process has taken the store over.
 
         Raises:
-            RunError: Another process has.
+            RunError: Another process has taken it over.
         """
         asked_at = seconds()
         newest = max(_locks(self.root), default=0)
@@ -70,19 +70,19 @@ class Lease:
             self.check()
         elif newest != self.number:
             raise RunError(
-                f"{self.root}: another run has taken this store over, for this one was not heard of for {LEASE_S:.0f} "
-                "s; when that one has ended, run the same command again"
+                f"{self.root}: another run has taken this store over, because this run did not renew its lock for "
+                f"{LEASE_S:.0f} s; wait for the other run, then run the same command again"
             )
 
 
 class ObjectLock:
     """The lock on a store in an object store, held from construction until `release`.
 
-    The first lock's creation is tried a second time, with other content, to see that the store refuses it.
+    Each lock is created a second time, with other content, to check that the store refuses it.
 
     Raises:
         StoreError: Another process holds it; the message has its id and host.
-        StorageError: The store cannot be used, or does not refuse to create what is there.
+        StorageError: The store cannot be used, or does not refuse to create an object that exists.
         RunError: A request failed.
     """
 
@@ -96,37 +96,37 @@ class ObjectLock:
         self._beating.start()
 
     def __reduce__(self) -> tuple[type[Lease], tuple[ObjectPath, int]]:
-        """Pickle as what a worker process needs: it cannot know when this one last wrote its lock."""
+        """Pickle as a lease: a worker process cannot know when the owner last renewed its lock."""
         return Lease, (self._root, self._number)
 
     def check(self) -> None:
         """Check that no other process has taken the store over, and that none can do so in the next seconds.
 
         Raises:
-            RunError: Another process has or may have: this one could not write its lock for too long.
+            RunError: Another process has, or may have: this process could not renew its lock for too long.
         """
         Lease(self._root, self._number).check()
         unseen_s = seconds() - self._renewed_at
         if _is_over(unseen_s):
             raise RunError(
                 f"{self._root}: this run was stopped, or did not reach the store, for {unseen_s:.0f} s, and another "
-                "one may write the store by now; run the same command again"
+                "one may write the store now; run the same command again"
             )
 
     def release(self) -> None:
-        """Let another process write at once; failing that, once the lease has run out."""
+        """Let another process write now or, if the store cannot be reached, after the lease."""
         if self._stop():
             with contextlib.suppress(RunError, StorageError):
                 Lease(self._root, self._number).check()
                 self._path(self._number).write_bytes(json.dumps({**self._owner, "released": True}).encode())
 
     def discard(self) -> None:
-        """Remove the lock for good, with the store."""
+        """Remove the lock together with the store."""
         if self._stop():
             self._path(self._number).unlink()
 
     def _stop(self) -> bool:
-        """End the beating; return whether it had not ended before."""
+        """End the heartbeat; return whether it was still running."""
         if self._ended.is_set():
             return False
         self._ended.set()
@@ -136,7 +136,7 @@ class ObjectLock:
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
-            # Taken first: the lease counts from before the request, and a stop after this line is part of it.
+            # Taken before the request, so that a suspension during the request counts as part of the lease.
             now = seconds()
             if _is_over(now - self._renewed_at):
                 return
@@ -149,7 +149,7 @@ class ObjectLock:
         self._owner = {"token": secrets.token_hex(8), **this_process(), "released": False}
         for _ in range(_MAX_TRIES):
             locks = _locks(self._root)
-            # Of a process of this machine nothing needs to be written to know.
+            # A process on this machine can be checked without creating a lock first.
             self._refuse_living({number: info for number, info in locks.items() if self._is_here(number)}, None)
             mine = max(locks, default=0) + 1
             self._renewed_at = seconds()
@@ -165,10 +165,10 @@ class ObjectLock:
             for number in others:
                 self._path(number).unlink()
             return mine
-        raise StoreError(f"{self._root}: several processes want to write this store; start one of them alone")
+        raise StoreError(f"{self._root}: several processes try to write this store; start only one of them")
 
     def _create(self, number: int) -> datetime | None:
-        """Create a lock and return the store's time; None when another process was quicker."""
+        """Create a lock and return the store's time; None if another process was faster."""
         path = self._path(number)
         try:
             path.create_bytes(json.dumps(self._owner).encode())
@@ -192,7 +192,7 @@ class ObjectLock:
     def _not_exclusive(self) -> StorageError:
         return StorageError(
             f"{self._root}: this object store does not refuse to create an object that is there (If-None-Match), so "
-            "two runs could write one store; write to a store that does, or to a folder"
+            "two runs could write one store; write to a store that refuses this, or to a folder"
         )
 
     def _refuse_living(self, locks: dict[int, ObjectInfo], now: datetime | None) -> None:
@@ -217,7 +217,7 @@ class ObjectLock:
         return owner is not None and is_here(owner)
 
     def _read(self, number: int) -> dict[str, Any] | None:
-        """Return what a lock says of its owner, nothing of one that is damaged; None when it is gone."""
+        """Return a lock's description of its owner: empty if the lock is damaged, None if it is gone."""
         try:
             owner = json.loads(self._path(number).read_bytes())
         except FileNotFoundError:
@@ -227,16 +227,16 @@ class ObjectLock:
         return owner if isinstance(owner, dict) else {}
 
     def _path(self, number: int) -> ObjectPath:
-        return self._root / layout.lock_path(number)
+        return self._root / f"{layout.LOCKS}/{number:05d}.json"
 
 
 def seconds() -> float:
-    """Return the time since some moment, the time that the machine slept included."""
+    """Return the seconds since a fixed moment; the time that the machine slept counts."""
     return time.clock_gettime(_CLOCK)
 
 
 def _is_over(unseen_s: float) -> bool:
-    # One beat less than what others wait for: an upload that begins now has that long to arrive.
+    # One beat less than others wait: an upload that begins now has that long to arrive.
     return unseen_s > LEASE_S - BEAT_S
 
 
@@ -251,13 +251,13 @@ def this_process() -> dict[str, Any]:
 
 
 def is_here(owner: dict[str, Any]) -> bool:
-    """Tell whether a process is of this machine, since it was booted, and of this container."""
+    """Return whether a process is on this machine, since its last boot, and in this container."""
     here = {"host": socket.gethostname(), **_machine()}
     return {name: owner.get(name) for name in here} == here
 
 
 def is_running(owner: dict[str, Any]) -> bool:
-    """Tell whether a process of this machine still runs, and is no later one of the same number."""
+    """Return whether a process of this machine still runs, and is not a later one with the same number."""
     pid = owner.get("pid")
     if not isinstance(pid, int) or pid <= 0:
         return False
@@ -271,7 +271,7 @@ def is_running(owner: dict[str, Any]) -> bool:
 
 
 def _machine() -> dict[str, str]:
-    """Name the boot of the machine and the container's process numbers, where the system tells."""
+    """Return the ids of the machine's boot and of the container's process numbers, as far as known."""
     boot = pids = ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -280,7 +280,7 @@ def _machine() -> dict[str, str]:
 
 
 def _started(pid: int) -> str:
-    """Return when a process started, in ticks since the boot; nothing of one that is dead, or without /proc."""
+    """Return when a process started, in ticks since the boot; empty if it is dead, or without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Choice of the folder operations for a place: a local path, or a URL in an object store."""
+"""Choice of the folder class for a place: a local path, or a URL in an object store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bertfeat.store.objectfolder import ObjectFolder
 
 
 def folder_at(place: str | Path | ObjectPath | Folder, lease: Lease | None = None) -> Folder:
-    """Return the operations on a store's folder, under the lease of the process that has locked it.
+    """Return a store's folder, under the lease of the process that has locked it.
 
     Raises:
-        StorageError: A URL of an unknown kind.
+        StorageError: The URL is of an unknown kind.
     """
     if isinstance(place, Folder):
         return place

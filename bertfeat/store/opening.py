@@ -1,9 +1,10 @@
-"""What an output folder holds before a run, and what a broken-off run left there to be put right."""
+"""Checks of an output folder before a run, and repair of what an interrupted run left there."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from bertfeat.durable import files
 from bertfeat.durable.decoding import decode
@@ -11,21 +12,21 @@ from bertfeat.durable.placecheck import listed
 from bertfeat.errors import StoreError
 from bertfeat.records import Plan
 from bertfeat.store import codec, layout, planfile, receipts
-from bertfeat.store.folder import Folder, Found, Listing
+from bertfeat.store.folder import Folder, Listing
 from bertfeat.store.manifest import read_manifest, receipts_in
 from bertfeat.store.receipts import StoredReceipt
 
 
-def look(folder: Folder, plan: Plan, *, overwrite: bool) -> Found:
-    """Say what stands at an output's place, refusing what a run must not touch; writes nothing.
+def look(folder: Folder, plan: Plan, *, overwrite: bool) -> bool:
+    """Return whether there is a store at an output's place, and refuse what a run must not change; writes nothing.
 
     Raises:
-        PlanMismatch: A store of another plan stands there.
-        StoreError: Something else does, or a symbolic link in the output's place.
+        PlanMismatch: The place holds a store of another plan.
+        StoreError: The place holds something else, or symbolic links.
     """
     there = folder.contents()
-    if there.found is not Found.STORE:
-        return there.found
+    if not there.entries:
+        return False
     if there.links:
         raise StoreError(
             f"{folder.path}: holds symbolic links ({listed(there.links)}); remove them or choose another --output"
@@ -35,7 +36,7 @@ def look(folder: Folder, plan: Plan, *, overwrite: bool) -> Found:
         raise StoreError(f"{folder.path}: holds files that are not part of a store ({names}); choose another --output")
     if not overwrite:
         _check_plan(folder, plan)
-    return Found.STORE
+    return True
 
 
 def _check_plan(folder: Folder, plan: Plan) -> None:
@@ -46,14 +47,14 @@ def _check_plan(folder: Folder, plan: Plan) -> None:
     if stored is not None:
         planfile.check_same_plan(folder.path, stored, plan)
         return
-    # Without its plan a store may still be known by what its receipts and manifest say; parts alone are not enough.
+    # Without a plan, receipts and manifest may still show the plan of a store; parts alone do not.
     owned = folder.listing().owned()
     known = _known_hashes(folder, owned)
-    if known == {plan.plan_hash} or (not known and not owned):
+    if known == {plan.plan_hash} or not (known or owned):
         return
     raise StoreError(
-        f"{folder.path}: {layout.PLAN} is missing or damaged, and what stands there is not known to be of this plan; "
-        "use another folder or --overwrite"
+        f"{folder.path}: {layout.PLAN} is missing or damaged, and no receipt or manifest shows that the files are of "
+        "this plan; use another folder or --overwrite"
     )
 
 
@@ -61,12 +62,12 @@ def _known_hashes(folder: Folder, owned: Sequence[str]) -> set[str]:
     found = set()
     with contextlib.suppress(FileNotFoundError, StoreError):
         found.add(read_manifest(folder)["plan_hash"])
-    shards = [layout.shard_of(name) for name in owned if name.startswith(layout.RECEIPTS)]
+    shards = [int(PurePosixPath(name).stem) for name in owned if name.startswith(layout.RECEIPTS)]
     return found | {stored.receipt.plan_hash for stored in receipts.read_receipts(folder, shards)}
 
 
 def clear(folder: Folder) -> None:
-    """Remove everything of a store but its lock, in an order that leaves a resumable store at every moment.
+    """Remove everything of a store except its lock, in an order that always leaves a store that can be resumed.
 
     Raises:
         RunError: The system refused.
@@ -74,22 +75,21 @@ def clear(folder: Folder) -> None:
     folder.clean_tmp()
     with files.write_errors(folder.path / layout.PRIVATE):
         folder.remove(layout.MANIFEST)
-        # Receipts, which lie in the private folder, go before the parts that they vouch for.
-        folder.remove_each(folder.listing().owned())
+        folder.remove_owned()
         folder.remove(layout.DAMAGED)
         folder.remove(layout.PLAN)
-        folder.remove_levels()
 
 
 def recover(folder: Folder, plan: Plan, *, recheck: bool) -> None:
-    """Put right what broken-off runs and damage left, so that every receipt that stands can be trusted.
+    """Repair what interrupted runs and damage left, so that every remaining receipt can be trusted.
 
-    Unfinished files and parts of no planned shard go. A receipt that is damaged, of another plan, or whose files are
-    not what it says goes, and its shard is done again; a part is only read again when its modification time is not
-    the one that the receipt knows, or with `recheck`. A lost receipt of a complete store is made again from the
-    manifest when the parts have the digests that stand there; without a manifest nothing vouches for the parts and
-    the shard is done again (its identical parts are then kept, unless the folder does not let a commit replace others:
-    there all of them go now). Shards that `verify` has marked are done again.
+    - Unfinished files and parts of unplanned shards are removed.
+    - A receipt that is damaged, of another plan, or contradicted by its files is removed, and its shard repeated. A
+      part is read again only if its modification time differs from that in the receipt, or with `recheck`.
+    - A lost receipt of a complete store is recreated from the manifest if the parts have the digests listed there.
+      Without a manifest the shard is repeated. Its identical parts are then kept, unless commits in this folder may
+      not replace parts: there they are removed now.
+    - Shards that `verify` has marked are repeated.
 
     Raises:
         RunError: The system refused a write.
@@ -105,17 +105,8 @@ def recover(folder: Folder, plan: Plan, *, recheck: bool) -> None:
         _recover_shard(folder, listing, plan, index, known.get(index), recheck=recheck)
 
 
-def mark_damaged(folder: Folder, shards: Sequence[int]) -> None:
-    """Have the next run do these shards again, whatever their files look like then; receipts and manifest stay.
-
-    Raises:
-        RunError: The system refused a write.
-    """
-    folder.write(layout.DAMAGED, codec.seal({"shards": list(shards)}), "damaged")
-
-
 def _withdraw_marked(folder: Folder) -> bool:
-    """Take back the receipts of the shards that are marked; return whether the marks themselves are damaged."""
+    """Remove the receipts of marked shards; return whether the file of the marks is damaged."""
     try:
         shards = decode(tuple[int, ...], codec.unseal(folder.read(layout.DAMAGED)).get("shards"))
     except FileNotFoundError:
@@ -123,7 +114,7 @@ def _withdraw_marked(folder: Folder) -> bool:
     except (OSError, ValueError):
         shards = ()
     with files.write_errors(folder.path / layout.DAMAGED):
-        # The manifest would vouch for them once more.
+        # Their receipts would be recreated from the manifest.
         folder.remove(layout.MANIFEST)
         for shard in shards:
             folder.remove(layout.receipt_path(shard))
@@ -152,7 +143,7 @@ def _manifest_receipts(folder: Folder, plan: Plan) -> dict[int, StoredReceipt]:
 def _recover_shard(
     folder: Folder, listing: Listing, plan: Plan, index: int, stored: StoredReceipt | None, *, recheck: bool
 ) -> None:
-    if stored is None or receipts.fault_of(stored, plan) is not None or not receipts.stands(listing, stored):
+    if stored is None or receipts.fault_of(stored, plan) is not None or not receipts.has_files(listing, stored):
         _withdraw(folder, listing, plan, index)
         return
     is_untouched = receipts.is_untouched(listing, stored)
@@ -165,7 +156,7 @@ def _recover_shard(
 
 
 def _withdraw(folder: Folder, listing: Listing, plan: Plan, shard: int) -> None:
-    """Take a shard's receipt away, so that it is done again, and what a commit could not replace."""
+    """Remove a shard's receipt, so that the shard is repeated, and files that a commit could not replace."""
     names = [layout.receipt_path(shard)]
     if not folder.replaces_parts:
         names += [layout.part_path(level, shard) for level in plan.schemas] + [layout.quarantine_path(shard)]

@@ -1,4 +1,4 @@
-"""One level table of one shard to one Parquet part: the same table gives the same bytes."""
+"""Writer of parts: one level table of one shard becomes one Parquet file; the same table gives the same bytes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from bertfeat.store.folder import Folder
 from bertfeat.store.runs import find_runs
 from bertfeat.store.schema import VectorLayout, arrow_schema, row_group_rows
 
-# More than a column chunk has: it becomes one page.
+# More than the size of any column chunk, which so becomes one page.
 _PAGE_BYTES = 1 << 30
 
 
 def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> PartInfo:
-    """Write a part so that it stands whole; one that already stands there is kept when it has the same bytes.
+    """Write a part whole; an existing part with the same bytes is kept.
 
     Raises:
-        RunError: The system refused a write; nothing unfinished is left and nothing that stood is lost.
+        RunError: The system refused a write; no unfinished file is left, and an existing part is not lost.
         ValueError: A column does not fit its type.
     """
     name = layout.part_path(table.level, shard)
@@ -45,8 +45,8 @@ def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> Par
     return PartInfo(table.level, name, table.n_rows, n_bytes, digest, runs)
 
 
-def part_metadata(plan: Plan, shard: int, table: LevelTable) -> dict[str, Any]:
-    """Return what a part says of itself under the file metadata key `bertfeat`."""
+def _part_metadata(plan: Plan, shard: int, table: LevelTable) -> dict[str, Any]:
+    """Return a part's description of itself, kept under the file metadata key `bertfeat`."""
     return {
         **plan.metadata,
         "format_version": layout.FORMAT_VERSION,
@@ -61,10 +61,10 @@ def part_metadata(plan: Plan, shard: int, table: LevelTable) -> dict[str, Any]:
 def _write_parquet(sink: files.Sink, arrow: pa.Table, table: LevelTable, plan: Plan, shard: int) -> None:
     features = plan.schemas[table.level].features
     vectors = VectorLayout.of(plan)
-    metadata = {layout.METADATA_KEY: canonical_json(part_metadata(plan, shard, table))}
+    metadata = {layout.METADATA_KEY: canonical_json(_part_metadata(plan, shard, table))}
     n_rows = row_group_rows(features, vectors)
-    # polars writes lists of floats at a quarter of pyarrow's cost, but cannot write null lists of elements that are
-    # not null, which only parts with words lost to truncation hold; and it has no fixed-size binary.
+    # polars writes lists of floats at a quarter of pyarrow's cost, but has no fixed-size binary, and cannot write null
+    # lists of elements that are not null, which parts with words lost to truncation need.
     if vectors.encoding is VectorEncoding.ARRAY and (table.valid is None or bool(table.valid.all())):
         frame = cast("pl.DataFrame", pl.from_arrow(arrow, rechunk=False))
         frame.write_parquet(
@@ -91,7 +91,7 @@ def _write_parquet(sink: files.Sink, arrow: pa.Table, table: LevelTable, plan: P
 
 
 def _arrow_table(table: LevelTable, schema: LevelSchema, plan: Plan) -> pa.Table:
-    """Lay a table out in Arrow; vectors are not copied when they lie in one block."""
+    """Return a table in Arrow; contiguous vectors are not copied."""
     target = arrow_schema(schema, plan)
     vectors = VectorLayout.of(plan)
     arrays: dict[str, pa.Array] = {}
@@ -109,7 +109,7 @@ def _column(table: LevelTable, name: str, field: pa.Field) -> pa.Array:
     except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError) as error:
         raise ValueError(f"{table.level} column {name!r} does not fit type {field.type}: {error}") from error
     if array.null_count and not field.nullable:
-        raise ValueError(f"{table.level} column {name!r} holds nulls, and its schema says that it has none")
+        raise ValueError(f"{table.level} column {name!r} holds nulls, which its schema does not allow")
     return array
 
 

@@ -1,4 +1,4 @@
-"""Reader of the vectors of one part: copied as they lie in the file where the manifest says where, else decoded."""
+"""Reader of the vectors of one part: copied from the places in the manifest, or decoded if it has none."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from bertfeat.store.vectors import (
     reading,
 )
 
-# Sums are made of so many values at a time, which stay in the processor's cache.
+# Sums are computed in blocks of this many values, which stay in the processor's cache.
 _BLOCK_VALUES = 1 << 17
 
 
 class CheckedParts:
-    """The local parts whose digest was found right, for all readers of a store."""
+    """The local parts whose digest was found right; all readers of a store share them."""
 
     def __init__(self) -> None:
         self._checked: set[tuple[object, ...]] = set()
-        # Threads that read one part wait for one of them.
+        # Of several threads that read one part, one checks it and the others wait.
         self._lock = threading.Lock()
 
     def check(self, part: StoredPart) -> None:
         """Refuse a local part whose bytes are not those that were written; reads it whole, once for all readers.
 
-        A decoder takes a damaged level or encoding for other vectors. Values that are copied as they lie depend on
-        nothing in the file that can be damaged without being seen.
+        A decoder may turn a damaged level or encoding into other vectors. Vectors that are copied from known places
+        depend on no other bytes of the file.
 
         Raises:
             ValueError: The part has another digest.
-            OSError: It cannot be read.
+            OSError: The part cannot be read.
         """
         if not isinstance(part.path, Path):
             return
@@ -70,16 +70,10 @@ class CheckedParts:
 def opened_vectors(
     part: StoredPart, source: VectorSource, checked: CheckedParts, *, use_threads: bool = False
 ) -> Iterator[PartVectors]:
-    """Open a part for reading vectors.
-
-    Args:
-        part: The part.
-        source: What to read of it.
-        checked: The parts that earlier readers checked; this one adds to them.
-        use_threads: Let pyarrow decode with threads of its own.
+    """Open a part for reading vectors; `use_threads` lets pyarrow decode with its own threads.
 
     Raises:
-        StoreError: It is missing or damaged, now or while it is read.
+        StoreError: The part is missing or damaged, now or while it is read.
     """
     with reading(part.path), contextlib.ExitStack() as stack:
         yield PartVectors(part, source, checked, use_threads, stack)
@@ -103,7 +97,7 @@ class PartVectors:
         self._stack = stack
         self._decoded: tuple[int, pa.Table] | None = None
         self._frame: tuple[int, pl.DataFrame] | None = None
-        # Where the columns lie in the file that is open at `_fd`; None if they have to be decoded.
+        # Where the columns lie in the file that is open at `_fd`; None if they must be decoded.
         self._plain: dict[str, PlainColumn] | None = None
         path, runs = part.path, part.info.runs
         if runs is not None and isinstance(path, Path) and sys.byteorder == "little":
@@ -119,7 +113,7 @@ class PartVectors:
 
         Args:
             rows: Rows of the part: consecutive, or ascending without repeats.
-            out: (len(rows), dim), of the stored type; takes the vectors. Its rows lie in one piece each.
+            out: (len(rows), dim), of the stored type; receives the vectors. Each of its rows is contiguous.
 
         Raises:
             StoreError: The part is damaged (by way of `opened_vectors`).
@@ -134,13 +128,13 @@ class PartVectors:
                 self._copy(group, chosen, piece, out[places, piece.target : piece.target + piece.width])
 
     def columns(self, rows: range, names: Sequence[str]) -> pl.DataFrame:
-        """Return further columns of consecutive rows; the last that were read are kept, and are of the same names."""
+        """Return further columns of consecutive rows; `names` must be the same in each call, since rows are kept."""
         if not names:
             return pl.DataFrame(height=len(rows))
         return pl.concat([self._columns(g, names).slice(at.start, len(at)) for g, _, at in self._by_group(rows)])
 
     def valid(self) -> BoolArray:
-        """Return bool (n_rows,): which rows have a vector. Reads nothing of a part whose vectors can be copied."""
+        """Return bool (n_rows,): which rows have a vector. Reads nothing if the vectors can be copied."""
         if self._part.info.runs is not None:
             return np.ones(self._part.info.n_rows, np.bool_)
         column = self._source.columns[0]
@@ -157,7 +151,7 @@ class PartVectors:
             add_layers(layers, self._source.combine, out[start : start + step])
 
     def _copy(self, group: int, rows: range | IntArray, piece: Piece, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Read a piece of some rows, those of the row group if the part has to be decoded, and return `out`."""
+        """Read a piece of some rows (of a row group, if the part must be decoded), and return `out`."""
         if self._plain is None:
             column = self._table(group).column(piece.column)
             chosen = column.slice(rows.start, len(rows)) if isinstance(rows, range) else column.take(pa.array(rows))
@@ -169,7 +163,7 @@ class PartVectors:
         return out
 
     def _by_group(self, rows: range | IntArray) -> Iterator[tuple[int, slice, Any]]:
-        """Yield each row group that is needed, which of `rows` it holds, and where in the group these stand."""
+        """Yield each needed row group, the places in `rows` that it holds, and their rows in the group."""
         first, last = np.searchsorted(self._starts, [rows[0], rows[-1]], side="right") - 1
         for group in range(int(first), int(last) + 1):
             start, stop = int(self._starts[group]), int(self._starts[group + 1])
@@ -199,7 +193,7 @@ class PartVectors:
 
     def _table(self, group: int) -> pa.Table:
         if self._decoded is None or self._decoded[0] != group:
-            self._decoded = None  # let go of it before another is read
+            self._decoded = None  # free it before the next one is read
             self._checked.check(self._part)
             table = read_groups(self._file, [group], self._source.columns, use_threads=self._use_threads)
             self._decoded = (group, table)
@@ -208,7 +202,7 @@ class PartVectors:
 
 @contextlib.contextmanager
 def _descriptor(part: StoredPart, path: Path) -> Iterator[int]:
-    """Open a local part for reads at any place, and check its size."""
+    """Open a local part for reads at any offset, and check its size."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         check_size(part, os.fstat(fd).st_size)

@@ -1,4 +1,4 @@
-"""Reader of vectors that lie in a local file as they are: the system copies them straight to where they belong."""
+"""Reader of vectors that a local file holds unencoded: the system copies them straight into the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bertfeat.records import IntArray
 
 _BLOCK_BYTES = 1 << 20
-# Rows that are no farther apart are read in one go: that costs less than to ask the system twice.
+# Rows at most this far apart are read together: that costs less than two system calls.
 _GAP_BYTES = 4 << 10
 
 # macOS refuses to read 2 GB or more at once.
@@ -28,7 +28,7 @@ class PlainColumn:
     Attributes:
         row_bytes: Bytes of a vector.
         starts: int64 (n_runs + 1,), ascending from 0: the first row of each run, then the number of rows.
-        offsets: int64 (n_runs,): where in the file this row begins.
+        offsets: int64 (n_runs,): the byte of the file where this row begins.
     """
 
     row_bytes: int
@@ -43,8 +43,8 @@ def read_rows(fd: int, column: PlainColumn, first: int, start: int, out: npt.NDA
         fd: The part, open for reading.
         column: Where the column lies in it.
         first: The first row.
-        start: The first value of each row that is wanted.
-        out: (n_rows, n_values); takes the values. Its rows lie in one piece each.
+        start: The first value to read of each row.
+        out: (n_rows, n_values); receives the values. Each of its rows is contiguous.
 
     Raises:
         OSError: The file cannot be read, or ends early.
@@ -62,7 +62,7 @@ def read_rows(fd: int, column: PlainColumn, first: int, start: int, out: npt.NDA
 
 
 def _read_run(fd: int, offset: int, row_bytes: int, start: int, out: npt.NDArray[Any]) -> None:
-    """Read values of the rows that follow each other from an offset on."""
+    """Read values of consecutive rows that begin at an offset."""
     if out.shape[1] * out.itemsize == row_bytes and out.flags.c_contiguous:
         read_exactly(fd, offset, out.reshape(-1).view(np.uint8))
         return
@@ -76,23 +76,19 @@ def _read_run(fd: int, offset: int, row_bytes: int, start: int, out: npt.NDArray
 
 
 def take_rows(fd: int, column: PlainColumn, rows: IntArray, start: int, out: npt.NDArray[Any]) -> None:
-    """Read values of some rows, and little of what stands between them.
+    """Read values of some rows and little of the bytes between them; see `read_rows`.
 
     Args:
         fd: The part, open for reading.
         column: Where the column lies in it.
         rows: int64 (n_rows,), ascending.
-        start: The first value of each row that is wanted.
-        out: (n_rows, n_values); takes the values. Its rows lie in one piece each.
-
-    Raises:
-        OSError: The file cannot be read, or ends early.
-        ValueError: The column has no such rows.
+        start: The first value to read of each row.
+        out: (n_rows, n_values); receives the values.
     """
     _check_rows(column, int(rows[0]), int(rows[-1]) + 1)
     gap = max(1, _GAP_BYTES // column.row_bytes)
     most = max(1, _BLOCK_BYTES // column.row_bytes)
-    # A piece is as many rows as are read at once: those that stand close together, but no more than a block holds.
+    # A piece is a group of rows that are close together, at most a block: they are read at once.
     begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - gap - 1) > gap)
     ends = np.append(begins[1:], len(rows))
     is_single = ends - begins == 1
@@ -108,7 +104,7 @@ def take_rows(fd: int, column: PlainColumn, rows: IntArray, start: int, out: npt
 def _take_singles(
     fd: int, column: PlainColumn, rows: IntArray, start: int, places: IntArray, out: npt.NDArray[Any]
 ) -> None:
-    """Read values of the rows at some places of `rows`, each by itself and nothing beside them."""
+    """Read values of the rows at some places of `rows`, each with its own system call."""
     chosen = rows[places]
     homes = np.searchsorted(column.starts, chosen, side="right") - 1
     offsets = column.offsets[homes] + (chosen - column.starts[homes]) * column.row_bytes + start * out.itemsize
@@ -119,7 +115,7 @@ def _take_singles(
 
 
 def _take_piece(fd: int, column: PlainColumn, rows: IntArray, start: int, out: npt.NDArray[Any]) -> None:
-    """Read values of rows that stand close together, with what is between them."""
+    """Read values of rows that are close together, with the bytes between them."""
     first, n_rows = int(rows[0]), int(rows[-1] - rows[0]) + 1
     if n_rows == len(rows):
         read_rows(fd, column, first, start, out)
@@ -135,12 +131,7 @@ def _check_rows(column: PlainColumn, first: int, stop: int) -> None:
 
 
 def read_exactly(fd: int, offset: int, out: Bytes) -> None:
-    """Read bytes from an offset of a file on.
-
-    Args:
-        fd: The file, open for reading.
-        offset: The first byte.
-        out: uint8 (n_bytes,), in one piece; takes the bytes.
+    """Read the bytes from an offset of a file into `out`, uint8 (n_bytes,), contiguous.
 
     Raises:
         OSError: The file cannot be read, or ends early.
@@ -154,8 +145,8 @@ def read_exactly(fd: int, offset: int, out: Bytes) -> None:
 
 
 def _read_into(fd: int, out: npt.NDArray[Any], offset: int) -> int:
-    """Fill a contiguous array from an offset on; return how many bytes the file gave."""
-    # macOS has it from version 11 on.
+    """Fill a contiguous array from an offset of a file; return the number of bytes that were read."""
+    # macOS has it since version 11.
     preadv = getattr(os, "preadv", None)
     if preadv is not None:
         return int(preadv(fd, [out.data], offset))

@@ -1,4 +1,4 @@
-"""The plan on disk: read, written, and compared with the plan of a run."""
+"""Plan file of a store: read, written, and compared with the plan of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertfeat.store.schema import VectorLayout, kept_types
 
 
 class PlanDamaged(StoreError):
-    """A plan.json is there and cannot be read."""
+    """A plan.json exists and cannot be read."""
 
 
 def write_plan(folder: Folder, plan: Plan) -> None:
@@ -31,11 +31,11 @@ def write_plan(folder: Folder, plan: Plan) -> None:
 
 
 def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = False) -> Plan | None:
-    """Return the plan of the store at `place`, without locking it; None when there is none.
+    """Return the plan of the store at `place`, without locking it; None if there is no plan.
 
     Raises:
-        PlanDamaged: Its plan.json is damaged or edited.
-        StoreError: It is of a newer format.
+        PlanDamaged: The plan.json is damaged or edited.
+        StoreError: The plan is of a newer format.
     """
     folder = folder_at(place)
     file = folder.path / layout.PLAN
@@ -53,21 +53,21 @@ def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = F
 
 
 def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
-    """Refuse to go on with a store that was made with another plan.
+    """Refuse to resume a store that was made with another plan.
 
     Raises:
-        PlanMismatch: It was; the differing fields are named with the store's value first.
+        PlanMismatch: The plans differ; the message lists the fields that differ, with the store's value first.
     """
     if stored.plan_hash == plan.plan_hash:
         return
     fields = differences.differing(stored.fields, plan.fields) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
-    text = differences.named(fields)
-    raise PlanMismatch(f"{path}: made with another plan: {text}; use another folder or --overwrite", fields)
+    text = f"{path}: made with another plan: {differences.named(fields)}; use another folder or --overwrite"
+    raise PlanMismatch(text, fields)
 
 
 @os_errors(StoreError)
 def is_complete(path: AnyPath) -> bool:
-    """Tell whether a store has its manifest, which is written last.
+    """Return whether a store has its manifest, which is written last.
 
     Raises:
         StoreError: The system refused.

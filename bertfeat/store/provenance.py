@@ -1,4 +1,4 @@
-"""Where a feature comes from: what a probe or an index keeps of its store, compares, and extracts new text with."""
+"""Provenance of a feature: what a probe or an index records of its store, compares, and uses to extract new text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertfeat.records import LevelTable, ModelInfo
 from bertfeat.store.reader import Store
 from bertfeat.store.vectors import add_layers
 
-# What a vector means depends on these: two features that differ in one of them cannot stand in for each other.
+# The meaning of a vector depends on these: features that differ in one of them are not interchangeable.
 _IDENTITY = {
     "weights_sha256": "model weights",
     "tokenizer_sha256": "tokenizer",
@@ -34,11 +34,11 @@ _IDENTITY = {
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """One feature of one level, and the settings that it was extracted with.
+    """One feature of one level, and the settings of its extraction.
 
-    `layers` are absolute and ascending; `pooling` is what makes a row of tokens: `word_pooling` at word level,
-    `pooling` at sentence level, None at token level. Fields that do not touch the level hold None. `is_added_up` marks
-    a sum or mean that is not stored: layers, each rounded to the stored type, are added up when they are read.
+    `layers` are absolute and ascending; `pooling` makes one row of several tokens: `word_pooling` at word level,
+    `pooling` at sentence level, None at token level. Fields that do not concern the level are None. `is_added_up` marks
+    a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read.
     """
 
     level: Level
@@ -64,7 +64,7 @@ class FeatureSpec:
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str) -> Self:
-        """Describe a feature of a store, stored or made from what is stored.
+        """Describe a feature of a store, stored or made from stored layers.
 
         Raises:
             UserError: The store has no such level or feature.
@@ -88,10 +88,10 @@ class FeatureSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote.
+        """Return a description from what `to_dict` gave.
 
         Raises:
-            UserError: A field is missing, unknown, or of another type.
+            UserError: A field is missing, unknown, or has the wrong type.
         """
         try:
             return decode(cls, dict(values))
@@ -103,22 +103,21 @@ class FeatureSpec:
         return {**dataclasses.asdict(self), "level": str(self.level), "layers": list(self.layers)}
 
     def vectors_in(self, table: LevelTable) -> npt.NDArray[Any]:
-        """Return this feature of rows in memory, (n_rows, dim) of the stored type, as a store of them would give it.
+        """Return this feature of rows in memory, (n_rows, dim) of the stored type, as a store would return it.
 
-        Args:
-            table: The vector columns that the feature is made of, and no others.
+        The table has only the vector columns that the feature is made of.
         """
         columns = list(table.vectors.values())
         return add_layers(columns, self.combine, np.empty_like(columns[0])) if self.is_added_up else columns[0]
 
     def under_name_of(self, other: FeatureSpec) -> FeatureSpec:
-        """Return this feature with its model called as another feature's: the digests say which model it is."""
+        """Return this feature with another feature's name of the model: the digests identify the model."""
         return dataclasses.replace(self, model=other.model, revision=other.revision)
 
     def differences(self, other: FeatureSpec) -> dict[str, tuple[Any, Any]]:
-        """Return what makes the two features different things, by name, with both values; empty if nothing does.
+        """Return the settings that make the two features different, by name, with both values.
 
-        Lengths and types may differ: they change how exactly a vector is known, not what it is.
+        Lengths and types may differ: they change the precision of a vector, not its meaning.
         """
         found = {}
         for name, label in _IDENTITY.items():
@@ -126,34 +125,25 @@ class FeatureSpec:
             if mine != theirs:
                 found[label] = (mine, theirs)
         if "model weights" in found and self.model != other.model:
-            # A name says more than a digest.
+            # A name is easier to read than a digest.
             found = {"model": (self.model, other.model), **found}
         return found
 
     def require_same(self, other: FeatureSpec, *, mine: str, theirs: str) -> None:
-        """Refuse another feature than this one.
-
-        Args:
-            other: The feature at hand.
-            mine: What this one belongs to, for the message: `probe ner-probe`.
-            theirs: What the other belongs to: `store features`.
+        """Refuse a different feature; `mine` and `theirs` are the owners in the message: `probe ner`, `store features`.
 
         Raises:
-            UserError: They differ; the message names each field with both values.
+            UserError: The features differ; the message lists each field with both values.
         """
         if found := self.differences(other):
             _refuse(mine, theirs, found)
 
     def find_in(self, store: Store, *, mine: str) -> FeatureSpec:
-        """Return this feature as a store describes it, refusing a store that has another one.
-
-        Args:
-            store: The store at hand.
-            mine: What this feature belongs to, for the message: `probe ner-probe`.
+        """Return this feature as a store describes it; `mine` names the owner in the message: `probe ner`.
 
         Raises:
-            UserError: The store has not the level, cannot make the feature, or made it otherwise; the message names
-                each setting that differs with both values.
+            UserError: The store lacks the level or the feature, or made it with other settings; the message lists each
+                difference with both values.
         """
         theirs = f"store {store.path.name}"
         if self.level not in store.levels:
@@ -165,7 +155,7 @@ class FeatureSpec:
             other = self.of(store, self.level, self.feature)
         except UserError:
             columns = store.features(self.level)
-            # A feature that is there in place of the one that is not: its other settings are the store's.
+            # The missing feature is compared with all features that exist; all other settings are the store's.
             other = dataclasses.replace(
                 self.of(store, self.level, columns[0].name),
                 feature=", ".join(column.name for column in columns),
@@ -177,10 +167,10 @@ class FeatureSpec:
         return other
 
     def require_model(self, info: ModelInfo, *, mine: str) -> None:
-        """Refuse another model than the one that made this feature.
+        """Refuse a model that did not make this feature.
 
         Raises:
-            UserError: Its weights or its tokenizer differ; the message names both digests.
+            UserError: The weights or the tokenizer differ; the message has both digests.
         """
         other = dataclasses.replace(
             self, model=info.name, weights_sha256=info.weights_sha256, tokenizer_sha256=info.tokenizer_sha256
@@ -194,18 +184,11 @@ class FeatureSpec:
             **settings: Further settings, of the corpus above all (`text_column`, `format`, ...).
         """
         asked: dict[str, Any] = {
-            "model": self.model,
-            "revision": self.revision,
+            **{name: getattr(self, name) for name in _SETTINGS},
             "levels": (self.level,),
             "layers": ",".join(map(str, self.layers)),
-            # Rounded layer by layer as before, so that the sum is the same to the last bit.
+            # Each layer is rounded as before, so that the sum is bit-identical.
             "combine": (Combine.NONE if self.is_added_up else self.combine,),
-            "max_length": self.max_length,
-            "stride": self.stride,
-            "on_overlong": self.on_overlong,
-            "document_context": self.document_context,
-            "store_dtype": self.store_dtype,
-            "compute_dtype": self.compute_dtype,
         }
         if setting := LEVELS[self.level].pooling:
             asked[setting] = self.pooling
@@ -214,13 +197,10 @@ class FeatureSpec:
         return ExtractConfig(**{**asked, **settings})
 
 
-_COPIED = (
+# Settings of the extraction that a store's metadata hold under the same name, and facts of the model.
+_SETTINGS = (
     "model",
     "revision",
-    "family",
-    "weights_sha256",
-    "tokenizer_sha256",
-    "n_layers",
     "document_context",
     "max_length",
     "stride",
@@ -228,6 +208,7 @@ _COPIED = (
     "store_dtype",
     "compute_dtype",
 )
+_COPIED = (*_SETTINGS, "family", "weights_sha256", "tokenizer_sha256", "n_layers")
 
 
 def _refuse(mine: str, theirs: str, found: Fields) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A store open for reading: rows as polars, Arrow, NumPy or torch, whole or in batches."""
+"""Reader of a store: rows as polars, Arrow, NumPy or torch, whole or in batches."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import BadRow, BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
+from bertfeat.storage.clients import scan_options
 from bertfeat.store import codec, layout, planfile, receipts
-from bertfeat.store.batches import FeatureBatch, read_batches
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
 from bertfeat.store.runs import check_runs
-from bertfeat.store.scanning import scan_parquet
 from bertfeat.store.schema import VectorLayout
-from bertfeat.store.selection import check_rows, slice_vectors, take_columns, take_vectors
+from bertfeat.store.selection import (
+    FeatureBatch,
+    check_rows,
+    read_batches,
+    slice_vectors,
+    take_columns,
+    take_vectors,
+)
 from bertfeat.store.vectors import StoredPart, VectorSource, empty_table, find_source, opened_part, read_groups, reading
 
 if TYPE_CHECKING:
@@ -39,10 +45,10 @@ def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False)
 
     Args:
         path: Its folder, or its URL in an object store.
-        allow_incomplete: Read the shards that are done of a store whose run has not finished.
+        allow_incomplete: Also open a store whose run has not finished, with its finished shards.
 
     Raises:
-        StoreError: There is no store, it is not complete, damaged, or of a newer format.
+        StoreError: There is no store, or it is incomplete, damaged, or of a newer format.
 
     Examples:
         >>> open_store("features").numpy("word", "concat_last4")  # doctest: +SKIP
@@ -67,16 +73,21 @@ def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False)
 
 
 class Store:
-    """A store open for reading; made by `open_store`. Rows stand in corpus order.
+    """A store open for reading; made by `open_store`. Rows are in corpus order.
 
     Methods that return vectors take a stored feature, or one that can be made from the stored layers: `concat_last4` or
-    `mean_last4` from four layer columns, `layer_11` from `concat_last4`. A row without a vector (a
-    word that lost its tokens to truncation) holds NaN; `valid` tells which these are.
+    `mean_last4` from four layer columns, `layer_11` from `concat_last4`. A row without a vector (a word that lost its
+    tokens to truncation) holds NaN; `valid` marks these rows.
 
-    Vectors of a local part are copied from where the manifest says that they lie, and only the size of the part is
-    checked. Parts without such places (those with null vectors, and of stores written before places were kept) are
-    decoded. A read that decodes (but not `scan`) checks that a part has the size, rows and columns that the manifest
-    promises, and, of a local part with vectors, the digest. `verify` checks every digest.
+    Vectors of a local part are copied from the places that the manifest lists; only the size of the part is checked.
+    Parts without such places (parts with null vectors, and stores of older versions) are decoded. A read that decodes,
+    except `scan`, checks size, rows and columns against the manifest and, for vectors of a local part, the digest.
+    `verify` checks every digest.
+
+    Raises:
+        UserError: From each method: a level, feature, column, row or shard does not exist, a feature cannot be made
+            from stored layers, or a size is below 1.
+        StoreError: From each method that reads: no shard is done yet, or a file is missing or damaged.
     """
 
     def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
@@ -126,7 +137,7 @@ class Store:
 
     @files.os_errors(StoreError)
     def receipts(self) -> tuple[Receipt, ...]:
-        """Return the receipts of the shards that are done, with their times, in corpus order."""
+        """Return the receipts of the finished shards, with their times, in corpus order."""
         return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
 
     @files.os_errors(StoreError)
@@ -134,17 +145,13 @@ class Store:
         """Return the input rows that were set aside (`--bad-rows quarantine`), in corpus order, with their raw bytes.
 
         Raises:
-            StoreError: The store was copied without its `_bertfeat` folder, or what they were written to is damaged.
+            StoreError: The store was copied without its `_bertfeat` folder, or the file of these rows is damaged.
         """
         folder = folder_at(self.path)
         return tuple(row for stored in self._stored for row in receipts.read_quarantine(folder, stored))
 
     def schema(self, level: str) -> LevelSchema:
-        """Return the columns of a level.
-
-        Raises:
-            UserError: The level is not stored.
-        """
+        """Return the columns of a level."""
         if level not in self._schemas:
             raise UserError(f"{self.path}: no level {str(level)!r}; levels are {', '.join(self.levels)}")
         return self._schemas[Level(level)]
@@ -163,11 +170,7 @@ class Store:
         return tuple(part.info for part in self._parts[self.schema(level).level])
 
     def shard(self, number: int) -> Store:
-        """Return the store as if it had one shard alone.
-
-        Raises:
-            UserError: There is no such shard.
-        """
+        """Return the store as if it had only one shard."""
         shards = [entry for entry in self.manifest["shards"] if entry["shard"] == number]
         if not shards:
             raise UserError(f"{self.path}: no shard {number}; there are {len(self.manifest['shards'])}")
@@ -178,11 +181,13 @@ class Store:
         return sum(part.n_rows for part in self.parts(level))
 
     def scan(self, level: str) -> pl.LazyFrame:
-        """Return a level as a lazy frame that reads only what is used; binary vectors become arrays on the way.
+        """Return a level as a lazy frame that reads only what is used; binary vectors become arrays.
 
-        polars reads the parts by itself: nothing is compared with the manifest, and errors are those of polars.
+        polars itself reads the parts: nothing is compared with the manifest, and errors are those of polars.
         """
-        frame = scan_parquet([part.path for part in self.stored_parts(level)])
+        paths = [part.path for part in self.stored_parts(level)]
+        options = scan_options(paths[0]) if isinstance(paths[0], ObjectPath) else {}
+        frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
         if self._layout.encoding is VectorEncoding.BINARY:
             inner = self._layout.polars
             frame = frame.with_columns(
@@ -192,16 +197,10 @@ class Store:
         return frame
 
     def polars(self, level: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """Return a level, or some of its columns, as a polars frame.
-
-        Raises:
-            UserError: There is no such level or column.
-            StoreError: A part is missing or damaged.
-        """
+        """Return a level, or some of its columns, as a polars frame."""
         names = self._known_columns(level, columns)
-        if not self._holds_vectors(level, names):
+        if not self._check_digests(level, names):
             return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, names)))
-        self._check_digests(level)
         with reading(self.path / level):
             found = self.scan(level).select(names).collect()
             if found.height != self.n_rows(level):
@@ -209,15 +208,9 @@ class Store:
         return found
 
     def arrow(self, level: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return a level, or some of its columns, as an Arrow table, vectors as they are stored.
-
-        Raises:
-            UserError: There is no such level or column.
-            StoreError: A part is missing or damaged.
-        """
+        """Return a level, or some of its columns, as an Arrow table, vectors as they are stored."""
         names = self._known_columns(level, columns)
-        if self._holds_vectors(level, names):
-            self._check_digests(level)
+        self._check_digests(level, names)
         tables = []
         for part in self.stored_parts(level):
             with opened_part(part) as file:
@@ -226,12 +219,7 @@ class Store:
             return pa.concat_tables(tables)
 
     def numpy(self, level: str, feature: str) -> npt.NDArray[Any]:
-        """Return the vectors of a feature as a new array (n_rows, dim) of the stored type.
-
-        Raises:
-            UserError: There is no such level, or the feature is not stored and cannot be made from what is.
-            StoreError: A part is missing or damaged.
-        """
+        """Return the vectors of a feature as a new array (n_rows, dim) of the stored type."""
         return self.slice(level, feature, 0, self.n_rows(level))
 
     def torch(self, level: str, feature: str) -> torch.Tensor:
@@ -241,12 +229,7 @@ class Store:
         return torch.from_numpy(self.numpy(level, feature))
 
     def valid(self, level: str, feature: str) -> BoolArray:
-        """Return bool (n_rows,): which rows have a vector of a feature. Reads no vectors where all have.
-
-        Raises:
-            UserError: There is no such level or feature.
-            StoreError: A part is missing or damaged.
-        """
+        """Return bool (n_rows,): which rows have a vector of a feature. Reads no vectors where all rows have one."""
         source, flags = self._source(level, feature), []
         for part in self.stored_parts(level):
             with opened_vectors(part, source, self._checked) as opened:
@@ -256,17 +239,13 @@ class Store:
     def batches(
         self, level: str, feature: str, *, batch_size: int = 8192, columns: Sequence[str] = ()
     ) -> Iterator[FeatureBatch]:
-        """Yield the vectors of a feature in order, `batch_size` rows at a time, in memory that stays flat.
+        """Yield the vectors of a feature in order, `batch_size` rows at a time, in memory that does not grow.
 
         Args:
             level: The level.
             feature: The feature; see `numpy`.
-            batch_size: Rows of every batch but the last.
-            columns: Further columns to hand out along with the vectors.
-
-        Raises:
-            UserError: There is no such level, feature or column, or the batch size is below 1.
-            StoreError: A part is missing or damaged.
+            batch_size: Rows of each batch except the last.
+            columns: Further columns of the batches.
         """
         if batch_size < 1:
             raise UserError(f"batch_size {batch_size} is below 1")
@@ -275,44 +254,25 @@ class Store:
         return read_batches(self.stored_parts(level), source, self._checked, names, batch_size)
 
     def feature(self, level: str, name: str) -> FeatureColumn:
-        """Describe a feature, stored or made from what is stored: its layers, how they combine, its width.
-
-        Raises:
-            UserError: There is no such level or feature.
-        """
+        """Describe a feature, stored or made from stored layers: its layers, how they combine, its width."""
         source = self._source(level, name)
         return FeatureColumn(name, source.layers, str(source.combine), source.dim)
 
     def slice(self, level: str, feature: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim); what else is stored is not read.
-
-        Raises:
-            UserError: There is no such level or feature, or the rows are not in it.
-            StoreError: A part is missing or damaged.
-        """
+        """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim), without reading other rows."""
         if not 0 <= start <= stop <= self.n_rows(level):
             raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
         source = self._source(level, feature)
         return slice_vectors(self.stored_parts(level), start, stop, source, self._checked)
 
     def take(self, level: str, feature: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Return the vectors of some rows, (len(rows), dim), in the order asked for.
-
-        Raises:
-            UserError: There is no such level, feature or row.
-            StoreError: A part is missing or damaged.
-        """
+        """Return the vectors of some rows, (len(rows), dim), in the order of `rows`."""
         numbers = check_rows(rows, self.n_rows(level))
         source = self._source(level, feature)
         return take_vectors(self.stored_parts(level), numbers, source, self._checked)
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str]) -> pl.DataFrame:
-        """Return columns of some rows as a frame, in the order asked for: the way from a row number back to the text.
-
-        Raises:
-            UserError: There is no such level, row or column.
-            StoreError: A part is missing or damaged.
-        """
+        """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
         names = self._known_columns(level, columns)
         found = take_columns(self.stored_parts(level), check_rows(rows, self.n_rows(level)), names)
         if found is not None:
@@ -321,12 +281,7 @@ class Store:
             return cast("pl.DataFrame", pl.from_arrow(empty_table(file, names)))
 
     def stored_parts(self, level: str) -> list[StoredPart]:
-        """Return the parts of a level, in order, with all that is known of them.
-
-        Raises:
-            UserError: There is no such level.
-            StoreError: No shard is done yet.
-        """
+        """Return the parts of a level, in order, with their paths and schemas."""
         parts = self._parts[self.schema(level).level]
         if not parts:
             raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")
@@ -335,13 +290,14 @@ class Store:
     def _source(self, level: str, feature: str) -> VectorSource:
         return find_source(self.schema(level), feature, self.manifest["model"]["n_layers"])
 
-    def _holds_vectors(self, level: str, names: Sequence[str]) -> bool:
-        return not {feature.name for feature in self.features(level)}.isdisjoint(names)
-
-    def _check_digests(self, level: str) -> None:
+    def _check_digests(self, level: str, names: Sequence[str]) -> bool:
+        """Check the digests of all parts if there are vectors among some columns; return whether there are."""
+        if {feature.name for feature in self.features(level)}.isdisjoint(names):
+            return False
         for part in self.stored_parts(level):
             with reading(part.path):
                 self._checked.check(part)
+        return True
 
     def _known_columns(self, level: str, columns: Sequence[str] | None) -> list[str]:
         there = self.columns(level)

@@ -1,4 +1,7 @@
-"""Receipts: one small sealed JSON a shard, the proof that its parts are whole."""
+"""Receipts: one small sealed JSON file per shard, the proof that its parts are whole.
+
+Functions that write raise RunError if the system refuses.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import errno
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import xxhash
@@ -16,7 +19,7 @@ import xxhash
 from bertfeat.durable import files
 from bertfeat.durable.decoding import decode
 from bertfeat.errors import StoreError
-from bertfeat.records import BadRow, Plan, Receipt
+from bertfeat.records import BadRow, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath
 from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder, Listing
@@ -24,7 +27,7 @@ from bertfeat.store.openfolder import folder_at
 from bertfeat.store.runs import check_runs
 from bertfeat.store.schema import VectorLayout
 
-# Something else than a file stands in a receipt's place: a folder, a link, a pipe.
+# The place of a receipt holds something that is not a file: a folder, a link, a pipe.
 _NO_FILE = {errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
 
 
@@ -40,35 +43,27 @@ class QuarantineInfo:
 
 @dataclass(frozen=True, slots=True)
 class StoredReceipt:
-    """A receipt as it lies on disk.
+    """A receipt as it is stored.
 
-    `stamps` hold the modification time (ns) that each part had when it was last known to be whole, in an object store
-    a number made from its entity tag: while it stays, a rerun need not read the part again. They are no part of what
-    is reproducible.
+    `stamps` hold the modification time (ns) of each part when it was last known to be whole; in an object store, a
+    number made from its entity tag. While the stamp is the same, a rerun need not read the part again. Stamps are not
+    reproducible.
     """
 
     receipt: Receipt
     quarantine: QuarantineInfo | None
     stamps: Mapping[str, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class _QuarantinedRow:
-    """A line of a quarantine file: raw bytes are in base64."""
-
-    index: int
-    path: str
-    row: int
-    reason: str
-    raw: str | None
+    def listed(self) -> list[tuple[str, int, str]]:
+        """Return path, size and digest of each file of the shard."""
+        found: list[PartInfo | QuarantineInfo] = [*self.receipt.parts]
+        if self.quarantine is not None:
+            found.append(self.quarantine)
+        return [(file.path, file.n_bytes, file.digest) for file in found]
 
 
 def write_quarantine(folder: Folder, shard: int, rows: Sequence[BadRow]) -> QuarantineInfo | None:
-    """Write the rows that a shard set aside, one JSON object a line, raw bytes in base64; None when there are none.
-
-    Raises:
-        RunError: The system refused a write.
-    """
+    """Write the rows that a shard set aside, one JSON object per line, raw bytes in base64; None without rows."""
     name = layout.quarantine_path(shard)
     if not rows:
         folder.remove(name)
@@ -79,8 +74,7 @@ def write_quarantine(folder: Folder, shard: int, rows: Sequence[BadRow]) -> Quar
 
 
 def _bad_row(row: BadRow) -> dict[str, Any]:
-    raw = None if row.raw is None else base64.b64encode(row.raw).decode()
-    return {"index": row.index, "path": row.path, "row": row.row, "reason": row.reason, "raw": raw}
+    return {**asdict(row), "raw": None if row.raw is None else base64.b64encode(row.raw).decode()}
 
 
 def read_quarantine(folder: Folder, stored: StoredReceipt) -> list[BadRow]:
@@ -102,22 +96,16 @@ def read_quarantine(folder: Folder, stored: StoredReceipt) -> list[BadRow]:
     if xxhash.xxh3_128_hexdigest(data) != stored.quarantine.digest:
         raise StoreError(f"{path}: its bytes are not those that were written; run bertfeat verify")
     try:
-        return [_to_bad_row(line) for line in data.splitlines()]
+        return [decode(BadRow, json.loads(line)) for line in data.splitlines()]
     except ValueError as error:
         raise StoreError(f"{path}: {error}; run bertfeat verify") from error
 
 
-def _to_bad_row(line: bytes) -> BadRow:
-    content = decode(_QuarantinedRow, json.loads(line))
-    raw = None if content.raw is None else base64.b64decode(content.raw)
-    return BadRow(content.index, content.path, content.row, content.reason, raw)
-
-
 def commit_receipt(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo | None) -> Receipt:
-    """Write the receipt of a shard that has just been done, and return the one that then stands.
+    """Write the receipt of a finished shard, and return the one that is then stored.
 
     Raises:
-        RunError: The system refused a write, or another run has written the receipt of something else.
+        RunError: The system refused a write, or another run has written a different receipt.
     """
 
     def says_the_same(data: bytes) -> bool:
@@ -127,21 +115,18 @@ def commit_receipt(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo 
             return False
         return (other.receipt.plan_hash, other.receipt.parts) == (receipt.plan_hash, receipt.parts)
 
-    data = codec.seal(_to_json(_stamped(folder, receipt, quarantine)))
+    data = _stamped(folder, receipt, quarantine)
     return _from_json(folder.commit(layout.receipt_path(receipt.shard), data, "receipt", says_the_same)).receipt
 
 
 def restamp(folder: Folder, stored: StoredReceipt) -> None:
-    """Write a receipt anew, with the present stamps of its parts.
-
-    Raises:
-        RunError: The system refused a write.
-    """
-    stamped = _stamped(folder, stored.receipt, stored.quarantine)
-    folder.write(layout.receipt_path(stored.receipt.shard), codec.seal(_to_json(stamped)), "receipt")
+    """Rewrite a receipt with the present stamps of its parts."""
+    data = _stamped(folder, stored.receipt, stored.quarantine)
+    folder.write(layout.receipt_path(stored.receipt.shard), data, "receipt")
 
 
-def _stamped(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo | None) -> StoredReceipt:
+def _stamped(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo | None) -> bytes:
+    """Return the file of a receipt with the present stamps of its parts."""
     stamps = {}
     for part in receipt.parts:
         with files.write_errors(folder.path / part.path):
@@ -149,40 +134,26 @@ def _stamped(folder: Folder, receipt: Receipt, quarantine: QuarantineInfo | None
             if info is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             stamps[part.path] = info.stamp
-    return StoredReceipt(receipt, quarantine, stamps)
-
-
-def _to_json(stored: StoredReceipt) -> dict[str, Any]:
-    return {
-        "receipt": codec.receipt_to_json(stored.receipt),
-        "quarantine": quarantine_to_json(stored.quarantine),
-        "stamps": dict(stored.stamps),
-    }
-
-
-def quarantine_to_json(info: QuarantineInfo | None) -> dict[str, Any] | None:
-    """Return a quarantine file's entry as plain JSON values."""
-    if info is None:
-        return None
-    return {"path": info.path, "n_rows": info.n_rows, "n_bytes": info.n_bytes, "digest": info.digest}
+    kept = None if quarantine is None else asdict(quarantine)
+    return codec.seal({"receipt": codec.receipt_to_json(receipt), "quarantine": kept, "stamps": stamps})
 
 
 def read_receipt(place: AnyPath | Folder, shard: int) -> StoredReceipt:
     """Return a shard's receipt.
 
     Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is damaged, or another shard's.
-        OSError: It cannot be read.
+        FileNotFoundError: There is no receipt.
+        ValueError: The receipt is damaged, or another shard's.
+        OSError: The receipt cannot be read.
     """
     return _receipt_of(shard, folder_at(place).read(layout.receipt_path(shard)))
 
 
 def read_receipts(folder: Folder, shards: Iterable[int]) -> Iterator[StoredReceipt]:
-    """Yield the receipts of some shards, in order; those that are missing or damaged are passed over.
+    """Yield the receipts of some shards, in order, without those that are missing or damaged.
 
     Raises:
-        OSError: One that is there cannot be read.
+        OSError: An existing receipt cannot be read.
     """
     numbers = {layout.receipt_path(shard): shard for shard in shards}
     for name, data in folder.read_each(numbers):
@@ -208,11 +179,7 @@ def _from_json(data: bytes) -> StoredReceipt:
 
 
 def check_paths(stored: StoredReceipt) -> None:
-    """Refuse files that lie elsewhere than those of a shard do.
-
-    Raises:
-        ValueError: A path is not the one that level and shard give.
-    """
+    """Raise ValueError if a path is not that of a shard's file, which follows from level and shard."""
     shard = stored.receipt.shard
     found = {part.path: layout.part_path(part.level, shard) for part in stored.receipt.parts}
     if stored.quarantine is not None:
@@ -223,7 +190,7 @@ def check_paths(stored: StoredReceipt) -> None:
 
 
 def fault_of(stored: StoredReceipt, plan: Plan) -> str | None:
-    """Say why a receipt does not belong to a plan, or return None."""
+    """Return why a receipt does not belong to a plan; None if it does."""
     receipt = stored.receipt
     if receipt.plan_hash != plan.plan_hash:
         return f"made with another plan ({receipt.plan_hash[:12]}, not {plan.plan_hash[:12]})"
@@ -238,12 +205,9 @@ def fault_of(stored: StoredReceipt, plan: Plan) -> str | None:
     return None
 
 
-def stands(listing: Listing, stored: StoredReceipt) -> bool:
-    """Say whether the files of a receipt are there in the right size, without reading them."""
-    listed = [(part.path, part.n_bytes) for part in stored.receipt.parts]
-    if stored.quarantine is not None:
-        listed.append((stored.quarantine.path, stored.quarantine.n_bytes))
-    return all(_is_file_of(listing, path, n_bytes) for path, n_bytes in listed)
+def has_files(listing: Listing, stored: StoredReceipt) -> bool:
+    """Return whether the files of a receipt exist with the right size, without reading them."""
+    return all(_is_file_of(listing, path, n_bytes) for path, n_bytes, _ in stored.listed())
 
 
 def _is_file_of(listing: Listing, name: str, n_bytes: int) -> bool:
@@ -255,21 +219,18 @@ def _is_file_of(listing: Listing, name: str, n_bytes: int) -> bool:
 
 
 def is_untouched(listing: Listing, stored: StoredReceipt) -> bool:
-    """Say whether every part still has the stamp that the receipt knows."""
+    """Return whether every part still has the stamp in the receipt."""
     infos = ((listing.info(part.path), stored.stamps.get(part.path)) for part in stored.receipt.parts)
     return all(info is not None and info.stamp == stamp for info, stamp in infos)
 
 
 def is_sound(folder: Folder, stored: StoredReceipt) -> bool:
-    """Say whether every file of a receipt has its digest; reads them all."""
-    listed = [(part.path, part.n_bytes, part.digest) for part in stored.receipt.parts]
-    if stored.quarantine is not None:
-        listed.append((stored.quarantine.path, stored.quarantine.n_bytes, stored.quarantine.digest))
-    return all(folder.is_whole(*file) for file in listed)
+    """Return whether every file of a receipt has its digest; reads all of them."""
+    return all(folder.is_whole(*file) for file in stored.listed())
 
 
 def finished(folder: Folder, plan: Plan) -> list[StoredReceipt]:
-    """Return the receipts of a plan's shards whose files stand, in corpus order; damaged ones are passed over."""
+    """Return the receipts of a plan's shards whose files exist, in corpus order, without damaged ones."""
     found = read_receipts(folder, [shard.index for shard in plan.shards])
     listing = folder.listing()
-    return [stored for stored in found if fault_of(stored, plan) is None and stands(listing, stored)]
+    return [stored for stored in found if fault_of(stored, plan) is None and has_files(listing, stored)]

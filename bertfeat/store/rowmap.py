@@ -1,7 +1,7 @@
-"""The row map of an index: which row of a level each vector comes from, its document, and its characters.
+"""Row map of an index: the row of the level, document and characters that each vector comes from.
 
-A Parquet file with a row for each vector, in order: `part` (the shard's number), `row` (of the level), `doc_id`, and
-where the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`. `row` ascends.
+A Parquet file with one row per vector, in order: `part` (the shard's number), `row` (of the level), `doc_id`, and if
+the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`. `row` is ascending.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self, cast
 
 import numpy as np
@@ -28,28 +27,26 @@ from bertfeat.store import layout
 FORMAT_VERSION = 1
 KIND = "row map"
 FIXED = {"part": pa.int32(), "row": pa.int64()}
-# In this order. `segment` says which text of a pair the characters count in.
+# In this order. `segment` is the text of a pair that the characters belong to.
 PLACES = ("token_index", "word_index", "segment", "char_start", "char_end")
 
 
 class RowMap:
-    """A row map open for reading: what is asked for is read, and no more; keep it open while it is used.
+    """A row map open for reading; reads only what is asked for, and must stay open while it is used.
 
     Positions are those of the index, 0 to `len(row_map) - 1`; -1 stands for no hit.
 
-    Args:
-        path: The file.
-
     Raises:
-        StoreError: It is missing, damaged, no row map, or of a newer format.
+        StoreError: The file is missing, damaged, not a row map, or of a newer format; or a later read meets damage.
+        UserError: From each method: a position or column does not exist.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        # Row groups are read one at a time: the reader of a file is not made for several threads.
+        # Row groups are read one at a time: the reader of a file is not thread-safe.
         self._lock = threading.Lock()
         with self._errors():
-            # A relative path that starts with `a:` would be taken for an address.
+            # pyarrow takes a relative path that starts with `a:` for a URL.
             self._file = pq.ParquetFile(self.path.absolute(), page_checksum_verification=True)
             try:
                 _check_schema(self.path, self._file.schema_arrow)
@@ -67,14 +64,12 @@ class RowMap:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
     def level(self) -> str:
-        """The level that the rows are of."""
+        """The level of the rows."""
         return str(_about(self._file.schema_arrow)["level"])
 
     @property
@@ -87,12 +82,7 @@ class RowMap:
         self._file.close()
 
     def rows(self, positions: npt.ArrayLike) -> IntArray:
-        """Return the rows of the level that positions stand for, int64 of the same shape; -1 for -1.
-
-        Raises:
-            UserError: There is no such position.
-            StoreError: The file is damaged.
-        """
+        """Return the row of the level for each position, int64 of the same shape; -1 for -1."""
         asked = self._checked(positions, lowest=-1)
         out = np.full(asked.shape, -1, np.int64)
         there = asked >= 0
@@ -104,24 +94,11 @@ class RowMap:
         return out
 
     def all_rows(self) -> IntArray:
-        """Return the row of each position, int64 (n_positions,), ascending.
-
-        Raises:
-            StoreError: The file is damaged.
-        """
+        """Return the row of each position, int64 (n_positions,), ascending."""
         return np.concatenate([np.zeros(0, np.int64), *(self._rows_of(group) for group in range(self._n_groups))])
 
     def frame(self, positions: npt.ArrayLike, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """Return what positions stand for as a frame with a row for each, in the order asked for.
-
-        Args:
-            positions: int (n,); -1 is none.
-            columns: The columns; all by default.
-
-        Raises:
-            UserError: There is no such position or column.
-            StoreError: The file is damaged.
-        """
+        """Return the columns (all by default) of positions, int (n,), as a frame with one row per position."""
         names = list(self.columns if columns is None else columns)
         for name in names:
             if name not in self.columns:
@@ -131,7 +108,7 @@ class RowMap:
         for group, places in self._by_group(asked):
             table = self._read(group, names).take(pa.array(asked[places] - self._starts[group]))
             with self._errors():
-                # polars takes strings for UTF-8 unseen.
+                # polars does not check that strings are UTF-8.
                 table.validate(full=True)
             tables.append(table)
             order.append(places)
@@ -143,15 +120,15 @@ class RowMap:
         return len(self._starts) - 1
 
     def _by_group(self, positions: IntArray) -> Iterator[tuple[int, IntArray]]:
-        """Yield each row group that is needed, and which of the positions it holds."""
+        """Yield each needed row group, and which of the positions it holds."""
         home = np.searchsorted(self._starts[1:], positions, side="right")
         order = np.argsort(home, kind="stable")
         groups, firsts = np.unique(home[order], return_index=True)
-        # Of no positions there is no group, and yet one piece, an empty one.
+        # With no positions, np.split still returns one empty piece.
         yield from zip(groups.tolist(), np.split(order, firsts[1:]), strict=False)
 
     def _rows_of(self, group: int) -> IntArray:
-        """Return the rows of a row group; they are kept, at 8 bytes each."""
+        """Return the rows of a row group, which are kept, at 8 bytes each."""
         found = self._rows.get(group)
         if found is None:
             column = self._read(group, ["row"])["row"]
@@ -188,7 +165,7 @@ class RowMap:
 
 
 def is_ascending(rows: npt.NDArray[np.int64], after: int) -> bool:
-    """Tell whether rows, of which there is one at least, ascend and start after another."""
+    """Return whether rows (at least one) are ascending and start after another row."""
     return int(rows[0]) > after and bool((rows[1:] > rows[:-1]).all())
 
 
@@ -202,10 +179,10 @@ def _whole_numbers(positions: npt.ArrayLike) -> IntArray:
 
 
 def _about(schema: pa.Schema) -> dict[str, object]:
-    """Return what a row map says of itself.
+    """Return a row map's description of itself.
 
     Raises:
-        ValueError: It says nothing.
+        ValueError: There is no such description.
     """
     text = (schema.metadata or {}).get(layout.METADATA_KEY.encode())
     try:
@@ -213,16 +190,16 @@ def _about(schema: pa.Schema) -> dict[str, object]:
     except RecursionError:
         about = None
     if not isinstance(about, dict) or about.get("kind") != KIND:
-        raise ValueError("it is no row map")
+        raise ValueError("not a row map")
     return about
 
 
 def _check_schema(path: Path, schema: pa.Schema) -> None:
-    """Refuse a newer row map, and one whose columns are others.
+    """Refuse a newer row map, and one with other columns.
 
     Raises:
-        StoreError: It is newer.
-        ValueError: It is no row map, or not as one is written.
+        StoreError: The format is newer.
+        ValueError: The file is not a row map, or has other columns.
     """
     check_version(path, _about(schema), FORMAT_VERSION)
     names = schema.names

@@ -1,4 +1,4 @@
-"""Writes the row map of an index: rows of a level with a vector, streamed from the store's parts to one file."""
+"""Writer of the row map of an index: rows of a level with a vector, streamed from the store's parts to one file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from bertfeat.store.reader import Store
 from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
 from bertfeat.store.vectors import opened_part, read_groups
 
-# A single hit costs one row group; a batch of them, every group once.
+# Looking up one hit reads one row group; a batch of hits reads each group once.
 _ROW_GROUP_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that was written: its rows, size, and xxh3-128 (hex)."""
+    """Rows, size and xxh3-128 (hex) of a written file."""
 
     n_rows: int
     n_bytes: int
@@ -36,12 +36,9 @@ class WrittenFile:
 
 
 def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
-    """Return the columns of a level that its row map holds, besides `part` and `row`.
-
-    A row of the sentence level stands for a whole text, and has no place in one.
-    """
+    """Return the columns of a level in its row map, besides `part` and `row`; at sentence level only `doc_id`."""
     schema = store.schema(level)
-    # Columns of the corpus may have the name of one that bertfeat writes at another level.
+    # A column of the corpus may have the name of a column that bertfeat writes at another level.
     written = {column.name for column in LEVELS[schema.level].columns} & {column.name for column in schema.columns}
     return ("doc_id", *(name for name in PLACES if name in written))
 
@@ -49,17 +46,14 @@ def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
 def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[pl.DataFrame]:
     """Yield the row map of a level, some thousand rows at a time; vectors are not read.
 
-    Args:
-        store: The store.
-        level: The level.
-        rows_mask: bool (n_rows,), which rows of the level have a vector in the index.
+    `rows_mask` is bool (n_rows,): which rows of the level have a vector in the index.
 
     Yields:
         `part` int32, the shard's number; `row` int64, of the level; and `row_map_columns`.
 
     Raises:
         StoreError: A part is missing or damaged.
-        ValueError: The mask is not of the level's length.
+        ValueError: The mask does not have the level's length.
     """
     if rows_mask.shape != (store.n_rows(level),):
         raise ValueError(f"a mask of shape {rows_mask.shape} for {store.n_rows(level)} rows")
@@ -79,17 +73,13 @@ def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[
 
 
 def write_row_map(path: Path, store: Store, level: str, batches: Iterable[pl.DataFrame]) -> WrittenFile:
-    """Write a row map as Parquet; the same rows give the same bytes, however they are cut into batches.
+    """Write or replace a row map, a Parquet file, from the frames of `row_map_batches`.
 
-    Args:
-        path: The file; one that is there is replaced.
-        store: The store that the rows are of.
-        level: Their level.
-        batches: Frames as `row_map_batches` gives them.
+    The same rows give the same bytes, whatever the batches.
 
     Raises:
-        RunError: The system refused a write; what stood there still does.
-        ValueError: The batches hold other columns than these, or rows that do not ascend.
+        RunError: The system refused a write; an existing file is unchanged.
+        ValueError: The batches have other columns, or rows that are not ascending.
     """
     schema = _schema(store, level)
     pieces = _ascending(_tables(batches, schema))
@@ -99,7 +89,7 @@ def write_row_map(path: Path, store: Store, level: str, batches: Iterable[pl.Dat
 
 
 def _schema(store: Store, level: str) -> pa.Schema:
-    """Return the Arrow schema of a level's row map, as its parts have the columns."""
+    """Return the Arrow schema of a level's row map, with the types of the parts."""
     names = list(row_map_columns(store, level))
     with opened_part(store.stored_parts(level)[0]) as file:
         empty = file.schema_arrow.empty_table()
@@ -117,7 +107,7 @@ def _tables(batches: Iterable[pl.DataFrame], schema: pa.Schema) -> Iterator[pa.T
 
 
 def _ascending(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Hand on tables whose rows ascend, from each to the next as well."""
+    """Yield the tables that have rows, and check that rows are ascending over all of them."""
     last = -1
     for table in tables:
         rows = table["row"].to_numpy()
@@ -145,7 +135,7 @@ def _write(sink: Sink, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
             waiting = pa.concat_tables([waiting, table])
             n_rows += table.num_rows
             while waiting.num_rows >= _ROW_GROUP_ROWS:
-                # Where chunks end would tell in the bytes.
+                # The bytes would depend on the ends of chunks.
                 writer.write_table(waiting.slice(0, _ROW_GROUP_ROWS).combine_chunks())
                 waiting = waiting.slice(_ROW_GROUP_ROWS)
         if waiting.num_rows:

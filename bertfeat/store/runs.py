@@ -1,4 +1,4 @@
-"""Runs of vector values inside a part: found once when the part is written, and checked wherever they are read.
+"""Runs of vector values inside a part: found once when the part is written, and checked by every reader.
 
 Vectors are stored uncompressed and PLAIN, with one page for each column chunk, so the values of a chunk are its last
 `rows x width` bytes. https://parquet.apache.org/docs/file-format/data-pages/
@@ -28,19 +28,13 @@ _MAGIC_BYTES = 4
 def find_runs(
     sink: files.Sink, table: LevelTable, features: tuple[FeatureColumn, ...], vectors: VectorLayout
 ) -> VectorRuns | None:
-    """Find the values of a part that was just written, and compare all of them with the arrays, by digest.
-
-    Args:
-        sink: The part, all of it written.
-        table: What was written.
-        features: Its vector columns, which come last in the part.
-        vectors: How the vectors are stored.
+    """Find the values of a part, all of it written, and compare all of them with the arrays of its table by digest.
 
     Returns:
-        The runs; None where a vector is null, the part has no rows, or its values are stored in another way.
+        The runs; None if a vector is null, the part has no rows, or its values are stored in another way.
 
     Raises:
-        OSError: The part cannot be read back, or a write failed and its writer went on.
+        OSError: The part cannot be read back, or a write failed and its writer continued.
     """
     if sink.error is not None:
         raise sink.error
@@ -52,12 +46,9 @@ def find_runs(
 
 
 def runs_in(metadata: pq.FileMetaData, features: tuple[FeatureColumn, ...], vectors: VectorLayout) -> VectorRuns:
-    """Return where the values of vector columns must stand if each column chunk is one page.
+    """Return where the values of vector columns, which come last, must be if each column chunk is one page.
 
-    Args:
-        metadata: The footer of a part with a known digest: pyarrow ends the process on some damaged ones.
-        features: The vector columns, which come last in the part.
-        vectors: How the vectors are stored.
+    `metadata` is the footer of a part with a known digest: pyarrow ends the process on some damaged footers.
     """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     offsets = {}
@@ -71,10 +62,10 @@ def runs_in(metadata: pq.FileMetaData, features: tuple[FeatureColumn, ...], vect
 
 
 def check_runs(part: PartInfo, features: tuple[FeatureColumn, ...], vectors: VectorLayout) -> None:
-    """Check the runs of a part, if it has any: all rows of all columns, inside the file, and none over another.
+    """Check the runs of a part, if it has any: all rows of all columns, inside the file, without overlap.
 
     Raises:
-        ValueError: They are not that.
+        ValueError: The runs are not so.
     """
     runs = part.runs
     if runs is None:
@@ -95,7 +86,7 @@ def check_runs(part: PartInfo, features: tuple[FeatureColumn, ...], vectors: Vec
 
 
 def _metadata(sink: files.Sink) -> pq.FileMetaData:
-    """Read the footer of a part that is not closed yet."""
+    """Read the footer of a part that is still open."""
     length = int.from_bytes(_read(sink, sink.n_bytes - 8, 4).tobytes(), "little")
     return pq.read_metadata(pa.BufferReader(pa.py_buffer(_read(sink, sink.n_bytes - length - 8, length + 8))))
 

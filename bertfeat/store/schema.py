@@ -1,4 +1,4 @@
-"""A level's columns as an Arrow schema: one schema for every part of the level, whoever writes it."""
+"""Arrow schema of a level: the same for every part of the level and for both writers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertfeat.records import Column, FeatureColumn, LevelSchema, Plan
 _ROW_GROUP_BYTES = 32 << 20
 # A column chunk is one page, which writers build in memory: larger ones cost them up to three times the time.
 _CHUNK_BYTES = 2 << 20
-# Levels without vectors do not exist, but a narrow row must not make a row group of a whole shard.
+# A narrow row must not make a row group of a whole shard.
 _MAX_ROW_GROUP_ROWS = 1 << 17
 
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
@@ -28,7 +28,7 @@ _DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 
 @dataclass(frozen=True, slots=True)
 class VectorLayout:
-    """How the vectors of a store are laid in Parquet."""
+    """The type and encoding of a store's vectors in Parquet."""
 
     dtype: StoreDtype
     encoding: VectorEncoding
@@ -38,7 +38,7 @@ class VectorLayout:
         """Read the layout from a plan's fields `store_dtype` and `vector_encoding`.
 
         Raises:
-            ValueError: They are missing, or have other values.
+            ValueError: A field is missing or has another value.
         """
         fields: Mapping[str, Any] = {"store_dtype": None, "vector_encoding": None, **plan.fields}
         return cls(StoreDtype(fields["store_dtype"]), VectorEncoding(fields["vector_encoding"]))
@@ -60,14 +60,11 @@ class VectorLayout:
         return pa.list_(pa.field("element", getattr(pa, self.dtype)(), nullable=False), dim)
 
 
-def arrow_type(name: str) -> pa.DataType:
-    """Return the Arrow type of a name as `str(type)` gives it.
-
-    Raises:
-        ValueError: The name is none of a type without parts.
+def _arrow_type(name: str) -> pa.DataType:
+    """Return the simple Arrow type with a name as `str(type)` gives it.
 
     Examples:
-        >>> arrow_type("timestamp[us, tz=UTC]"), arrow_type("decimal128(10, 2)")
+        >>> _arrow_type("timestamp[us, tz=UTC]"), _arrow_type("decimal128(10, 2)")
         (TimestampType(timestamp[us, tz=UTC]), Decimal128Type(decimal128(10, 2)))
     """
     if match := _TIMESTAMP.fullmatch(name):
@@ -77,21 +74,16 @@ def arrow_type(name: str) -> pa.DataType:
     return pa.type_for_alias(name)
 
 
-def stored_type(column: Column, kept: Mapping[str, pa.DataType]) -> pa.DataType:
-    """Return the Arrow type that a column has in a part: what polars makes of it, so that both writers agree.
+def _stored_type(column: Column, kept: Mapping[str, pa.DataType]) -> pa.DataType:
+    """Return the Arrow type of a column in a part: the one that polars gives it, so that both writers agree.
 
-    Args:
-        column: The column.
-        kept: Types of kept columns that have no simple name.
-
-    Raises:
-        StoreError: The column's type cannot be stored.
+    `kept` holds the types of kept columns that have no simple name.
     """
     try:
-        asked = kept[column.name] if column.name in kept else arrow_type(column.type)
+        asked = kept[column.name] if column.name in kept else _arrow_type(column.type)
         if pa.types.is_dictionary(asked):
             asked = asked.value_type
-        # polars panics on these, which no handler should have to catch.
+        # polars panics on this type.
         if not pa.types.is_decimal256(asked):
             empty = cast("pl.Series", pl.from_arrow(pa.nulls(0, asked)))
             return empty.to_arrow(compat_level=pl.CompatLevel.oldest()).type
@@ -107,7 +99,7 @@ def kept_types(plan: Plan) -> dict[str, pa.DataType]:
     """Return the types in a plan's `kept_schema`, by column name.
 
     Raises:
-        ValueError: It is not a schema.
+        ValueError: The content is not a schema.
     """
     if plan.kept_schema is None:
         return {}
@@ -126,7 +118,7 @@ def arrow_schema(schema: LevelSchema, plan: Plan) -> pa.Schema:
     """
     kept = kept_types(plan)
     vectors = VectorLayout.of(plan)
-    fields = [pa.field(c.name, stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
+    fields = [pa.field(c.name, _stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
     fields += [pa.field(f.name, vectors.arrow(f.dim), nullable=True) for f in schema.features]
     return pa.schema(fields)
 

@@ -1,10 +1,11 @@
-"""Selection of some rows of a level, or all: the parts that hold them are read, and no others."""
+"""Selection of rows of a level, all or some, at once or in batches: only the parts that hold them are read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -19,15 +20,33 @@ from bertfeat.store.vectors import StoredPart, VectorSource, group_rows, opened_
 
 _T = TypeVar("_T")
 
-# What a thread reads at once.
+# The bytes that a thread reads at once.
 _PIECE_BYTES = 32 << 20
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureBatch:
+    """Consecutive rows of a level.
+
+    `start` is the number of the first row in the level; `vectors` is (n_rows, dim) of the stored type; `columns` holds
+    the other requested columns.
+    """
+
+    start: int
+    vectors: npt.NDArray[Any]
+    columns: pl.DataFrame
+
+    @property
+    def rows(self) -> range:
+        """The numbers of the rows in the level."""
+        return range(self.start, self.start + len(self.vectors))
+
+
 def check_rows(rows: npt.ArrayLike, n_rows: int) -> IntArray:
-    """Return numbers of rows as an int64 array.
+    """Return row numbers as an int64 array.
 
     Raises:
-        UserError: One is below 0 or beyond the last row, or they are no whole numbers.
+        UserError: A number is below 0, beyond the last row, or not an integer.
     """
     numbers = np.asarray(rows)
     if numbers.size == 0:
@@ -45,7 +64,7 @@ def take_vectors(
 ) -> npt.NDArray[Any]:
     """Return the vectors of some rows of a level, (len(rows), dim), in the order of `rows`, which may repeat.
 
-    Parts are read side by side, and of each what is asked for where its vectors can be copied as they lie.
+    Parts are read in parallel. Where vectors can be copied, only the requested rows are read.
     """
     dtype = parts[0].vectors.numpy
     out = np.empty((len(rows), source.dim), dtype)
@@ -64,12 +83,12 @@ def take_vectors(
             part.read(once, found)
             out[order[piece.places]] = found[places]
 
-    _side_by_side(read, _by_part(parts, ascending))
+    _in_parallel(read, _by_part(parts, ascending))
     return out
 
 
 def take_columns(parts: Sequence[StoredPart], rows: IntArray, names: Sequence[str]) -> pl.DataFrame | None:
-    """Return columns of some rows as a frame in the order of `rows`, which may repeat; None of no rows."""
+    """Return columns of some rows as a frame in the order of `rows`, which may repeat; None without rows."""
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
     frames = []
@@ -79,7 +98,7 @@ def take_columns(parts: Sequence[StoredPart], rows: IntArray, names: Sequence[st
             starts = np.cumsum([0, *group_rows(file)])
             homes = np.searchsorted(starts, asked, side="right") - 1
             groups, places = np.unique(homes, return_inverse=True)
-            # Where each of the groups begins in the table that holds these alone.
+            # The first row of each group in the table of the groups that are read.
             firsts = np.cumsum([0, *np.diff(starts)[groups]])
             table = read_groups(file, groups.tolist(), names)
             chosen = pa.array(firsts[places] + asked - starts[homes])
@@ -90,10 +109,7 @@ def take_columns(parts: Sequence[StoredPart], rows: IntArray, names: Sequence[st
 def slice_vectors(
     parts: Sequence[StoredPart], start: int, stop: int, source: VectorSource, checked: CheckedParts
 ) -> npt.NDArray[Any]:
-    """Return the vectors of the rows `start` to `stop - 1` of a level, (n_rows, dim); pieces are read side by side.
-
-    A row whose vector is null holds NaN.
-    """
+    """Return the vectors of the rows `start` to `stop - 1` of a level, (n_rows, dim); NaN where a vector is null."""
     dtype = parts[0].vectors.numpy
     out = np.empty((stop - start, source.dim), dtype)
     most = max(1, _PIECE_BYTES // (source.dim * dtype.itemsize))
@@ -106,15 +122,43 @@ def slice_vectors(
     pieces = []
     for part, of_part in zip(parts, _starts(parts).tolist(), strict=False):
         first, last = max(start, of_part), min(stop, of_part + part.info.n_rows)
-        # A row group that has to be decoded is decoded once.
+        # A part that must be decoded is read at once, so that each row group is decoded once.
         step = most if part.info.runs is not None else max(1, last - first)
         pieces += [(part, of_part, at, min(last, at + step)) for at in range(first, last, step)]
-    _side_by_side(read, pieces)
+    _in_parallel(read, pieces)
     return out
 
 
+def read_batches(
+    parts: Sequence[StoredPart],
+    source: VectorSource,
+    checked: CheckedParts,
+    names: Sequence[str],
+    batch_size: int,
+) -> Iterator[FeatureBatch]:
+    """Yield batches of `batch_size` rows, the last one perhaps with fewer, with the vectors and the columns `names`."""
+    start = n_filled = 0
+    dtype = parts[0].vectors.numpy
+    vectors = np.empty((batch_size, source.dim), dtype)
+    frames: list[pl.DataFrame] = []
+    for stored in parts:
+        with opened_vectors(stored, source, checked, use_threads=True) as part:
+            first = 0
+            while first < stored.info.n_rows:
+                rows = range(first, min(stored.info.n_rows, first + batch_size - n_filled))
+                part.read(rows, vectors[n_filled : n_filled + len(rows)])
+                frames.append(part.columns(rows, names))
+                first, n_filled = rows.stop, n_filled + len(rows)
+                if n_filled == batch_size:
+                    yield FeatureBatch(start, vectors, pl.concat(frames))
+                    start, n_filled, frames = start + batch_size, 0, []
+                    vectors = np.empty((batch_size, source.dim), dtype)
+    if n_filled:
+        yield FeatureBatch(start, vectors[:n_filled], pl.concat(frames))
+
+
 class _Piece(NamedTuple):
-    """A part, its first row in the level, and which of some ascending rows it holds."""
+    """A part, its first row in the level, and the places of its rows in an ascending array."""
 
     part: StoredPart
     start: int
@@ -122,7 +166,7 @@ class _Piece(NamedTuple):
 
 
 def _by_part(parts: Sequence[StoredPart], rows: IntArray) -> list[_Piece]:
-    """Return the parts that hold some of `rows`, which ascend."""
+    """Return the parts that hold some of `rows`, which are ascending."""
     starts = _starts(parts)
     stops = np.searchsorted(rows, starts).tolist()
     bounds = zip(parts, starts.tolist(), stops, stops[1:], strict=False)
@@ -134,8 +178,8 @@ def _starts(parts: Sequence[StoredPart]) -> IntArray:
     return np.cumsum([0, *(part.info.n_rows for part in parts)], dtype=np.int64)
 
 
-def _side_by_side(work: Callable[[_T], None], pieces: Sequence[_T]) -> None:
-    """Do pieces of work in threads, as many as there are processors."""
+def _in_parallel(work: Callable[[_T], None], pieces: Sequence[_T]) -> None:
+    """Do pieces of work in threads, one per processor."""
     n_threads = min(len(pieces), os.cpu_count() or 1)
     if n_threads <= 1:
         for piece in pieces:

@@ -1,4 +1,4 @@
-"""Vector columns of parts into NumPy arrays, asked for by name or put together from what is stored."""
+"""Vector columns of parts as NumPy arrays: stored columns by name, and features made from stored layers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COMBINED = re.compile(r"(?P<how>concat|sum|mean)_(?:last(?P<last>\d+)|(?P<all>a
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Values `start` to `start + width - 1` of a stored column, which become those from `target` on of a vector."""
+    """Values `start` to `start + width - 1` of a stored column, which become the values from `target` of a vector."""
 
     column: str
     start: int
@@ -37,9 +37,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class VectorSource:
-    """Where the vectors of a feature come from, and what it is: its layers (absolute, ascending), how they combine.
+    """The stored values of a feature, its layers (absolute, ascending) and how they combine.
 
-    Pieces of a sum or mean that is made here have the same target; everywhere else their targets do not overlap.
+    The pieces of a sum or mean that is not stored have the same target; all other targets do not overlap.
     """
 
     dim: int
@@ -54,12 +54,12 @@ class VectorSource:
 
     @property
     def columns(self) -> list[str]:
-        """The stored columns that have to be read."""
+        """The stored columns to read."""
         return list(dict.fromkeys(piece.column for piece in self.pieces))
 
 
 def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
-    """Find a feature among the stored columns, or make it from layers that are stored alone or in a concatenation.
+    """Find a feature among the stored columns, or make it from layers that are stored alone or concatenated.
 
     Args:
         schema: The level's columns.
@@ -67,7 +67,7 @@ def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
         n_layers: Blocks of the model, which `last4` and `all` count.
 
     Raises:
-        UserError: It is not stored and cannot be made from what is.
+        UserError: The feature is not stored and cannot be made from stored layers.
     """
     for feature in schema.features:
         if feature.name == name:
@@ -92,7 +92,7 @@ def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
 
 
 def _layers_named(name: str, n_layers: int) -> tuple[Combine, tuple[int, ...]]:
-    """Read from a feature's name how it combines which layers; no layers if it is no such name."""
+    """Return how a feature's name combines which layers; no layers for a name of another form."""
     if match := _LAYER.fullmatch(name):
         return Combine.NONE, (int(match[1]),)
     match = _COMBINED.fullmatch(name)
@@ -107,7 +107,7 @@ def _layers_named(name: str, n_layers: int) -> tuple[Combine, tuple[int, ...]]:
 
 
 def _stored_layers(schema: LevelSchema) -> dict[int, tuple[str, int, int]]:
-    """Map each layer that is stored, alone or in a concatenation, to its column, first value and width."""
+    """Map each layer that is stored, alone or concatenated, to its column, first value and width."""
     stored: dict[int, tuple[str, int, int]] = {}
     for feature in schema.features:
         if feature.combine == Combine.CONCAT:
@@ -115,7 +115,7 @@ def _stored_layers(schema: LevelSchema) -> dict[int, tuple[str, int, int]]:
             for number, layer in enumerate(feature.layers):
                 stored.setdefault(layer, (feature.name, number * width, width))
     for feature in schema.features:
-        # Alone is better than in a concatenation: less has to be read.
+        # A column of one layer comes first: less must be read.
         if _LAYER.fullmatch(feature.name):
             stored[feature.layers[0]] = (feature.name, 0, feature.dim)
     return stored
@@ -123,7 +123,7 @@ def _stored_layers(schema: LevelSchema) -> dict[int, tuple[str, int, int]]:
 
 @contextlib.contextmanager
 def open_parquet(path: AnyPath) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file, of an object those pieces that are asked for, with few requests."""
+    """Open a Parquet file; of an object, only the needed pieces are read, with few requests."""
     if not isinstance(path, ObjectPath):
         with pq.ParquetFile(path) as file:
             yield file
@@ -134,7 +134,7 @@ def open_parquet(path: AnyPath) -> Iterator[pq.ParquetFile]:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """A part as the manifest promises it."""
+    """A part as the manifest describes it."""
 
     path: AnyPath
     info: PartInfo
@@ -150,10 +150,10 @@ class StoredPart:
 
 @contextlib.contextmanager
 def opened_part(part: StoredPart) -> Iterator[pq.ParquetFile]:
-    """Open a part for reading, and check that it has the size, rows and columns that the manifest promises.
+    """Open a part for reading, and check that it has the size, rows and columns of the manifest.
 
     Raises:
-        StoreError: It is missing, damaged or another file, now or while it is read.
+        StoreError: The part is missing, damaged or another file, now or while it is read.
     """
     with reading(part.path), open_parquet(part.path) as file:
         if isinstance(part.path, Path):
@@ -164,11 +164,7 @@ def opened_part(part: StoredPart) -> Iterator[pq.ParquetFile]:
 
 @contextlib.contextmanager
 def reading(path: AnyPath) -> Iterator[None]:
-    """Turn what a damaged part raises into one line.
-
-    Raises:
-        StoreError: The part at `path` cannot be read.
-    """
+    """Turn the errors of a damaged part into a StoreError of one line."""
     try:
         yield
     except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
@@ -182,11 +178,7 @@ def group_rows(file: pq.ParquetFile) -> list[int]:
 
 
 def check_size(part: StoredPart, n_bytes: int) -> None:
-    """Refuse a file of another size than the manifest promises.
-
-    Raises:
-        ValueError: Its size differs.
-    """
+    """Raise ValueError if a file does not have the size in the manifest."""
     if n_bytes != part.info.n_bytes:
         raise ValueError(f"{n_bytes} bytes, not {part.info.n_bytes}")
 
@@ -200,11 +192,11 @@ def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
     schema = file.schema_arrow
     if schema.names != part.columns:
         raise ValueError(f"its columns are {', '.join(schema.names)}, not {', '.join(part.columns)}")
-    # polars ends in a panic on names inside types that are not UTF-8; Python raises ValueError.
+    # polars panics on names inside types that are not UTF-8; Python raises ValueError.
     _ = [str(kind) for kind in schema.types]
     for feature in part.schema.features:
         kind, wanted = schema.field(feature.name).type, part.vectors.arrow(feature.dim)
-        # Whether the elements may be null makes no difference to where they stand.
+        # Whether elements may be null does not change their places.
         is_same = kind == wanted
         if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(wanted):
             is_same = (kind.value_type, kind.list_size) == (wanted.value_type, wanted.list_size)
@@ -215,14 +207,10 @@ def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
 def read_groups(
     file: pq.ParquetFile, groups: Sequence[int], names: Sequence[str], *, use_threads: bool = True
 ) -> pa.Table:
-    """Return columns of some row groups, in the order of `names`: as many rows as the footer says.
-
-    Raises:
-        ValueError, pa.ArrowException, OSError: They cannot be read.
-    """
+    """Return columns of some row groups, in the order of `names`: as many rows as the footer says."""
     table = file.read_row_groups(groups, columns=list(names), use_threads=use_threads).select(list(names))
     n_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
-    # pyarrow passes over pages that it does not know, and polars takes strings for UTF-8 unseen.
+    # pyarrow skips pages of unknown types, and polars does not check that strings are UTF-8.
     if names and table.num_rows != n_rows:
         raise ValueError(f"its row groups have {table.num_rows} of their {n_rows} rows")
     table.validate(full=True)
@@ -230,16 +218,12 @@ def read_groups(
 
 
 def empty_table(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:
-    """Return columns of a part without rows, and without what its writer said of them."""
+    """Return columns of a part without rows and without their metadata."""
     return pa.schema([file.schema_arrow.field(name).remove_metadata() for name in names]).empty_table()
 
 
 def fill(out: npt.NDArray[Any], column: pa.ChunkedArray, piece: Piece, vectors: VectorLayout) -> None:
-    """Copy values of a decoded column into `out` (rows of the column, width of the piece); null vectors become NaN.
-
-    Raises:
-        ValueError: The column has another number of rows.
-    """
+    """Copy values of a decoded column into `out` (rows of the column, width of the piece); null vectors become NaN."""
     if len(column) != len(out):
         raise ValueError(f"{len(column)} of {len(out)} rows of {piece.column}")
     row = 0

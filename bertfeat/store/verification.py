@@ -1,4 +1,4 @@
-"""Check a whole store: every digest, row count and schema, and the manifest against receipts against parts."""
+"""Verification of a whole store: every digest, row count and schema; the manifest, the receipts and the parts agree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertfeat.errors import StoreError
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import PartInfo, Plan
 from bertfeat.storage import ObjectPath
-from bertfeat.store import codec, layout, opening, planfile, receipts
+from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.folder import Folder
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.openfolder import folder_at
@@ -29,7 +29,7 @@ from bertfeat.store.vectors import open_parquet
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it should be: the file, the shard that it belongs to (if one), and what is wrong."""
+    """A defect in a store: the file, its shard (if it has one), and what is wrong."""
 
     shard: int | None
     part: str
@@ -41,7 +41,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` found: problems, and how much was checked."""
+    """The result of `verify`: problems, and how much was checked."""
 
     problems: tuple[Problem, ...]
     n_parts: int
@@ -50,25 +50,25 @@ class VerifyReport:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return not self.problems
 
     @property
     def bad_shards(self) -> tuple[int, ...]:
-        """The shards that have to be done again, ascending."""
+        """The shards that must be repeated, ascending."""
         return tuple(sorted({problem.shard for problem in self.problems if problem.shard is not None}))
 
 
 @files.os_errors(StoreError)
 def verify(path: str | Path | ObjectPath, *, progress: bool | Progress = False) -> VerifyReport:
-    """Read every file of a store and say what is wrong with it; changes nothing.
+    """Read every file of a store and report what is wrong with it; changes nothing.
 
     Args:
         path: The store's folder, or its URL in an object store.
         progress: See `bertfeat.progress.Progress`.
 
     Raises:
-        StoreError: There is no store at all, or it is of a newer format.
+        StoreError: There is no store, or it is of a newer format.
     """
     check = _Check(folder_at(path))
     plan = check.plan()
@@ -89,10 +89,10 @@ def verify(path: str | Path | ObjectPath, *, progress: bool | Progress = False) 
 
 @files.os_errors(StoreError)
 def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tuple[int, ...]:
-    """Have the next run of the extraction do the shards that a report names again; return them.
+    """Mark the bad shards of a report, so that the next run of the extraction repeats them; return them.
 
-    A rerun by itself reads a part again only when its size or modification time has changed; a mark does not depend on
-    them. Parts, receipts and manifest stay as they are, and the store can be read as before.
+    Without a mark, a rerun reads a part again only if its size or modification time has changed. Parts, receipts and
+    manifest stay as they are, and the store can be read as before.
 
     Raises:
         StoreError: Another process is writing the store, or it is read-only.
@@ -103,17 +103,16 @@ def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tup
     folder = folder_at(path)
     lock = folder.lock()
     try:
-        # Without a receipt that can be read a shard is done again anyway.
-        vouched = [stored.receipt.shard for stored in receipts.read_receipts(folder, report.bad_shards)]
-        if vouched:
-            opening.mark_damaged(folder, vouched)
+        # A shard without a readable receipt is repeated anyway.
+        if done := [stored.receipt.shard for stored in receipts.read_receipts(folder, report.bad_shards)]:
+            folder.write(layout.DAMAGED, codec.seal({"shards": done}), "damaged")
     finally:
         lock.release()
     return report.bad_shards
 
 
 class _Check:
-    """Collects problems and counts while the pieces of one store are looked at."""
+    """Collector of the problems and counts of one store."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -137,7 +136,7 @@ class _Check:
             if plan is not None:
                 return plan
             if self._listing.info(layout.MANIFEST) is None:
-                raise StoreError(f"{self._folder.path}: no bertfeat store")
+                raise StoreError(f"{self._folder.path}: not a bertfeat store")
             self._add(None, layout.PLAN, "missing")
         try:
             listed = receipts_in(read_manifest(self._folder))
@@ -150,7 +149,7 @@ class _Check:
         return None
 
     def shard(self, plan: Plan, shard: int) -> StoredReceipt | None:
-        """Check a shard's receipt, and its files against the receipt; return the receipt if it can be used."""
+        """Check a shard's receipt, and its files against the receipt; return the receipt if it is usable."""
         name = layout.receipt_path(shard)
         try:
             stored = receipts.read_receipt(self._folder, shard)
@@ -197,7 +196,7 @@ class _Check:
         return False
 
     def _content(self, plan: Plan, shard: int, part: PartInfo) -> None:
-        """Check what a part says of itself; its bytes are those that were written."""
+        """Check a part's own footer and metadata; its digest is right."""
         try:
             with open_parquet(self._folder.path / part.path) as file:
                 reasons = list(_content_faults(file, plan, shard, part))
@@ -215,7 +214,7 @@ class _Check:
             self._add(shard, layout.receipt_path(shard), f"{n_rows} of {stored.receipt.n_bad_rows} bad rows were kept")
 
     def manifest(self, plan: Plan, stored: list[StoredReceipt] | None) -> None:
-        """Check the manifest against the receipts (None when some cannot be used)."""
+        """Check the manifest against the receipts (None if some are unusable)."""
         try:
             found = self._folder.read(layout.MANIFEST)
             read_manifest(self._folder)
@@ -225,10 +224,10 @@ class _Check:
             self._add(None, layout.MANIFEST, str(error.__cause__ or error))
         else:
             if stored is not None and found != build_manifest(plan, stored):
-                self._add(None, layout.MANIFEST, "does not say what the plan and the receipts say")
+                self._add(None, layout.MANIFEST, "does not match the plan and the receipts")
 
     def extras(self, plan: Plan, shards: set[int]) -> None:
-        """Name the files in the levels' folders that no shard of the plan has written: readers would take them in."""
+        """Report files in the levels' folders that belong to no shard: readers of whole folders would use them."""
         expected = {layout.part_path(level, shard) for level in plan.schemas for shard in shards}
         for level in Level:
             for entry in self._folder.entries(level):

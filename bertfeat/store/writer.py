@@ -1,4 +1,4 @@
-"""A store open for writing: which shards are still to be done, commits, and the manifest at the end."""
+"""Writer of a store: the shards that remain, their commits, and the manifest at the end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import ObjectPath
 from bertfeat.store import commit, layout, opening, planfile, receipts
-from bertfeat.store.folder import Folder, Found, Lease, Lock
+from bertfeat.store.folder import Folder, Lease, Lock
 from bertfeat.store.manifest import build_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.receipts import StoredReceipt
+from bertfeat.store.schema import arrow_schema
 
 
 @files.os_errors(StoreError)
@@ -25,22 +26,24 @@ def open_for_writing(
     overwrite: bool = False,
     recheck: bool = False,
 ) -> StoreWriter:
-    """Open a store for a plan: a new one, or one of the same plan to go on with.
+    """Open a store for a plan: a new store, or one of the same plan to resume.
 
     Args:
         path: The store's folder, whose missing parents are created, or its URL in an object store.
         plan: What the store is made from.
-        overwrite: Replace a store that stands there; files that are no part of a store are never deleted.
-        recheck: Read every part again, also those whose modification time has not changed.
+        overwrite: Replace a store at this place; files that are not part of a store are never deleted.
+        recheck: Read every part again, even if its modification time has not changed.
 
     Raises:
-        PlanMismatch: A store of another plan stands there; nothing was written.
-        StoreError: Something else stands there, or another process is writing; nothing was written.
+        PlanMismatch: The place holds a store of another plan; nothing was written.
+        StoreError: A column cannot be stored, the place holds something else, or another process is writing; nothing
+            was written.
         StorageError: The object store cannot be used.
         RunError: The system refused a write.
     """
     folder = folder_at(path)
-    commit.check_schemas(plan)
+    for schema in plan.schemas.values():
+        arrow_schema(schema, plan)
     opening.look(folder, plan, overwrite=overwrite)
     folder.create()
     try:
@@ -53,8 +56,8 @@ def open_for_writing(
 def _open_locked(folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool) -> StoreWriter:
     writer = StoreWriter(folder, plan, folder.lock())
     try:
-        # Only now can nobody else change what stands there.
-        if opening.look(folder, plan, overwrite=overwrite) is Found.STORE and overwrite:
+        # From here on, no other process can change the folder.
+        if opening.look(folder, plan, overwrite=overwrite) and overwrite:
             opening.clear(folder)
         folder.prepare(tuple(plan.schemas))
         _settle_plan(folder, plan)
@@ -82,8 +85,8 @@ def _settle_plan(folder: Folder, plan: Plan) -> None:
 class StoreWriter:
     """A store that this process has locked for writing; made by `open_for_writing`.
 
-    As a context manager it gives the lock back at the end; when the block raises a `UserError` before anything was
-    committed, it leaves nothing behind.
+    As a context manager it releases the lock at the end. If the block raises a `UserError` before the first commit, it
+    removes what it created.
     """
 
     def __init__(self, folder: Folder, plan: Plan, lock: Lock) -> None:
@@ -107,18 +110,18 @@ class StoreWriter:
 
     @files.os_errors(RunError)
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._lock.release()
 
     @files.os_errors(RunError)
     def pending(self) -> tuple[ShardSpec, ...]:
-        """Return the shards that have no receipt yet, in corpus order; sees what worker processes committed."""
+        """Return the shards without a receipt, in corpus order; commits of worker processes count."""
         self._refresh()
         return tuple(shard for shard in self.plan.shards if shard.index not in self._known)
 
     @files.os_errors(RunError)
     def receipts(self) -> tuple[Receipt, ...]:
-        """Return the receipts of the shards that are done, in corpus order."""
+        """Return the receipts of the finished shards, in corpus order."""
         self._refresh()
         return tuple(self._known[index].receipt for index in sorted(self._known))
 
@@ -128,13 +131,13 @@ class StoreWriter:
 
     @property
     def lease(self) -> Lease | None:
-        """What worker processes need to commit shards."""
+        """The lease that worker processes need to commit shards."""
         return self._folder.lease
 
     @property
     @files.os_errors(RunError)
     def is_complete(self) -> bool:
-        """Whether every shard is done and the manifest says so."""
+        """Whether every shard is done and the manifest matches."""
         try:
             return not self.pending() and self._folder.read(layout.MANIFEST) == self._manifest()
         except FileNotFoundError:
@@ -142,7 +145,7 @@ class StoreWriter:
 
     @files.os_errors(RunError)
     def complete(self) -> None:
-        """Write the manifest. Does nothing when it already stands.
+        """Write the manifest, unless it is already right.
 
         Raises:
             RunError: Shards are missing, the system refused a write, or another run has taken the store over.
@@ -161,14 +164,14 @@ class StoreWriter:
 
     @files.os_errors(RunError)
     def discard_if_empty(self) -> bool:
-        """Remove what opening the store created, when nothing is committed to it; return whether it was removed."""
+        """Remove what opening the store created, if nothing is committed; return whether it was removed."""
         if self._folder.listing().owned():
             return False
         self._folder.discard(tuple(self.plan.schemas))
         return True
 
     def _manifest(self) -> bytes:
-        # A resumed run may describe itself otherwise (a newer library); the manifest keeps to the plan on disk.
+        # A resumed run may describe itself differently (a newer library); the manifest follows the stored plan.
         stored = planfile.read_plan(self._folder)
         if stored is None:
             raise StoreError(f"{self.root / layout.PLAN}: missing; run the same command again")
@@ -177,6 +180,6 @@ class StoreWriter:
     def _refresh(self) -> None:
         unknown = [s.index for s in self.plan.shards or (layout.EMPTY_SHARD,) if s.index not in self._known]
         for stored in receipts.read_receipts(self._folder, unknown):
-            # The last worker of a run that was killed may have lived a moment too long.
+            # The last worker of a killed run may have committed after the folder was repaired.
             if receipts.fault_of(stored, self.plan) is None:
                 self._known[stored.receipt.shard] = stored

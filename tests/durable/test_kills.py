@@ -1,4 +1,4 @@
-"""Kill drill: whatever is being written, and at whichever step a process dies, the old thing stands or the new one."""
+"""Kill drill: whatever is written, and at whichever step a process dies, the old version or the new one exists."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.places import ROOT
 from tests.support.writers import WRITERS, make_inputs, pieces
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
-# What has an older thing to replace; a store and a build are taken up again, and never replaced by the same call.
+# Kinds that replace an older version; a store and a build are resumed, and never replaced by the same call.
 REPLACED = ("index", "updated index", "probe", "sweep", "predictions", "hits", "reports", "row map")
-# An index is made in the same steps whether there is an older one or not, and a sweep too.
+# An index and a sweep are made in the same steps whether there is an older one or not.
 NEW = tuple(kind for kind in WRITERS if kind not in ("index", "updated index", "sweep"))
-# What resumes an index must compute as what was killed did.
+# A resumed index must compute exactly as the killed process did.
 CASES = [
     pytest.param(kind, kinds is REPLACED, marks=[pytest.mark.numeric] if "index" in kind or "build" in kind else [])
     for kinds in (NEW, REPLACED)
@@ -40,7 +40,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def die() -> Iterator[Die]:
-    """Write in a process that dies at the step of a number; return how it ended."""
+    """Write in a process that dies at the step with a number; return its exit code."""
     script = "import sys; sys.path[:0] = sys.argv[1:]; from tests.support.writers import serve; serve()"
     with subprocess.Popen(
         [sys.executable, "-c", script, str(ROOT)],

@@ -21,7 +21,7 @@ def test_a_file_is_synced_before_its_name_and_the_folder_after(tmp_path: Path, m
     synced: list[tuple[str, list[str]]] = []
 
     def fsync(fd: int) -> None:
-        # A hidden name is that of what is not published yet.
+        # Files that are not published yet have hidden names.
         place = Path(f"/dev/fd/{fd}").resolve().relative_to(tmp_path)
         inside = ["hidden" if part.startswith(".") else part for part in place.parts]
         synced.append(("/".join(inside), sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith("."))))
@@ -55,7 +55,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"old"}
 
 
-def test_what_else_fails_meanwhile_is_named_by_itself(tmp_path: Path) -> None:
+def test_other_errors_in_the_block_name_their_own_file(tmp_path: Path) -> None:
     with (
         pytest.raises(RunError, match=r"nowhere: no such file or directory; fix the cause"),
         publish_file(tmp_path / "f"),
@@ -68,7 +68,7 @@ def test_what_else_fails_meanwhile_is_named_by_itself(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["deep"]
 
 
-def test_a_lock_is_on_what_stands_there_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_on_the_file_that_finally_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, n_made = tmp_path / "lock", 0
 
     def removed_meanwhile(fd: int, kind: int) -> None:

@@ -54,10 +54,10 @@ FLOORS = [
 ]
 # The same inside the store: a module may import only from modules on earlier lines.
 STORE_FLOORS = [
-    ["layout", "plain", "schema", "scanning"],
+    ["layout", "plain", "schema"],
     ["codec", "checks", "vectors", "objectlock", "rowmap"],
     ["folder", "lock", "runs", "partvectors"],
-    ["localfolder", "objectfolder", "parts", "batches", "selection"],
+    ["localfolder", "objectfolder", "parts", "selection"],
     ["openfolder"],
     ["receipts"],
     ["manifest", "commit"],

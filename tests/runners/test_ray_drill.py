@@ -38,7 +38,7 @@ def ray(tmp_path_factory, s3):
 
 
 class Place:
-    """A store that a drill looks at while others write it: a folder, or an object store."""
+    """A store that a drill reads while others write it: a folder, or an object store."""
 
     def __init__(self, root):
         self.root = root
@@ -92,7 +92,7 @@ class Drill:
             for pid in [driver.pid, *others]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
-        # Who wakes up now finds a store that is not its own.
+        # A process that continues now finds a store of another run.
         wait_until(lambda: not any(map(is_alive, others)) or not self.ray.actors(), 60)
         assert place.everything() == before
         self.outcomes[f"{deed}: {'done' if driver.returncode == 0 else 'rerun'}"] += 1
@@ -106,14 +106,14 @@ class Drill:
             if deed.endswith("kill driver"):
                 driver.kill()
             elif deed.startswith("stop"):
-                # Refused while the driver lives, stopped or not; done is what needed no more than to be looked at.
+                # Refused while the driver lives, even stopped; without an error, the store was already complete.
                 with contextlib.suppress(StoreError):
                     run(place.root)
                     assert driver.poll() is not None
                 os.kill(driver.pid if deed == "stop driver" else actor, signal.SIGCONT)
 
     def finish(self, place):
-        """Run the same again, on Ray or here; an actor that is stopped in a commit may hold that up."""
+        """Run the same again, on Ray or here; an actor that is stopped in a commit may delay that."""
         if self.random.random() < 0.3:
             again = self.ray.start([*self.command, str(place.root)])
             _, said = again.communicate(timeout=240)

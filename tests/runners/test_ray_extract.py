@@ -112,7 +112,7 @@ def test_an_actor_that_is_killed_in_the_middle_of_a_shard_is_replaced(tmp_path, 
 @pytest.mark.ray
 @pytest.mark.parametrize("runner", ["local", "ray"])
 def test_a_driver_that_is_killed_leaves_a_store_that_a_rerun_finishes(tmp_path, settings, whole, ray: Cluster, runner):
-    """Its actors end with it: none of them writes into the store that the rerun holds."""
+    """Its actors end with it, so none of them writes into the store of the rerun."""
     root, pid = tmp_path / "s", prepare(tmp_path, "part.synced")
     driver = ray.start([*STOPPING, *on(ray, settings, root)])
     actors = {stopped(pid), *ray.actors()}
@@ -147,7 +147,7 @@ def test_a_killed_driver_takes_the_actors_of_the_ray_that_it_started_along(tmp_p
     check(root, whole)
     wait_until(lambda: not any(map(is_alive, actors)), 30)
     check(root, whole)
-    # Ray's agents outlive it for a minute and more; they run nothing of ours.
+    # Ray's agents may run a minute longer; they run no code of bertfeat.
     for helper in helpers:
         with contextlib.suppress(psutil.Error):
             helper.kill()

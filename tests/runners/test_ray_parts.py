@@ -1,4 +1,4 @@
-"""What the Ray runner is made of, without Ray: the tries, the fence, the turns, the shares, and what is refused."""
+"""Pieces of the Ray runner, without Ray: tries, fence, turns, shares, actors, and refused flags."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from bertfeat.devices import planned_device
 from bertfeat.errors import ConfigError, RunError, StoreError, UserError
 from bertfeat.runners import end_earlier_runs, fence, ray_actor, ray_cluster
 from bertfeat.runners.fence import FileFence, fence_around
-from bertfeat.runners.ray_actor import ActorSetup, ShardActor
+from bertfeat.runners.ray_actor import ActorSetup, ShardActor, Turns
 from bertfeat.runners.ray_cluster import Machine, Share, share_out
 from bertfeat.runners.tries import Tries, given_up
-from bertfeat.runners.turns import Turns
 from bertfeat.runners.worker import Done, Failed
+from bertfeat.store import layout
 from bertfeat.store.lock import StoreLock
+from bertfeat.store.openfolder import folder_at
 from tests.support.command_line import bertfeat
 from tests.support.runner_fakes import MakeFake, make_shards, wait_until
 
@@ -35,15 +36,20 @@ HOLD = (
 
 
 def hold(mark: Path) -> subprocess.Popen[bytes]:
-    """Start a process that holds a fence up until its standard input ends."""
+    """Start a process that keeps a fence up until its standard input ends."""
     worker = subprocess.Popen([sys.executable, "-c", HOLD, str(mark)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert worker.stdout is not None
     assert worker.stdout.readline() == b"held\n"
     return worker
 
 
-def end(worker: subprocess.Popen[bytes]) -> None:
-    worker.communicate(timeout=30)
+@pytest.fixture
+def mark(tmp_path):
+    """The marker file that a killed run left in `store`."""
+    path = tmp_path / "store" / layout.TMP / "run-0123.tmp"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path
 
 
 def test_three_tries_and_no_fourth_whoever_counts(tmp_path):
@@ -58,6 +64,9 @@ def test_three_tries_and_no_fourth_whoever_counts(tmp_path):
 def test_a_try_that_was_taken_back_is_given_again_and_the_last_reason_is_kept(tmp_path):
     tries = Tries(tmp_path)
     assert tries.reason("00001").startswith("its worker died each time")
+    assert str(given_up({12: "died", 3: "KeyError: 1"})).startswith(
+        "shards failed 3 times: 00003 (KeyError: 1), 00012 (died); the others are done"
+    )
     tries.begin("00001")
     tries.explain("00001", "KeyError: 'ü'")
     tries.begin("00001")
@@ -70,24 +79,15 @@ def test_a_try_that_was_taken_back_is_given_again_and_the_last_reason_is_kept(tm
 
 
 def test_tries_are_unfinished_files_of_the_store_which_the_next_run_removes(tmp_path):
-    from bertfeat.store import layout
-    from bertfeat.store.openfolder import folder_at
-
     folder = tmp_path / layout.TMP
     folder.mkdir(parents=True)
     with fence_around(folder):
         Tries(folder).begin("00001")
         Tries(folder).begin("start-0123456789abcdef")
         assert len(list(folder.iterdir())) == 3
-        assert layout.foreign_entries(tmp_path) == []
+        assert not list(layout.foreign_entries(tmp_path))
         folder_at(tmp_path).clean_tmp()
         assert list(folder.iterdir()) == []
-
-
-def test_given_up_names_every_shard_in_order():
-    error = given_up({12: "died", 3: "KeyError: 1"})
-    assert str(error).startswith("shards failed 3 times: 00003 (KeyError: 1), 00012 (died); the others are done")
-    assert error.exit_code == 3
 
 
 def test_a_fence_is_up_until_its_end_and_workers_hold_it_side_by_side(tmp_path):
@@ -123,7 +123,7 @@ def test_the_end_of_a_run_waits_for_a_worker_that_writes(tmp_path):
 
         def release() -> None:
             let_go.set()
-            end(worker)
+            worker.communicate(timeout=30)
 
         timer = threading.Timer(0.5, release)
         timer.start()
@@ -133,50 +133,39 @@ def test_the_end_of_a_run_waits_for_a_worker_that_writes(tmp_path):
     assert not mark.exists()
 
 
-def test_a_run_does_not_begin_while_a_worker_of_a_killed_one_writes(tmp_path, monkeypatch):
-    root = tmp_path / "store"
-    (root / "_bertfeat" / "tmp").mkdir(parents=True)
-    mark = root / "_bertfeat" / "tmp" / "run-0123.tmp"
-    mark.touch()
-    worker = hold(mark)
+def test_a_run_does_not_begin_while_a_worker_of_a_killed_one_writes(tmp_path, mark, monkeypatch):
+    root, worker = tmp_path / "store", hold(mark)
     monkeypatch.setattr(fence, "_WAIT_S", 0.2)
     with pytest.raises(StoreError, match=r"a worker of an earlier run on Ray holds it and writes; end its Ray job"):
         end_earlier_runs(root)
     assert mark.exists()
     os.kill(worker.pid, signal.SIGKILL)
-    end(worker)
+    worker.communicate(timeout=30)
     end_earlier_runs(root)
     assert not mark.exists()
     with pytest.raises(RunError, match="its run has ended"), FileFence(mark).held():
         pass
 
 
-def test_the_fence_of_a_run_at_work_stays(tmp_path):
-    root = tmp_path / "store"
-    (root / "_bertfeat" / "tmp").mkdir(parents=True)
-    mark = root / "_bertfeat" / "tmp" / "run-0123.tmp"
-    mark.touch()
-    lock = StoreLock(root)
+def test_the_fence_of_a_running_run_stays(tmp_path, mark):
+    lock = StoreLock(tmp_path / "store")
     with pytest.raises(StoreError, match=f"process {os.getpid()} on host .* is writing this store"):
-        end_earlier_runs(root)
+        end_earlier_runs(tmp_path / "store")
     lock.release()
     with FileFence(mark).held():
         pass
 
 
-def test_nothing_is_touched_where_no_run_left_a_fence_or_through_a_link(tmp_path):
+def test_a_missing_store_and_a_link_to_one_are_left_alone(tmp_path, mark):
     end_earlier_runs(tmp_path / "missing")
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "store" / "_bertfeat" / "tmp").mkdir(parents=True)
-    mark = tmp_path / "store" / "_bertfeat" / "tmp" / "run-0123.tmp"
-    mark.touch()
+    assert not (tmp_path / "missing").exists()
     (tmp_path / "link").symlink_to("store")
     end_earlier_runs(tmp_path / "link")
     assert [path.name for path in (tmp_path / "store" / "_bertfeat").iterdir()] == ["tmp"]
     assert mark.exists()
 
 
-def test_who_asks_to_be_alone_waits_for_the_others_and_keeps_them_out():
+def test_a_thread_that_asks_to_be_alone_waits_and_keeps_later_ones_out():
     turns, seen = Turns(), []
     first, second = threading.Event(), threading.Event()
 
@@ -223,9 +212,6 @@ def test_who_asks_to_be_alone_waits_for_the_others_and_keeps_them_out():
 )
 def test_actors_get_as_many_cpus_as_all_of_them_can_have(machines, n_actors, on_gpu, share):
     assert share_out(machines, n_actors, on_gpu=on_gpu) == share
-
-
-def test_a_cluster_without_room_is_refused_unless_it_may_grow():
     with pytest.raises(UserError, match=r"has no GPU now; if it grows on demand, pass --workers N"):
         share_out([Machine(8, 0)], None, on_gpu=True)
     with pytest.raises(UserError, match="has no CPU now"):
@@ -309,7 +295,7 @@ def test_a_bug_ends_the_process_and_the_fourth_time_the_shard_is_given_up(actor)
     assert isinstance(run(made, 0), Done)
 
 
-def test_an_error_on_purpose_travels_as_it_is(actor):
+def test_an_error_on_purpose_is_passed_on_unchanged(actor):
     outcome = run(actor(commit_2="bad input")[0], 2)
     assert isinstance(outcome, Failed)
     assert outcome.shard == 2
@@ -352,7 +338,7 @@ def test_flags_that_are_refused(tmp_path, flags, message):
     assert not (tmp_path / "s").exists()
 
 
-def test_an_address_where_nobody_listens_is_told_at_once(tmp_path):
+def test_an_address_without_a_server_is_reported_at_once(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -374,7 +360,7 @@ def test_without_the_extra_the_command_that_installs_it_is_named(tmp_path, monke
     assert not (tmp_path / "s").exists()
 
 
-def test_a_folder_named_ray_is_no_ray(tmp_path, monkeypatch):
+def test_a_folder_named_ray_is_not_ray(tmp_path, monkeypatch):
     (tmp_path / "ray").mkdir()
     monkeypatch.setattr(ray_cluster, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
     with pytest.raises(UserError, match=r"pip install 'bertfeat\[ray\]'"):

@@ -1,4 +1,4 @@
-"""Fake shards on a real Ray cluster whose actors die, fail and hang: what is done, what is tried again, how it ends."""
+"""Fake shards on a real Ray cluster whose actors die, fail and hang."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_error_raised_on_purpose_ends_the_run_as_it_is(ray, tmp_path):
     wait_until(lambda: not any(map(is_alive, fake.noted("start"))))
 
 
-def test_what_no_actor_can_begin_with_is_told(ray, tmp_path):
+def test_an_error_before_the_first_shard_is_reported(ray, tmp_path):
     assert run(ray, tmp_path, 4, {"start": "bad config"})[0]["error"] == ["ConfigError", "--layers 99 is wrong", 2]
     kind, message, _ = run(ray, tmp_path, 4, {"start": "bug"})[0]["error"]
     assert kind == "RunError"
@@ -101,12 +101,12 @@ def test_actors_never_outlive_their_driver(ray, tmp_path, number):
     driver.communicate(timeout=60)
     wait_until(lambda: not any(map(is_alive, workers)), 30)
     assert fake.done() == []
-    # What a killed driver leaves is taken down by the next run on the store.
+    # The next run on the store removes the marker file of a killed driver.
     assert len(list((tmp_path / "marks").glob("run-*"))) == (number != signal.SIGINT)
 
 
-def test_a_ray_started_here_lets_nobody_in_without_its_token(tmp_path):
-    """The token lies where only this user can read it, and usage statistics are off."""
+def test_a_ray_started_here_requires_its_token(tmp_path):
+    """Only this user can read the token, and usage statistics are off."""
     done = subprocess.run(
         [sys.executable, "-c", JOIN, str(tmp_path)], capture_output=True, text=True, timeout=150, check=False
     )

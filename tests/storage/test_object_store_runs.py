@@ -11,7 +11,7 @@ import pytest
 from bertfeat import extract, verify
 from bertfeat.errors import RunError
 from bertfeat.runners.fence import end_earlier_runs, fence_around
-from bertfeat.runners.marks import marks_in
+from bertfeat.runners.marks import Marks
 from bertfeat.runners.tries import Tries
 from bertfeat.storage import as_path
 from bertfeat.store import layout
@@ -35,8 +35,8 @@ def test_tries_are_counted_as_in_a_folder(root):
     assert tries.count("00007") == 2
     tries.forget("00007")
     assert tries.count("00007") == 0
-    # What the end of the run has removed is not made again.
-    marks_in(folder).write("try-00007.0.tmp", "late")
+    # What the end of the run has removed is not created again.
+    Marks(folder).write("try-00007.0.tmp", "late")
     assert objects(root) == {}
 
 
@@ -56,7 +56,7 @@ def test_the_next_run_removes_what_a_killed_one_left(root, tmp_path, tiny_folder
     settings = three_shards(tmp_path, tiny_folder) | {"inputs": str(write_corpus(tmp_path / "c.jsonl", 12))}
     extract(output=root, **settings)
     before = result_objects(root)
-    marks_in(folder).create("run-0123.tmp")
+    Marks(folder).create("run-0123.tmp")
     Tries(folder).begin("00001")
     end_earlier_runs(as_path(root))
     extract(output=root, **settings)

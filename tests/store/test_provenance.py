@@ -1,4 +1,4 @@
-"""What a probe or an index keeps of its store: compared field by field, and extracted from again."""
+"""Provenance of a feature: compared field by field, and used to extract again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sentences() -> pl.DataFrame:
 
 
 class TestDescription:
-    def test_each_level_keeps_what_touches_it(self, tmp_path: Path) -> None:
+    def test_each_level_keeps_its_own_settings(self, tmp_path: Path) -> None:
         store = store_of(tmp_path, word_pooling="last", pooling="max", include_special_tokens=True)
         word = FeatureSpec.of(store, "word", "concat_last4")
         assert (word.level, word.layers, word.combine, word.dim) == (Level.WORD, (3, 4, 5, 6), "concat", 16)
@@ -39,7 +39,7 @@ class TestDescription:
             with pytest.raises(UserError, match=r"no level 'no_level'|no feature 'layer_09'"):
                 FeatureSpec.of(store, name, "layer_09")
 
-    def test_json_there_and_back(self, tmp_path: Path) -> None:
+    def test_json_and_back(self, tmp_path: Path) -> None:
         spec = FeatureSpec.of(store_of(tmp_path), "word", "mean_last4")
         assert spec.is_added_up
         assert FeatureSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
@@ -65,7 +65,7 @@ class TestComparison:
             ({"document_context": True}, "document-context False != True"),
         ],
     )
-    def test_what_changes_the_meaning_is_refused_with_both_values(
+    def test_settings_that_change_the_meaning_are_refused_with_both_values(
         self, tmp_path: Path, metadata: dict, fields: str
     ) -> None:
         spec = FeatureSpec.of(store_of(tmp_path), "word", "concat_last4")
@@ -115,7 +115,7 @@ class TestComparison:
         ):
             large.find_in(store_of(tmp_path, "others"), mine="probe ner")
 
-    def test_the_model_at_hand(self, tmp_path: Path) -> None:
+    def test_another_model_is_refused(self, tmp_path: Path) -> None:
         spec = FeatureSpec.of(store_of(tmp_path), "word", "layer_03")
         info = ModelInfo("tiny", None, "bert", "a" * 64, "b" * 64, 6, 4, 32)
         spec.require_model(info, mine="probe ner")

@@ -1,4 +1,4 @@
-"""Damaged parts: a read gives the right rows or one line, whatever bytes beside the vectors' own were changed."""
+"""Damaged parts: whatever other bytes than the vectors' own are changed, a read returns the right rows or one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertfeat.errors import StoreError
 from bertfeat.store import open_store
 from bertfeat.store.vectors import read_groups
 from tests.support.places import ROOT
-from tests.support.reading_files import NAME, by_store, table, values, write_arrow, write_polars
+from tests.support.reading_files import NAME, READS, by_store, table, values, write_arrow, write_polars
 from tests.support.store_fakes import make_plan, without_runs, write_store
 
 DIM = 9
@@ -36,7 +36,7 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path, encoding, dtype, write, op
 
 
 def damage(tmp_path, n_tries, seed):
-    """Damage parts in a process of its own, which an exception of Arrow's or polars' core would end."""
+    """Damage parts in a separate process, which an exception in the core of Arrow or polars would end."""
     command = [sys.executable, "-m", "tests.support.part_damage", str(tmp_path), str(seed), str(n_tries)]
     log = tmp_path / "log"
     log.touch()
@@ -58,7 +58,7 @@ def test_10_000_damages_anywhere_but_in_the_vectors_own_bytes(tmp_path):
     damage(tmp_path, 10_000, 2)
 
 
-PAGE_TYPES = [0x02, 0x08, 0x40]  # an index page, and two that Parquet does not have: pyarrow passes over them
+PAGE_TYPES = [0x02, 0x08, 0x40]  # an index page, and two unknown types: pyarrow skips them
 
 
 def change_page_type(path, name, page_type):
@@ -80,24 +80,15 @@ def test_a_page_of_another_type_is_refused_by_every_reader_that_decodes(tmp_path
     good = open_store(tmp_path / "s").numpy("token", "layer_04")
     change_page_type(tmp_path / "s/token/part-00000.parquet", "layer_04", page_type)
     if not nulls:
-        assert (open_store(tmp_path / "s").numpy("token", "layer_04") == good).all(), "headers are not looked at"
+        assert (open_store(tmp_path / "s").numpy("token", "layer_04") == good).all(), "headers are not read"
     without_runs(tmp_path / "s")
-    for read in (
-        lambda store: store.numpy("token", "layer_04"),
-        lambda store: store.torch("token", "layer_04"),
-        lambda store: store.take("token", "mean_last4", [0, 3]),
-        lambda store: store.slice("token", "layer_04", 1, 3),
-        lambda store: list(store.batches("token", "mean_last4")),
-        lambda store: store.valid("token", "layer_04"),
-        lambda store: store.polars("token", ["layer_04"]),
-        lambda store: store.arrow("token"),
-    ):
+    for read in READS.values():
         with pytest.raises(StoreError, match=r"part-00000.parquet: cannot be read: its bytes are not those"):
             read(open_store(tmp_path / "s"))
 
 
 @pytest.mark.parametrize("page_type", PAGE_TYPES)
-def test_rows_that_pyarrow_passes_over_are_missed(tmp_path, page_type):
+def test_rows_that_pyarrow_skips_are_noticed(tmp_path, page_type):
     path = write_arrow(tmp_path / "a.parquet", table(values(N_ROWS, DIM, "float32"), "array").select([NAME]))
     change_page_type(path, NAME, page_type)
     with pq.ParquetFile(path) as file:

@@ -1,4 +1,4 @@
-"""Vectors that are copied from where the manifest says are those that were written; all others are decoded."""
+"""Vectors that are copied from the places in the manifest, and parts without such places, which are decoded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from bertfeat.config import Level
@@ -21,9 +20,10 @@ from bertfeat.store.plain import PlainColumn, read_rows, take_rows
 from bertfeat.store.runs import check_runs
 from tests.support import store_fakes
 from tests.support.reading_files import (
+    KINDS,
     NAME,
-    by_pyarrow,
     by_store,
+    decoded,
     layout,
     part_of,
     same,
@@ -31,11 +31,8 @@ from tests.support.reading_files import (
     table,
     values,
     write_arrow,
-    write_polars,
 )
 from tests.support.store_fakes import features, make_plan, make_result, write_store
-
-KINDS = [(dtype, encoding) for dtype in ("float16", "float32") for encoding in ("array", "binary")]
 
 
 def receipts(root):
@@ -49,18 +46,6 @@ def edit(path, change):
     path.write_bytes(codec.seal(content))
 
 
-def decoded(store, name):
-    """Return a stored column as pyarrow alone decodes it."""
-    dtype = store.manifest["store_dtype"]
-    dim = store.feature("token", name).dim
-    blocks = []
-    for part in store.parts("token"):
-        for row in pq.read_table(store.path / part.path)[name].to_pylist():
-            vector = [np.nan] * dim if row is None else np.frombuffer(row, dtype) if isinstance(row, bytes) else row
-            blocks.append(np.array(vector, dtype))
-    return np.array(blocks, dtype).reshape(-1, dim)
-
-
 @pytest.mark.parametrize(("dtype", "encoding"), KINDS)
 @pytest.mark.parametrize("hidden", [1, 3, 20, 384])
 @pytest.mark.parametrize("group_rows", [1, 7, 1000])
@@ -70,83 +55,39 @@ def test_every_part_without_nulls_is_copied(tmp_path, monkeypatch, dtype, encodi
     write_store(tmp_path / "s", make_plan((40, 0, 9), dtype=dtype, encoding=encoding))
     store = open_store(tmp_path / "s")
     for name in ("layer_03", "layer_06", "concat_last4"):
-        np.testing.assert_array_equal(store.numpy("token", name), decoded(store, name))
+        np.testing.assert_array_equal(store.numpy("token", name), decoded(store, "token", name))
     n_groups = [0 if part.runs is None else len(part.runs.rows) for part in store.parts("token")]
     assert n_groups == [-(-40 // min(40, group_rows)), 0, -(-9 // min(9, group_rows))]
     assert verify(tmp_path / "s").is_good
 
 
 @pytest.mark.parametrize(("dtype", "encoding"), KINDS)
-def test_chunks_of_megabytes_are_one_page(tmp_path, monkeypatch, dtype, encoding):
-    monkeypatch.setattr(store_fakes, "HIDDEN", 384)
-    n_rows = 9_000
+@pytest.mark.parametrize(("hidden", "n_rows"), [(384, 9_000), (1, 50_000)])
+def test_a_chunk_is_one_page_of_up_to_2_mb(tmp_path, monkeypatch, dtype, encoding, hidden, n_rows):
+    """By default pyarrow ends a page after 1 MB or 20,000 rows."""
+    monkeypatch.setattr(store_fakes, "HIDDEN", hidden)
     write_store(tmp_path / "s", make_plan((n_rows,), combine="none", dtype=dtype, encoding=encoding))
     store = open_store(tmp_path / "s")
     runs = store.parts("token")[0].runs
     assert runs is not None
-    row_bytes = 384 * np.dtype(dtype).itemsize
-    assert 1 << 20 < max(runs.rows) * row_bytes <= 2 << 20
-    np.testing.assert_array_equal(store.numpy("token", "layer_05"), decoded(store, "layer_05"))
-
-
-def test_narrow_rows_are_one_page_however_many(tmp_path, monkeypatch):
-    """pyarrow ends a page after 20,000 rows, if nothing is said."""
-    monkeypatch.setattr(store_fakes, "HIDDEN", 1)
-    for dtype, encoding in KINDS:
-        root = tmp_path / f"{dtype}-{encoding}"
-        write_store(root, make_plan((50_000,), combine="none", dtype=dtype, encoding=encoding))
-        assert open_store(root).parts("token")[0].runs is not None
+    assert hidden == 1 or 1 << 20 < max(runs.rows) * hidden * np.dtype(dtype).itemsize <= 2 << 20
+    np.testing.assert_array_equal(store.numpy("token", "layer_05"), decoded(store, "token", "layer_05"))
 
 
 @pytest.mark.parametrize(("dtype", "encoding"), KINDS)
-def test_what_a_writer_lays_out_otherwise_is_decoded(tmp_path, monkeypatch, dtype, encoding):
-    """The check at commit: with several pages in a chunk its last bytes are not the values."""
+def test_a_part_with_another_layout_is_decoded(tmp_path, monkeypatch, dtype, encoding):
+    """The check at commit notices several pages in a chunk, whose last bytes are then not the values."""
     monkeypatch.setattr(parts, "_PAGE_BYTES", 64)
     write_store(tmp_path / "s", make_plan((3000,), dtype=dtype, encoding=encoding))
     store = open_store(tmp_path / "s")
     assert [part.runs for part in store.parts("token")] == [None]
-    np.testing.assert_array_equal(store.numpy("token", "concat_last4"), decoded(store, "concat_last4"))
+    np.testing.assert_array_equal(store.numpy("token", "concat_last4"), decoded(store, "token", "concat_last4"))
     assert verify(tmp_path / "s").is_good
 
 
 @pytest.mark.parametrize(("dtype", "encoding"), KINDS)
-def test_parts_with_nulls_are_decoded(tmp_path, dtype, encoding):
-    write_store(tmp_path / "s", make_plan(dtype=dtype, encoding=encoding), nulls=True)
-    store = open_store(tmp_path / "s")
-    assert [part.runs for part in store.parts("token")] == [None] * 3
-    np.testing.assert_array_equal(store.numpy("token", "layer_05"), decoded(store, "layer_05"))
-    assert (
-        np.isnan(store.numpy("token", "layer_05")).any(axis=1).tolist() == (~store.valid("token", "layer_05")).tolist()
-    )
-
-
-@pytest.mark.parametrize(("dtype", "encoding"), KINDS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"data_page_size": 1000, "write_batch_size": 7, "row_group_size": 77},
-        {"data_page_version": "2.0", "write_page_checksum": True, "write_statistics": True},
-        {"compression": "zstd", "use_dictionary": True},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_files_of_other_writers_are_decoded(tmp_path, dtype, encoding, options, rate):
-    vectors = values(300, 12, dtype)
-    valid = None if rate == 1 else np.random.default_rng(0).random(300) < rate
-    data = table(vectors, encoding, valid=valid)
-    path = write_arrow(tmp_path / "a.parquet", data, **options)
-    got = by_store(path, dtype, encoding, 12)
-    assert same(got, by_pyarrow(path, dtype, 12))
-    assert same(got[valid] if valid is not None else got, vectors[valid] if valid is not None else vectors)
-    assert by_store(write_arrow(path, data.slice(0, 0)), dtype, encoding, 12).shape == (0, 12)
-    if encoding == "array" and valid is None:
-        assert same(by_store(write_polars(path, data), dtype, encoding, 12), vectors)
-
-
-@pytest.mark.parametrize(("dtype", "encoding"), KINDS)
-def test_a_store_that_knows_no_runs_is_read_verified_and_resumed(tmp_path, dtype, encoding):
-    """Stores that were begun before runs were kept: what is done stays, and the manifest holds what each part has."""
+def test_a_store_without_runs_is_read_verified_and_resumed(tmp_path, dtype, encoding):
+    """A store of an older version: finished shards stay, and the manifest holds runs only for new parts."""
     root, plan = tmp_path / "s", make_plan((7, 8, 9), dtype=dtype, encoding=encoding)
     with open_for_writing(root, plan) as writer:
         writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))
@@ -157,7 +98,7 @@ def test_a_store_that_knows_no_runs_is_read_verified_and_resumed(tmp_path, dtype
     write_store(tmp_path / "whole", plan)
     store, whole = open_store(root), open_store(tmp_path / "whole")
     assert [part.runs is None for part in store.parts("token")] == [True, False, False]
-    assert store.parts("token") == whole.parts("token"), "where values lie is no news of a part"
+    assert store.parts("token") == whole.parts("token"), "runs are not compared"
     for name in ("layer_03", "concat_04_06", "mean_last4"):
         np.testing.assert_array_equal(store.numpy("token", name), whole.numpy("token", name))
         np.testing.assert_array_equal(store.take("token", name, [20, 3]), whole.take("token", name, [20, 3]))
@@ -169,11 +110,6 @@ def test_a_store_that_knows_no_runs_is_read_verified_and_resumed(tmp_path, dtype
 FEATURES = features("none")[:2]
 RUNS = VectorRuns((3, 2), {"layer_03": (10, 60), "layer_04": (34, 76)})
 PART = PartInfo(Level.TOKEN, "token/part-00000.parquet", 5, 100, "ab", RUNS)
-
-
-def test_runs_that_fit_are_taken():
-    check_runs(PART, FEATURES, layout("float16", "array"))
-    check_runs(replace(PART, runs=None), FEATURES, layout("float16", "array"))
 
 
 @pytest.mark.parametrize(
@@ -194,28 +130,14 @@ def test_runs_that_fit_are_taken():
     ],
 )
 def test_runs_that_do_not_fit_are_refused(rows, offsets):
+    for good in (PART, replace(PART, runs=None)):
+        check_runs(good, FEATURES, layout("float16", "array"))
     with pytest.raises(ValueError, match=r"token/part-00000.parquet: (runs of \d rows, not 5|its runs )"):
         check_runs(replace(PART, runs=VectorRuns(rows, offsets)), FEATURES, layout("float16", "array"))
 
 
-@pytest.mark.parametrize(
-    "runs",
-    [7, {}, {"rows": [4]}, {"rows": [4], "offsets": {"layer_03": [1.5]}}, {"rows": ["4"], "offsets": {}}, [1]],
-)
-def test_a_manifest_with_odd_runs_is_one_line(tmp_path, runs):
-    write_store(tmp_path / "s", make_plan((4, 4)))
-
-    def change(manifest):
-        manifest["shards"][0]["parts"][0]["runs"] = runs
-
-    edit(tmp_path / "s/manifest.json", change)
-    with pytest.raises(StoreError, match=r"manifest.json: .*run bertfeat verify, then the command") as caught:
-        open_store(tmp_path / "s")
-    assert "\n" not in str(caught.value)
-
-
-def test_offsets_cannot_be_changed_unseen(tmp_path):
-    """The seal shows a changed manifest; one that was sealed again differs from the receipts, and these from parts."""
+def test_changed_offsets_are_noticed(tmp_path):
+    """The seal shows an edited manifest. If it is sealed again, it differs from the receipts, and these from parts."""
     root = tmp_path / "s"
     write_store(root, make_plan((4, 4)))
     path, good = root / "manifest.json", (root / "manifest.json").read_bytes()
@@ -287,7 +209,7 @@ def test_rows_and_parts_of_rows_across_runs(tmp_path, dtype, run_rows):
         for start, width in ((0, 100), (0, 1), (99, 1), (30, 40)):
             for n_rows in (1, 2, 50, 700):
                 rows = np.sort(rng.choice(700, n_rows, replace=False))
-                # The rows of what is filled stand apart: a layer in a concatenation.
+                # The filled rows are not adjacent, like a layer in a concatenation.
                 out = np.zeros((n_rows, 150), dtype)
                 take_rows(opened.fileno(), column, rows, start, out[:, 20 : 20 + width])
                 assert same(out[:, 20 : 20 + width], vectors[rows, start : start + width])

@@ -1,4 +1,4 @@
-"""The row map: from positions in an index back to rows of the store, and from rows to positions."""
+"""Row map: from positions in an index to rows of the store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLACED = {
         Column("char_end", "int32"),
         Column("segment", "int16"),
     ),
-    # Kept columns may be named as the places of words are.
+    # Kept columns may have the names of the places of words.
     Level.SENTENCE: (DOC_ID, Column("text", "string"), Column("char_start", "string"), Column("segment", "int64")),
 }
 N_ROWS = (40, 0, 1, 259)
@@ -52,7 +52,7 @@ def masked(store: Store, level: str, seed: int = 0) -> np.ndarray:
 
 
 def write_all(path: Path, store: Store, level: str, mask: np.ndarray) -> pl.DataFrame:
-    """Write the map, and return what it should hold, put together from the store's columns."""
+    """Write the map, and return its expected content, made from the store's columns."""
     write_row_map(path, store, level, row_map_batches(store, level, mask))
     rows = np.flatnonzero(mask)
     parts = np.repeat([entry["shard"] for entry in store.manifest["shards"]], [p.n_rows for p in store.parts(level)])
@@ -85,7 +85,7 @@ def test_positions_lead_back_to_rows(tmp_path, level, small_groups):
         assert found.frame([]).schema == want.schema
 
 
-def test_each_level_has_the_places_that_it_knows(tmp_path):
+def test_each_level_has_its_own_places(tmp_path):
     store = make_store(tmp_path / "s")
     assert row_map_columns(store, "token") == ("doc_id", "token_index", "word_index", "char_start", "char_end")
     assert row_map_columns(store, "word") == ("doc_id", "word_index", "segment", "char_start", "char_end")
@@ -114,7 +114,7 @@ def test_the_same_rows_give_the_same_bytes_however_they_come(tmp_path, small_gro
     assert written[0].n_rows == mask.sum()
 
 
-def test_no_rows_are_a_row_map_too(tmp_path):
+def test_a_row_map_may_be_empty(tmp_path):
     for name, counts in (("none", ()), ("zero", (0,)), ("masked", (5,))):
         store = make_store(tmp_path / name, counts)
         path = tmp_path / f"{name}.parquet"
@@ -129,7 +129,7 @@ def test_no_rows_are_a_row_map_too(tmp_path):
                 found.rows([0])
 
 
-def test_a_path_is_no_address(tmp_path, monkeypatch):
+def test_a_path_with_a_colon_is_not_a_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pca:64").mkdir()
     store = make_store(tmp_path / "s")
@@ -138,7 +138,7 @@ def test_a_path_is_no_address(tmp_path, monkeypatch):
         assert len(found.all_rows()) == 300
 
 
-def test_what_is_not_there_is_named(tmp_path):
+def test_a_missing_position_or_column_is_named(tmp_path):
     store = make_store(tmp_path / "s")
     write_all(tmp_path / "rows.parquet", store, "token", np.ones(300, bool))
     with RowMap(tmp_path / "rows.parquet") as found:
@@ -190,53 +190,59 @@ def test_a_damaged_part_of_the_store_is_named(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-def test_what_is_no_row_map_is_refused(tmp_path):
-    with pytest.raises(StoreError, match=r"nothing: cannot be read: .*build the index again"):
-        RowMap(tmp_path / "nothing")
-    with pytest.raises(StoreError, match="cannot be read"):
-        RowMap(tmp_path)
-    (tmp_path / "text").write_text("hello")
-    with pytest.raises(StoreError, match="cannot be read"):
-        RowMap(tmp_path / "text")
-    table = pa.table({"part": pa.array([0], pa.int32()), "row": pa.array([0]), "doc_id": ["a"]})
-    about = {"kind": "row map", "format_version": 1, "level": "token"}
+ABOUT = {"kind": "row map", "format_version": 1, "level": "token"}
+GOOD = pa.table({"part": pa.array([0], pa.int32()), "row": pa.array([0]), "doc_id": ["a"]})
 
-    def refuse(table: pa.Table, about: object, reason: str) -> None:
-        pq.write_table(table.replace_schema_metadata({"bertfeat": about}), tmp_path / "x")
-        with pytest.raises(StoreError, match=reason) as caught:
-            RowMap(tmp_path / "x")
-        assert "\n" not in str(caught.value)
 
-    refuse(table, "{", "cannot be read")
-    refuse(table, "[" * 100_000, "no row map")
-    refuse(table, json.dumps({**about, "kind": "store"}), "it is no row map")
-    refuse(table, json.dumps({"kind": "row map"}), "no format_version")
-    refuse(table, json.dumps({**about, "format_version": 2}), "format_version 2, .* up to 1; upgrade bertfeat$")
-    good = json.dumps(about)
-    refuse(table.rename_columns(["row", "part", "doc_id"]), good, "its columns are row, part, doc_id")
-    refuse(table.append_column("code", table["row"]), good, "its columns are")
-    refuse(table.set_column(1, "row", pa.array([0], pa.int32())), good, "its column 'row' is int32")
-    refuse(table.set_column(2, "doc_id", pa.array([0.5])), good, "its column 'doc_id' is double")
-    pq.write_table(table.replace_schema_metadata({"bertfeat": good}), tmp_path / "x")
-    with RowMap(tmp_path / "x") as found:
+def write_odd(path: Path, table: pa.Table, about: object = ABOUT) -> Path:
+    text = about if isinstance(about, str) else json.dumps(about)
+    pq.write_table(table.replace_schema_metadata({"bertfeat": text}), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("table", "about", "reason"),
+    [
+        (GOOD, "{", "cannot be read"),
+        (GOOD, "[" * 100_000, "not a row map"),
+        (GOOD, {**ABOUT, "kind": "store"}, "not a row map"),
+        (GOOD, {"kind": "row map"}, "no format_version"),
+        (GOOD, {**ABOUT, "format_version": 2}, "format_version 2, .* up to 1; upgrade bertfeat$"),
+        (GOOD.rename_columns(["row", "part", "doc_id"]), ABOUT, "its columns are row, part, doc_id"),
+        (GOOD.append_column("code", GOOD["row"]), ABOUT, "its columns are"),
+        (GOOD.set_column(1, "row", pa.array([0], pa.int32())), ABOUT, "its column 'row' is int32"),
+        (GOOD.set_column(2, "doc_id", pa.array([0.5])), ABOUT, "its column 'doc_id' is double"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 60 else "",
+)
+def test_a_file_that_is_not_a_row_map_is_refused(tmp_path, table, about, reason):
+    with pytest.raises(StoreError, match=reason) as caught:
+        RowMap(write_odd(tmp_path / "x", table, about))
+    assert "\n" not in str(caught.value)
+    with RowMap(write_odd(tmp_path / "good", GOOD)) as found:
         assert found.frame([0]).rows() == [(0, 0, "a")]
+
+
+def test_a_missing_file_a_folder_and_a_text_are_refused(tmp_path):
+    (tmp_path / "text").write_text("hello")
+    for path in (tmp_path / "nothing", tmp_path, tmp_path / "text"):
+        with pytest.raises(StoreError, match=r"cannot be read: .*build the index again"):
+            RowMap(path)
 
 
 @pytest.mark.parametrize("rows", [[3, 3], [4, 2], [-1, 0], [0, None]])
 def test_rows_that_no_writer_wrote_are_refused(tmp_path, rows):
     table = pa.table({"part": pa.array([0, 0], pa.int32()), "row": pa.array(rows, pa.int64()), "doc_id": [1, 2]})
-    about = json.dumps({"kind": "row map", "format_version": 1, "level": "token"})
-    pq.write_table(table.replace_schema_metadata({"bertfeat": about}), tmp_path / "x")
-    with RowMap(tmp_path / "x") as found, pytest.raises(StoreError, match=r"rows do not ascend|without a number"):
+    with (
+        RowMap(write_odd(tmp_path / "x", table)) as found,
+        pytest.raises(StoreError, match=r"rows do not ascend|without a number"),
+    ):
         found.rows([0])
 
 
-def test_ids_that_are_no_text_are_refused(tmp_path):
+def test_ids_that_are_not_text_are_refused(tmp_path):
     ids = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe"))
-    table = pa.table({"part": pa.array([0], pa.int32()), "row": pa.array([0], pa.int64()), "doc_id": ids})
-    about = json.dumps({"kind": "row map", "format_version": 1, "level": "token"})
-    pq.write_table(table.replace_schema_metadata({"bertfeat": about}), tmp_path / "x")
-    with RowMap(tmp_path / "x") as found:
+    with RowMap(write_odd(tmp_path / "x", GOOD.set_column(2, "doc_id", ids))) as found:
         assert found.rows([0]).tolist() == [0]
         with pytest.raises(StoreError, match=r"cannot be read: .*UTF"):
             found.frame([0])
@@ -252,7 +258,7 @@ def test_an_open_row_map_outlives_its_replacement(tmp_path):
 
 
 def test_damage_is_an_error_or_changes_nothing_that_is_read(tmp_path, small_groups):
-    """Any flipped bit or cut: one line, or the right rows; pages carry checksums."""
+    """Any flipped bit or cut gives one line or the right rows; pages have checksums."""
     store = make_store(tmp_path / "s")
     mask = masked(store, "word")
     want = write_all(tmp_path / "rows", store, "word", mask)

@@ -1,4 +1,4 @@
-"""Any system call on a store's files that fails is one line, and the same run finishes the store afterwards."""
+"""Failing system calls on a store's files: one line each, and the same run finishes the store afterwards."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bertfeat.errors import BertfeatError
+from bertfeat.records import Plan
 from bertfeat.runners.fence import end_earlier_runs
 from bertfeat.store import open_for_writing, open_store, verify
 from bertfeat.store.lock import StoreLock
@@ -19,12 +20,12 @@ from tests.support.store_fakes import contents, make_plan, make_result, write_st
 
 CALLS = ("open", "close", "fstat", "stat", "listdir", "scandir", "read", "pread", "preadv", "write", "pwrite", "fsync")
 CALLS += ("ftruncate", "link", "unlink", "replace", "rename", "mkdir", "rmdir", "lstat")
-ERRORS = (errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOSPC, errno.ESTALE, errno.EROFS)
+ERRORS = (errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOSPC, errno.EFBIG, errno.ESTALE, errno.EROFS)
 PLAN = make_plan((2, 1))
 
 
 class Faults:
-    """Counts the calls on files below a folder, and has one of them fail, or that and all later ones."""
+    """Counter of the calls on files below a folder, of which one fails, or that one and all later ones."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = str(root)
@@ -62,83 +63,97 @@ class Faults:
         self.armed = (name, nth, code, stays)
 
 
-def run(root: Path) -> None:
+def run(root: Path, plan: Plan) -> None:
     end_earlier_runs(root)
-    with open_for_writing(root, PLAN) as writer:
+    with open_for_writing(root, plan) as writer:
         if not writer.is_complete:
             writer.receipts()
             for shard in writer.pending():
-                writer.commit(shard, make_result(PLAN, shard, n_bad=1))
+                writer.commit(shard, make_result(plan, shard, n_bad=1))
             writer.complete()
     store = open_store(root)
-    assert np.array_equal(store.numpy("token", "layer_04")[:, 0], [400, 401, 402])
+    assert np.array_equal(store.numpy("token", "layer_04")[:, 0], np.arange(400, 400 + plan.n_rows))
     assert len(store.bad_rows()) == len(store.receipts()) == 2
     verify(root)
 
 
-def prepare(root: Path, kind: str) -> None:
+def prepare(root: Path, plan: Plan, kind: str) -> None:
     if kind == "new":
         return
-    write_store(root, PLAN, n_bad=1)
-    if kind == "broken off":
+    write_store(root, plan, n_bad=1)
+    if kind == "interrupted":
         (root / "manifest.json").unlink()
         (root / "_bertfeat/receipts/00001.json").unlink()
         (root / "_bertfeat/tmp/00001.token.1-00.tmp").write_bytes(b"left")
 
 
-def fail_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> Counter[str]:
-    write_store(tmp_path / "reference", PLAN, n_bad=1)
+def fail_each(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    *,
+    plan: Plan = PLAN,
+    kinds: tuple[str, ...] = ("new", "interrupted", "finished"),
+    calls: tuple[str, ...] = CALLS,
+) -> list[str]:
+    """Let one in `step` calls fail in runs of some kinds, and run again; return the messages."""
+    write_store(tmp_path / "reference", plan, n_bad=1)
     want = contents(tmp_path / "reference")
     faults = Faults(tmp_path / "s", monkeypatch)
-    tally: Counter[str] = Counter()
+    said: list[str] = []
     number = 0
-    for kind in ("new", "broken off", "finished"):
+    for kind in kinds:
         faults.armed = None
-        prepare(tmp_path / f"s-{kind}", kind)
+        prepare(tmp_path / f"s-{kind}", plan, kind)
         faults.arm("none", 0, 0)
-        run(tmp_path / f"s-{kind}")
-        counts = dict(faults.counts)
-        for name, count in counts.items():
-            for nth in range(1, count + 1):
-                number += 1
-                if number % step:
-                    continue
-                faults.armed = None
-                root = tmp_path / f"s{number}"
-                prepare(root, kind)
-                code = ERRORS[number // step % len(ERRORS)]
-                faults.arm(name, nth, code, stays=number // step % 4 == 0)
-                what = f"{kind}: {name} {nth} {errno.errorcode[code]}"
-                try:
-                    run(root)
-                    tally["done"] += 1
-                except BertfeatError as error:
-                    tally["many lines" if "\n" in str(error) else "one line"] += 1
-                except OSError as error:
-                    raise AssertionError(what) from error
-                faults.armed = None
-                run(root)
-                assert contents(root) == want, what
-                assert verify(root).is_good, what
-    return tally
+        run(tmp_path / f"s-{kind}", plan)
+        counts = {name: count for name, count in faults.counts.items() if name in calls}
+        for name, nth in [(name, nth) for name, count in counts.items() for nth in range(1, count + 1)]:
+            number += 1
+            if number % step:
+                continue
+            faults.armed = None
+            root = tmp_path / f"s{number}"
+            prepare(root, plan, kind)
+            code = ERRORS[number // step % len(ERRORS)]
+            faults.arm(name, nth, code, stays=number // step % 4 == 0)
+            what = f"{kind}: {name} {nth} {errno.errorcode[code]}"
+            try:
+                run(root, plan)
+            except BertfeatError as error:
+                said.append(str(error))
+            except OSError as error:
+                raise AssertionError(what) from error
+            faults.armed = None
+            run(root, plan)
+            assert contents(root) == want, what
+            assert verify(root).is_good, what
+    assert not [line for line in said if "\n" in line]
+    return said
 
 
 @pytest.mark.usefixtures("no_fsync")
 def test_calls_that_fail_are_one_line_and_the_run_resumes(tmp_path, monkeypatch):
-    tally = fail_each(tmp_path, monkeypatch, 23)
-    assert tally["one line"] > 8
-    assert not tally["many lines"]
+    assert len(fail_each(tmp_path, monkeypatch, 23)) > 8
 
 
 @pytest.mark.long
 def test_every_call_that_fails_is_one_line_and_the_run_resumes(tmp_path, monkeypatch):
-    tally = fail_each(tmp_path, monkeypatch, 1)
-    print(dict(tally))
-    assert tally["one line"] > 200
-    assert not tally["many lines"]
+    assert len(fail_each(tmp_path, monkeypatch, 1)) > 200
 
 
-def test_a_lock_closes_its_file_once_whatever_the_system_says(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("no_fsync")
+@pytest.mark.parametrize("encoding", ["array", "binary"])
+def test_every_write_that_fails_says_to_run_the_same_command_again(tmp_path, monkeypatch, encoding):
+    plan = make_plan((3, 2), encoding=encoding, combine="none")
+    said = fail_each(tmp_path, monkeypatch, 1, plan=plan, kinds=("new",), calls=("write", "fsync"))
+    assert len(said) >= 25
+    for message in said:
+        assert message.endswith("run the same command again")
+        assert any(os.strerror(code).lower() in message for code in ERRORS)
+
+
+def test_a_lock_closes_its_file_once_even_if_that_fails(tmp_path, monkeypatch):
     write_store(tmp_path / "s", PLAN)
     lock = StoreLock(tmp_path / "s")
     faults = Faults(tmp_path / "s", monkeypatch)
@@ -153,7 +168,7 @@ def test_a_lock_closes_its_file_once_whatever_the_system_says(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["stat", "fstat", "ftruncate", "pwrite"])
-def test_a_lock_that_cannot_be_looked_at_is_given_back(tmp_path, monkeypatch, name):
+def test_a_lock_that_cannot_be_checked_is_released(tmp_path, monkeypatch, name):
     write_store(tmp_path / "s", PLAN)
     faults = Faults(tmp_path / "s", monkeypatch)
     faults.arm(name, 1, errno.EIO)

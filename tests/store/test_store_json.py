@@ -1,4 +1,4 @@
-"""JSON files of a store, edited by hand and sealed again: every mistyped value or missing key is one line."""
+"""JSON files of a store, edited and sealed again: every mistyped value or missing key is one line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def made(tmp_path_factory, settings) -> Store:
 
 
 def places(content: Any, *above: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of every value in a JSON value; of a long list, the first two and the last."""
+    """Yield the place of every value in a JSON value; of a list, the first two entries and the last."""
     if above:
         yield above
     if isinstance(content, dict):
@@ -116,7 +116,7 @@ def resume(root: Path, plan: Any) -> None:
 
 
 class Tries:
-    """Calls on edited stores, and what came of them."""
+    """Calls on edited stores, and their outcomes."""
 
     def __init__(self, made: Store, folder: Path) -> None:
         self.made, self.folder = made, folder
@@ -180,7 +180,7 @@ def test_every_edited_file_is_one_line(made, settings, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["../other/token/part-00000.parquet", "/etc/passwd", "token/part-00001.parquet", ""])
-def test_a_part_stands_where_level_and_shard_say(made, tmp_path, path):
+def test_the_path_of_a_part_follows_from_level_and_shard(made, tmp_path, path):
     shutil.copytree(made.path, tmp_path / "other")
     shutil.copytree(made.path, tmp_path / "s")
     file = tmp_path / "s/manifest.json"

@@ -1,4 +1,4 @@
-"""Stores that were copied while they were written, moved, or may only be read, and locks whose process id is reused."""
+"""Stores that are copied while they are written, moved, or read-only, and locks with a reused process id."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_slowly(root: Path, rng: random.Random) -> None:
 
 
 def copy_like_cp(source: Path, target: Path) -> None:
-    """Copy what is there, file by file; what vanishes meanwhile is left out, as `cp -r` does."""
+    """Copy file by file as `cp -r` does, without files that disappear during the copy."""
     target.mkdir()
     for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
         try:
@@ -61,14 +61,14 @@ def copies(tmp_path: Path, n_tries: int, seed: int) -> tuple[int, int]:
         is_finished = (copied / "manifest.json").exists()
         n_unfinished += not is_finished
         if is_finished:
-            # What lies in it was copied before or after the manifest was written: all of it, or verify says so.
+            # The parts were copied before or after the manifest was written: verify notices missing ones.
             report = verify(copied)
             if report.is_good:
                 assert open_store(copied).n_rows("token") == 17
         try:
             write_slowly(copied, rng)
         except StoreError:
-            # The private folder was copied before the plan was written: nothing vouches for the parts.
+            # The private folder was copied before the plan was written: nothing shows where the parts come from.
             assert not (copied / "_bertfeat/plan.json").exists()
             continue
         assert contents(copied) == contents(root)
@@ -88,7 +88,7 @@ def test_100_copies_made_while_the_store_is_written(tmp_path):
     assert n_unfinished > 20
 
 
-def test_an_unfinished_store_goes_on_after_it_was_moved(tmp_path):
+def test_an_unfinished_store_resumes_after_a_move(tmp_path):
     write_store(tmp_path / "reference", PLAN)
     with open_for_writing(tmp_path / "a", PLAN) as writer:
         writer.commit(writer.pending()[0], make_result(PLAN, writer.pending()[0]))
@@ -104,8 +104,8 @@ def test_an_unfinished_store_goes_on_after_it_was_moved(tmp_path):
 
 
 @pytest.mark.parametrize("pid", [1, os.getpid(), 2**22 + 1, -1, "x"], ids=["init", "own", "none", "negative", "text"])
-def test_a_process_id_in_the_lock_keeps_nobody_out(tmp_path, pid):
-    """The kernel holds the lock, not the id: one that another process has by now means nothing."""
+def test_a_process_id_in_the_lock_file_is_no_lock(tmp_path, pid):
+    """The kernel holds the lock, so a reused process id means nothing."""
     write_store(tmp_path / "s", PLAN)
     (tmp_path / "s/manifest.json").unlink()
     (tmp_path / "s/_bertfeat/lock").write_text(json.dumps({"pid": pid, "host": "here"}))
@@ -141,7 +141,7 @@ for plan in (plan, make_plan((1,))):
 
 
 @pytest.mark.skipif(not shutil.which("setpriv") and os.geteuid() == 0, reason="root may write everywhere")
-def test_a_store_that_may_only_be_read(tmp_path):
+def test_a_read_only_store(tmp_path):
     root = tmp_path / "s"
     write_store(root, PLAN)
     want = contents(root)

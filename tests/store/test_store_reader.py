@@ -1,10 +1,9 @@
-"""What is written comes back the same, through our reader and through everybody else's."""
+"""Reads of a whole store: the values that were written, through bertfeat and through other libraries."""
 
 from __future__ import annotations
 
 import datetime
 from base64 import b64encode
-from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -21,7 +20,6 @@ from bertfeat.store import commit_shard, open_for_writing, open_store
 from tests.support.store_fakes import (
     HIDDEN,
     LAST4,
-    N_LAYERS,
     layer_values,
     make_plan,
     make_result,
@@ -90,6 +88,9 @@ def test_every_reader_of_the_store_gives_the_same_vectors(tmp_path, encoding, dt
     assert store.n_rows("token") == N_ROWS
     assert store.levels == (Level.TOKEN,)
     assert store.columns("token")[:4] == ("doc_id", "token_index", "token", "layer_03")
+    for feature in (("mean_last4", LAST4, "mean", HIDDEN), ("layer_04", (4,), "none", HIDDEN)):
+        assert store.feature("token", feature[0]) == FeatureColumn(*feature)
+    assert store.numpy("token", "concat_last2").shape == (N_ROWS, 2 * HIDDEN)
     assert store.plan == plan
     assert [receipt.counts["documents"] for receipt in store.receipts()] == [5, 4, 3]
     assert store.manifest["totals"] == {
@@ -101,110 +102,37 @@ def test_every_reader_of_the_store_gives_the_same_vectors(tmp_path, encoding, dt
     }
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 5, 7, 100])
-def test_batches_cross_parts_and_lose_no_row(tmp_path, encoding, batch_size):
-    plan = make_plan(encoding=encoding)
-    write_store(tmp_path / "s", plan)
-    store = open_store(tmp_path / "s")
-    batches = list(store.batches("token", "concat_last4", batch_size=batch_size, columns=["doc_id"]))
-    assert all(len(batch.vectors) == batch_size for batch in batches[:-1])
-    assert [n for batch in batches for n in batch.rows] == list(range(N_ROWS))
-    assert [n for batch in batches for n in batch.columns["doc_id"]] == list(range(N_ROWS))
-    np.testing.assert_array_equal(np.concatenate([b.vectors for b in batches]), expected("concat_last4", plan))
-
-
-def test_many_row_groups_come_back_in_order(tmp_path, encoding, monkeypatch):
-    monkeypatch.setattr("bertfeat.store.schema._ROW_GROUP_BYTES", 3 * 2 * 8 * HIDDEN)
-    plan = make_plan((50, 7), encoding=encoding)
-    write_store(tmp_path / "s", plan, nulls=encoding == "binary")
-    assert pq.ParquetFile(tmp_path / "s" / "token" / "part-00000.parquet").num_row_groups == 17
-    store = open_store(tmp_path / "s")
-    got = store.numpy("token", "layer_05")
-    valid = store.valid("token", "layer_05")
-    np.testing.assert_array_equal(got[valid], layer_values(0, 57, 5, "float16")[valid])
-    assert np.isnan(got[~valid]).all()
-
-
-def test_layers_and_concatenations_are_made_from_each_other(tmp_path, encoding):
-    by_layer, by_concat = make_plan(combine="none", encoding=encoding), make_plan(combine="concat", encoding=encoding)
-    write_store(tmp_path / "layers", by_layer)
-    write_store(tmp_path / "concat", by_concat)
-    layers, concat = open_store(tmp_path / "layers"), open_store(tmp_path / "concat")
-    np.testing.assert_array_equal(layers.numpy("token", "concat_last4"), concat.numpy("token", "concat_last4"))
-    for store in (layers, concat):
-        for layer in LAST4:
-            want = layer_values(0, N_ROWS, layer, "float16")
-            np.testing.assert_array_equal(store.numpy("token", f"layer_{layer:02d}"), want)
-        pair = np.concatenate([layer_values(0, N_ROWS, layer, "float16") for layer in (4, 6)], axis=1)
-        np.testing.assert_array_equal(store.numpy("token", "concat_04_06"), pair)
-        np.testing.assert_array_equal(next(store.batches("token", "concat_04_06")).vectors, pair)
-        assert store.numpy("token", "concat_last2").shape == (N_ROWS, 2 * HIDDEN)
-
-
-def test_sums_and_means_are_made_from_layers_wherever_these_stand(tmp_path, encoding, dtype):
-    for combine in ("none", "concat"):
-        write_store(tmp_path / combine, make_plan(combine=combine, encoding=encoding, dtype=dtype))
-        store = open_store(tmp_path / combine)
-        layers = np.stack([layer_values(0, N_ROWS, layer, dtype).astype(np.float32) for layer in LAST4])
-        np.testing.assert_array_equal(store.numpy("token", "sum_last4"), layers.sum(0).astype(dtype))
-        np.testing.assert_array_equal(store.numpy("token", "mean_last4"), layers.mean(0).astype(dtype))
-        np.testing.assert_array_equal(store.numpy("token", "mean_03_05"), layers[[0, 2]].mean(0).astype(dtype))
-        assert store.feature("token", "mean_last4") == FeatureColumn("mean_last4", LAST4, "mean", HIDDEN)
-        assert store.feature("token", "layer_04") == FeatureColumn("layer_04", (4,), "none", HIDDEN)
-        assert store.feature("token", "concat_last4") == FeatureColumn("concat_last4", LAST4, "concat", 4 * HIDDEN)
-
-
-def test_some_rows_are_the_same_rows_of_all(tmp_path, encoding, monkeypatch):
-    monkeypatch.setattr("bertfeat.store.schema._ROW_GROUP_BYTES", 2 * 2 * 8 * HIDDEN)
-    write_store(tmp_path / "s", make_plan(encoding=encoding))
-    store = open_store(tmp_path / "s")
-    frame = store.polars("token", ["token", "doc_id"])
-    for feature in ("layer_03", "concat_last4", "mean_last4"):
-        whole = store.numpy("token", feature)
-        for rows in ([0], [11, 0, 5, 5, 4], list(range(N_ROWS)), [], np.arange(3)[::-1]):
-            np.testing.assert_array_equal(store.take("token", feature, rows), whole[np.asarray(rows, np.int64)])
-            assert store.rows("token", rows, ["token", "doc_id"]).rows() == [frame.row(int(row)) for row in rows]
-        for start, stop in ((0, 0), (0, N_ROWS), (3, 10), (4, 5), (12, 12)):
-            np.testing.assert_array_equal(store.slice("token", feature, start, stop), whole[start:stop])
-
-
-def test_rows_that_are_not_there_are_named(tmp_path):
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda store: store.take("token", "layer_03", [1, 12]), "no row 12; rows are 0 to 11"),
+        (lambda store: store.rows("token", [-1], ["doc_id"]), "no row -1"),
+        (lambda store: store.take("token", "layer_03", [0.5]), "whole numbers"),
+        (lambda store: store.slice("token", "layer_03", 3, 13), "no rows 3 to 13 at level token, which has 12"),
+        (lambda store: store.rows("token", [0], ["x"]), "no column 'x'"),
+        (lambda store: store.arrow("token", ["text"]), "no column 'text' at level token; columns are doc_id, "),
+        (lambda store: store.scan("word"), "no level 'word'; levels are token"),
+        (lambda store: store.batches("token", "layer_03", batch_size=0), "batch_size 0"),
+        *(
+            (
+                lambda store, name=name: store.numpy("token", name),
+                rf"no feature '{name}' at .*: layer_03, .*, concat_last4",
+            )
+            for name in ("layer_02", "concat_all", "concat_02_03", "mean_all", "layer_3", "", "concat_")
+        ),
+    ],
+)
+def test_a_missing_row_level_column_or_feature_is_named(tmp_path, read, message):
     write_store(tmp_path / "s", make_plan())
-    store = open_store(tmp_path / "s")
-    with pytest.raises(UserError, match="no row 12; rows are 0 to 11"):
-        store.take("token", "layer_03", [1, 12])
-    with pytest.raises(UserError, match="no row -1"):
-        store.rows("token", [-1], ["doc_id"])
-    with pytest.raises(UserError, match="whole numbers"):
-        store.take("token", "layer_03", [0.5])
-    with pytest.raises(UserError, match="no rows 3 to 13 at level token, which has 12"):
-        store.slice("token", "layer_03", 3, 13)
-    with pytest.raises(UserError, match="no column 'x'"):
-        store.rows("token", [0], ["x"])
-
-
-@pytest.mark.parametrize("name", ["layer_02", "concat_all", "concat_02_03", "mean_all", "layer_3", "", "concat_"])
-def test_a_feature_that_cannot_be_made_is_named_with_those_there_are(tmp_path, name):
-    write_store(tmp_path / "s", make_plan())
-    with pytest.raises(UserError, match=r"no feature .* at level token, .*: layer_03, .*, concat_last4"):
-        open_store(tmp_path / "s").numpy("token", name)
-
-
-def test_a_missing_level_column_or_batch_size_is_named(tmp_path):
-    write_store(tmp_path / "s", make_plan())
-    store = open_store(tmp_path / "s")
-    with pytest.raises(UserError, match="no level 'word'; levels are token"):
-        store.scan("word")
-    with pytest.raises(UserError, match="no column 'text' at level token; columns are doc_id, "):
-        store.arrow("token", ["text"])
-    with pytest.raises(UserError, match="batch_size 0"):
-        store.batches("token", "layer_03", batch_size=0)
+    with pytest.raises(UserError, match=message):
+        read(open_store(tmp_path / "s"))
 
 
 def test_rows_without_vectors_are_null_in_the_part_and_nan_in_arrays(tmp_path, encoding, dtype):
     plan = make_plan(levels=(Level.WORD,), encoding=encoding, dtype=dtype)
     write_store(tmp_path / "s", plan, nulls=True)
     store = open_store(tmp_path / "s")
+    assert [part.runs for part in store.parts("word")] == [None] * 3
     valid = np.array([row % 3 != 1 for n in (5, 4, 3) for row in range(n)])
     np.testing.assert_array_equal(store.valid("word", "layer_06"), valid)
     for name in ("layer_06", "concat_last4", "concat_05_06"):
@@ -296,7 +224,7 @@ def test_no_rows_make_a_valid_store_with_its_schema(tmp_path, encoding):
         assert store.polars("sentence").columns[:2] == ["doc_id", "text"]
 
 
-def test_an_incomplete_store_says_how_to_finish_it(tmp_path):
+def test_the_error_of_an_incomplete_store_says_how_to_finish_it(tmp_path):
     plan = make_plan()
     with open_for_writing(tmp_path / "s", plan) as writer:
         with pytest.raises(StoreError, match="no shard is done yet"):
@@ -309,7 +237,7 @@ def test_an_incomplete_store_says_how_to_finish_it(tmp_path):
     assert store.polars("token")["doc_id"].to_list() == [0, 1, 2, 3, 4, 9, 10, 11]
 
 
-def test_what_is_no_store_is_refused(tmp_path):
+def test_other_folders_are_refused(tmp_path):
     with pytest.raises(StoreError, match="no such folder"):
         open_store(tmp_path / "nowhere")
     with pytest.raises(StoreError, match=r"not a bertfeat store: it has no manifest\.json"):
@@ -343,28 +271,6 @@ def test_a_store_reads_without_its_private_folder_and_through_links(tmp_path):
         store.plan  # noqa: B018
 
 
-def test_a_damaged_part_is_named_by_every_reader(tmp_path):
-    write_store(tmp_path / "s", make_plan())
-    path = tmp_path / "s" / "token" / "part-00001.parquet"
-    path.write_bytes(path.read_bytes()[:100])
-    store = open_store(tmp_path / "s")
-    for read in (
-        lambda: store.numpy("token", "layer_03"),
-        lambda: store.arrow("token"),
-        lambda: list(store.batches("token", "layer_03")),
-    ):
-        with pytest.raises(StoreError, match=r"part-00001.parquet: cannot be read: .*; run bertfeat verify"):
-            read()
-
-
-def test_a_path_with_pattern_characters_is_taken_as_it_is(tmp_path):
+def test_a_path_with_pattern_characters_is_not_a_pattern(tmp_path):
     write_store(tmp_path / "s[1]*", make_plan())
     assert open_store(tmp_path / "s[1]*").scan("token").collect().height == N_ROWS
-
-
-def test_layers_count_from_the_embeddings(tmp_path):
-    plan = make_plan()
-    assert plan.model.n_layers == N_LAYERS
-    write_store(tmp_path / "s", plan)
-    assert Path(tmp_path / "s" / "manifest.json").is_file()
-    assert open_store(str(tmp_path / "s")).numpy("token", "layer_06")[0, 0] == 600

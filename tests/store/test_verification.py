@@ -1,4 +1,4 @@
-"""Whatever happens to a store's files is found, named, and put right by the next run."""
+"""Damage to a store's files: verify reports it, and the next run repairs it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from tests.support.runner_fakes import Heard
 from tests.support.store_fakes import contents, make_plan, make_result, write_store
 
 PLAN = make_plan(levels=(Level.TOKEN, Level.WORD))
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    """No power fails here; the steps of a sync are counted and failed in the tests of the writer."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 @pytest.fixture
@@ -43,7 +38,7 @@ def rerun(root: Path, plan: Plan = PLAN, **opening: bool) -> list[int]:
 
 
 def overwrite_keeping_time(path: Path, data: bytes) -> None:
-    """Change a file as bit rot does: its modification time stays."""
+    """Change a file without its modification time, as bit rot does."""
     status = path.stat()
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -148,7 +143,7 @@ def test_parts_of_another_store_are_named(root, tmp_path):
 
 
 def test_a_receipt_that_was_edited_with_its_part_is_named(root):
-    """Digests agree, so only the part's own metadata can tell."""
+    """The digests agree, so only the part's own metadata show the change."""
     path = root / "_bertfeat/receipts/00001.json"
     content = codec.unseal(path.read_bytes())
     shutil.copyfile(root / "token/part-00000.parquet", root / "token/part-00001.parquet")
@@ -165,7 +160,7 @@ def test_a_receipt_that_was_edited_with_its_part_is_named(root):
     assert "manifest.json" in [p.part for p in verify(root).problems]
 
 
-def test_an_edited_manifest_is_found_and_made_again(root):
+def test_an_edited_manifest_is_noticed_and_recreated(root):
     whole = contents(root)
     path = root / "manifest.json"
     edited = codec.unseal(path.read_bytes())
@@ -189,7 +184,7 @@ def test_an_unfinished_store_names_the_shards_to_do(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["_bertfeat/plan.json", "manifest.json", "_bertfeat/receipts/00001.json"])
-def test_garbage_never_crashes_verify_and_a_rerun_mends_it(root, name):
+def test_garbage_is_reported_and_a_rerun_repairs_it(root, name):
     whole = contents(root)
     data = (root / name).read_bytes()
     rng = random.Random(3)
@@ -205,7 +200,7 @@ def test_garbage_never_crashes_verify_and_a_rerun_mends_it(root, name):
         assert verify(root).is_good
 
 
-def test_bits_of_json_files_that_are_flipped_are_found(root):
+def test_flipped_bits_of_json_files_are_noticed(root):
     whole = contents(root)
     rng = random.Random(11)
     for name in ("_bertfeat/plan.json", "manifest.json", "_bertfeat/receipts/00001.json"):
@@ -221,16 +216,16 @@ def test_bits_of_json_files_that_are_flipped_are_found(root):
     assert verify(root).is_good
 
 
-def test_without_a_plan_the_manifest_still_vouches_for_the_parts(root):
+def test_without_a_plan_the_parts_are_checked_against_the_manifest(root):
     (root / "_bertfeat/plan.json").unlink()
     (root / "token/part-00000.parquet").write_bytes(b"x")
     assert [p.part for p in verify(root).problems] == ["_bertfeat/plan.json", "token/part-00000.parquet"]
 
 
-def test_what_is_no_store_or_newer_is_refused(root, tmp_path):
+def test_other_folders_and_newer_stores_are_refused(root, tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "nowhere"):
-        with pytest.raises(StoreError, match="no bertfeat store"):
+        with pytest.raises(StoreError, match="not a bertfeat store"):
             verify(path)
     content = json.loads((root / "_bertfeat/plan.json").read_bytes())
     content.pop("check")
@@ -244,14 +239,14 @@ def test_a_mark_holds_until_the_next_run_and_no_longer(root):
     name = "token/part-00001.parquet"
     overwrite_keeping_time(root / name, whole[name][:-1] + b"x")
     assert mark_for_redoing(root, verify(root)) == (1,)
-    # Put right by hand meanwhile: what verify named is done again all the same.
+    # The part is repaired by hand, and its shard is still repeated.
     overwrite_keeping_time(root / name, whole[name])
     assert rerun(root) == [1]
     assert contents(root) == whole
     assert rerun(root) == []
 
 
-def test_marks_that_are_damaged_have_every_part_read(root):
+def test_a_damaged_file_of_marks_makes_a_run_read_every_part(root):
     whole = contents(root)
     name = "token/part-00001.parquet"
     for garbage in (b"", b"{}", codec.seal({"shards": "x"}), codec.seal({"shards": [[]]})):
@@ -276,7 +271,7 @@ def test_overwriting_a_store_clears_its_marks(root):
     assert not (root / "_bertfeat/damaged.json").exists()
 
 
-def test_marking_waits_for_no_other_run(root):
+def test_marking_is_refused_while_another_run_writes(root):
     (root / "token/part-00000.parquet").write_bytes(b"x")
     report = verify(root)
     with open_for_writing(root, PLAN), pytest.raises(StoreError, match="is writing this store"):

@@ -1,7 +1,8 @@
-"""Parquet files of vectors as several writers make them, and ways to read them."""
+"""Parquet files of vectors from several writers, and ways to read them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
 from bertfeat.durable.files import digest_of
 from bertfeat.records import Column, FeatureColumn, LevelSchema, PartInfo
 from bertfeat.store.partvectors import CheckedParts
+from bertfeat.store.reader import Store
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import slice_vectors
 from bertfeat.store.vectors import Piece, StoredPart, VectorSource
@@ -21,29 +23,49 @@ from bertfeat.store.vectors import Piece, StoredPart, VectorSource
 NAME = "layer_06"
 
 
+KINDS = [(dtype, encoding) for dtype in ("float16", "float32") for encoding in ("array", "binary")]
+# Every way to read vectors of the level "token" of a store with several parts.
+READS: dict[str, Callable[[Store], object]] = {
+    "numpy": lambda store: store.numpy("token", "layer_04"),
+    "torch": lambda store: store.torch("token", "layer_04"),
+    "take": lambda store: store.take("token", "mean_last4", [0, 5]),
+    "slice": lambda store: store.slice("token", "layer_04", 0, 6),
+    "batches": lambda store: list(store.batches("token", "mean_last4")),
+    "valid": lambda store: store.valid("token", "layer_04"),
+    "polars": lambda store: store.polars("token", ["layer_04"]),
+    "arrow": lambda store: store.arrow("token"),
+}
+
+
+def decoded(store: Store, level: str, name: str) -> np.ndarray:
+    """Return a stored column as pyarrow alone decodes it; NaN for null vectors."""
+    dtype = store.manifest["store_dtype"]
+    dim = store.feature(level, name).dim
+    rows = [row for part in store.parts(level) for row in pq.read_table(store.path / part.path)[name].to_pylist()]
+    vectors = [
+        [np.nan] * dim if row is None else np.frombuffer(row, dtype) if isinstance(row, bytes) else row for row in rows
+    ]
+    return np.array(vectors, dtype).reshape(-1, dim)
+
+
 def layout(dtype: str, encoding: str) -> VectorLayout:
     return VectorLayout(StoreDtype(dtype), VectorEncoding(encoding))
 
 
 def values(n_rows: int, dim: int, dtype: str) -> np.ndarray:
-    """Vectors (n_rows, dim) of any bits: also NaNs, infinities and what cannot be told from a header."""
+    """Return vectors (n_rows, dim) of random bits, with NaNs, infinities and bytes that look like a header."""
     bits = np.random.default_rng(n_rows * 1000 + dim).integers(0, 256, n_rows * dim * np.dtype(dtype).itemsize, "u1")
     return bits.view(dtype).reshape(n_rows, dim)
 
 
-def table(vectors: np.ndarray, encoding: str, *, valid: np.ndarray | None = None, nullable_elements: bool = False):
-    """Make a table of a number, a text and the vectors, as a part has columns before its vectors."""
+def table(vectors: np.ndarray, encoding: str) -> pa.Table:
+    """Return a table of a number, a text and the vectors: as in a part, the vectors come last."""
     n_rows, dim = vectors.shape
     if encoding == "binary":
-        bitmap = None if valid is None else pa.array(valid).buffers()[1]
-        kind = pa.binary(dim * vectors.itemsize)
-        column = pa.Array.from_buffers(kind, n_rows, [bitmap, pa.py_buffer(vectors)])
+        column = pa.Array.from_buffers(pa.binary(dim * vectors.itemsize), n_rows, [None, pa.py_buffer(vectors)])
     else:
-        element = pa.field("element", pa.from_numpy_dtype(vectors.dtype), nullable=nullable_elements)
-        mask = None if valid is None else pa.array(~valid)
-        column = pa.FixedSizeListArray.from_arrays(
-            pa.array(vectors.reshape(-1)), type=pa.list_(element, dim), mask=mask
-        )
+        element = pa.field("element", pa.from_numpy_dtype(vectors.dtype), nullable=False)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=pa.list_(element, dim))
     texts = pa.array([f"text {row}" for row in range(n_rows)], pa.large_string())
     fields = [pa.field("row", pa.int64(), nullable=False), pa.field("text", texts.type), pa.field(NAME, column.type)]
     return pa.Table.from_arrays([pa.array(np.arange(n_rows)), texts, column], schema=pa.schema(fields))
@@ -67,7 +89,7 @@ def stored(dim: int) -> VectorSource:
 
 
 def part_of(path: Path, dtype: str, encoding: str, dim: int) -> StoredPart:
-    """Describe a file as a manifest would that was written along with it."""
+    """Describe a file as a manifest for exactly this file would."""
     try:
         with pq.ParquetFile(path) as file:
             names, n_rows = file.schema_arrow.names, file.metadata.num_rows
@@ -80,37 +102,14 @@ def part_of(path: Path, dtype: str, encoding: str, dim: int) -> StoredPart:
     return StoredPart(path, info, schema, layout(dtype, encoding))
 
 
-def by_pyarrow(path: Path, dtype: str, dim: int) -> np.ndarray:
-    """Decode with pyarrow alone; raises what pyarrow raises, ValueError for columns that hold no such vectors."""
-    with pq.ParquetFile(path) as file:
-        chunks = [
-            chunk
-            for group in range(file.num_row_groups)
-            for chunk in file.read_row_group(group, columns=[NAME], use_threads=False)[NAME].chunks
-        ]
-    blocks = [np.empty((0, dim), dtype)]
-    for chunk in chunks:
-        chunk.validate()
-        if pa.types.is_fixed_size_binary(chunk.type) and chunk.type.byte_width == dim * np.dtype(dtype).itemsize:
-            flat = np.frombuffer(b"".join(row if row is not None else b"" for row in chunk.to_pylist()), dtype)
-        elif pa.types.is_fixed_size_list(chunk.type) and chunk.type.list_size == dim:
-            flat = np.asarray(chunk.drop_null().flatten().to_numpy(zero_copy_only=False))
-        else:
-            raise ValueError(f"{chunk.type}")
-        block = np.full((len(chunk), dim), np.nan, dtype)
-        block[chunk.is_valid().to_numpy(zero_copy_only=False)] = flat.reshape(-1, dim)
-        blocks.append(block)
-    return np.concatenate(blocks)
-
-
 def by_store(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray:
-    """Read as a store reads a part whose manifest does not say where the values lie."""
+    """Read as a store reads a part without runs in the manifest."""
     part = part_of(path, dtype, encoding, dim)
     return slice_vectors([part], 0, part.info.n_rows, stored(dim), CheckedParts())
 
 
 def same(first: np.ndarray, second: np.ndarray) -> bool:
-    """Compare bit by bit, but take any NaN for any other: a null has no bits of its own."""
+    """Compare bit by bit; all NaNs are equal, since a null has no bits."""
     bits = f"u{first.itemsize}"
     is_nan = np.isnan(first) & np.isnan(second)
     return first.shape == second.shape and bool(((first.view(bits) == second.view(bits)) | is_nan).all())
