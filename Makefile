@@ -41,7 +41,7 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/04_read_polars.py demo-features
 
 test: $(INSTALLED_DEV)
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test-cpus: $(INSTALLED_DEV)
 	$(BIN)/python -m tests.support.cpus

@@ -115,7 +115,7 @@ def child(settings: dict[str, Any]) -> None:
 
 
 def measure(folder: Path, name: str, n_lines: int, **settings: Any) -> dict[str, Any]:
-    """Run an extraction of so many lines in a new process."""
+    """Run an extraction of this many lines in a new process."""
     corpus, output = folder / f"{name}.txt", folder / name
     write_lines(corpus, n_lines)
     given = {"inputs": str(corpus), "output": str(output), "model": str(folder / "model"), **settings}

@@ -27,7 +27,7 @@ import bertfeat
 from bertfeat.reports.tables import text_table
 
 Pairs = npt.NDArray[np.int64]
-# Up to so many texts, comparing all is the fastest way.
+# Up to this many texts, comparing all is the fastest way.
 MAX_FLAT = 20_000
 # Neighbours at first, and their growth if all of them are above the threshold.
 FIRST_K, GROWTH = 16, 4

@@ -265,7 +265,7 @@ def list_prefix(n_vectors: int) -> str:
         n_lists //= 2
     if n_lists < 8:
         return ""
-    # A graph finds lists faster than a comparison with so many.
+    # A graph finds lists faster than a comparison with that many.
     return f"IVF{n_lists}," if n_lists <= _MAX_LISTS_COMPARED else f"IVF{n_lists}_HNSW32,"
 
 

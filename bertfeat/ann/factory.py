@@ -116,7 +116,7 @@ class FactoryInfo:
         return index
 
     def estimate_bytes(self, n_vectors: int) -> int:
-        """Return the bytes of the index with so many vectors: as a file and, without `table_bytes`, in memory."""
+        """Return the bytes of the index with this many vectors: as a file and, without `table_bytes`, in memory."""
         bytes_each = self.code_bytes + 8 * self.is_ivf + (_link_bytes(self.n_links) if self.n_links else 0)
         n_padded = 16 * (self.n_lists or 1) if self.is_fast_scan else 0
         return int(self.fixed_bytes + bytes_each * n_vectors + self.code_bytes * n_padded)

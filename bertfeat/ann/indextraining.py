@@ -22,7 +22,7 @@ _FAISS_SEED = 1234
 
 @contextlib.contextmanager
 def threads(n_threads: int) -> Iterator[None]:
-    """Let faiss compute on so many threads within the block."""
+    """Let faiss use this many threads within the block."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(n_threads)
     try:

@@ -29,7 +29,7 @@ from bertfeat.records import Float32Array, Float64Array, IntArray
 
 K = 10
 
-# Parameters are taken if recall, minus so many standard errors of its mean, meets the target: the recall of the other
+# Parameters are taken if recall, minus this many standard errors of its mean, meets the target: the recall of the other
 # half of the queries is then below it once in fifty times.
 _N_ERRORS = 3
 # If recall grows by less over three steps, further steps will not reach the target.

@@ -21,7 +21,7 @@ from bertfeat.records import Pack, ShardSpec
 
 ItemT = TypeVar("ItemT")
 
-# The number of shards that are tokenized; of a larger corpus, so many shards at equal distances.
+# The number of shards that are tokenized; of a larger corpus, this many shards at equal distances.
 _MAX_SHARDS_READ = 16
 _CALIBRATION_PACKS = 12
 

@@ -96,10 +96,18 @@ DAMAGED = "data is damaged or cut off after"
 @pytest.mark.parametrize(
     ("ending", "content", "reason"),
     [
-        ("gz", gzip.compress(b"a\n") + b"junk", "data ends after 2 decompressed bytes, and what follows is not gzip"),
-        ("gz", gzip.compress(b"a\n") * 2 + b"\0" * 9, "data ends after 4 decompressed bytes, and what follows is not"),
+        (
+            "gz",
+            gzip.compress(b"a\n", mtime=0) + b"junk",
+            "data ends after 2 decompressed bytes, and what follows is not gzip",
+        ),
+        (
+            "gz",
+            gzip.compress(b"a\n", mtime=0) * 2 + b"\0" * 9,
+            "data ends after 4 decompressed bytes, and what follows is not",
+        ),
         ("zst", SHORT_ZST + b"junk", "data ends after 2 decompressed bytes, and what follows is not zstd"),
-        ("gz", gzip.compress(b"a\n")[:-1], f"{DAMAGED} 2 decompressed bytes"),
+        ("gz", gzip.compress(b"a\n", mtime=0)[:-1], f"{DAMAGED} 2 decompressed bytes"),
         *((ending, b"no such format", f"{DAMAGED} 0 decompressed bytes") for ending in ("gz", "zst")),
         *(("gz", data, DAMAGED) for data in (GZ[: len(GZ) // 2], GZ[:3] + b"\xff" + GZ[4:])),
         *(("zst", data, DAMAGED) for data in (ZST[: len(ZST) // 2], ZST[:3] + b"\x02" + ZST[4:])),
