@@ -116,7 +116,7 @@ FAULTS = (
     "after 404 NoSuchUpload",
 )
 _LATE_S = 0.3
-# Changes the headers, or returns a fault; "" for no fault.
+# Removes headers, or returns the name of a fault, "" for no fault.
 Change = Callable[[str, str, dict[str, str]], str]
 
 

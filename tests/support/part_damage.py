@@ -1,8 +1,8 @@
-"""Damage to parts anywhere except in the bytes of the vectors, and the result of every reader.
+"""Damage to parts outside of the vectors' own bytes, and the outcome of every reader.
 
     python -m tests.support.part_damage FOLDER SEED TRIES
 
-prints a JSON object: the count of each outcome, and examples of wrong ones.
+prints a JSON object: the count of each outcome, and examples of forbidden ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REWRITTEN: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Part:
-    """An undamaged part of a store: its bytes, the places that may be damaged, and the numbers in its footer."""
+    """An undamaged part: its bytes, the places that may be damaged, and the numbers in its footer."""
 
     root: Path
     path: Path
@@ -95,7 +95,7 @@ def part_of(root: Path, vectors: VectorLayout) -> Part:
         for n_rows, offset in zip(runs.rows, runs.offsets[feature.name], strict=True):
             is_value[offset : offset + n_rows * feature.dim * vectors.numpy.itemsize] = True
     mutable = np.flatnonzero(~is_value)
-    # Headers and levels are before values, or at the beginning of a column.
+    # Headers and levels come before values, or at the beginning of a column.
     near = np.flatnonzero(~is_value & (np.convolve(is_value, np.ones(60), "full")[59:] > 0))
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     metadata = pq.read_metadata(path)
@@ -130,7 +130,7 @@ def change_bytes(rng: random.Random, part: Part, data: bytearray) -> None:
 
 
 def change_number(rng: random.Random, part: Part, data: bytearray) -> None:
-    """Replace a number of the footer by another one of the footer, or by one near it."""
+    """Replace a number of the footer by another one, or by a similar number."""
     for _ in range(rng.choice([1, 1, 2])):
         old = rng.choice(part.numbers)
         new = rng.choice([*part.numbers, old + 1, old - 1, old + 2, old * 2, 0])
@@ -224,7 +224,7 @@ def reads(rng: random.Random, part: Part) -> Iterator[tuple[str, Callable[[], An
 
 
 def readable(frame: pl.DataFrame) -> list[Any]:
-    """Make Python objects of a frame, which fails for invalid text."""
+    """Make Python objects of a frame, which fails for text that is not UTF-8."""
     return frame.rows()
 
 

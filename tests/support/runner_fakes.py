@@ -1,4 +1,4 @@
-"""Tasks whose stages do what a test wants, for real worker processes, without heavy imports."""
+"""Fake tasks for real worker processes, whose stages do what a test asks for; without heavy imports."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def make_shards(n_shards: int, n_slices: int = 1, n_rows: int = 1) -> list[Shard
 
 @dataclass(frozen=True)
 class MakeFake:
-    """Makes fake tasks; `deeds` has the action of a stage under `STAGE:INDEX`, and that of a start under `start`.
+    """Maker of fake tasks; `deeds` holds the deed of a shard under `STAGE:INDEX`, and that of a start under `start`.
 
-    Each action leaves a file in `folder`, with its time in the name.
+    Each deed leaves a file in `folder`, with the time in its name.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class MakeFake:
         elif deed == "sleep":
             time.sleep(600)
         elif deed == "wait for all":
-            # Wait until all shards with this deed do it at once.
+            # Wait until all shards with this deed are in this stage.
             stage = place.partition(":")[0]
             others = [other for other, what in self.deeds.items() if what == deed and other.startswith(stage)]
             wait_until(lambda: all(self.noted(other) for other in others), 10)
@@ -97,7 +97,7 @@ class FakeTask:
 
 
 class Heard(Silent):
-    """A progress that keeps all reports."""
+    """A progress that keeps its reports."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
