@@ -65,7 +65,7 @@ check: $(INSTALLED_DEV)
 	$(BIN)/python -m tests.support.plain_english
 
 docs: $(INSTALLED_DOCS)
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 package: $(INSTALLED_DEV)
 	$(BIN)/python -m tests.support.fresh_installs
