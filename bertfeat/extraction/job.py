@@ -24,6 +24,7 @@ from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.plan import MODEL_NAMES, Resolved, hash_fields, make_plan, plan_fields, resolve, versions
 from bertfeat.extraction.pooling import needs_pooler
+from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, LevelSchema, Plan
 from bertfeat.runners import OnRay, check_ray
@@ -159,6 +160,13 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
     names = {name: stored.fields.get(name) for name in MODEL_NAMES}
     if stored.plan_hash != hash_fields(plan_fields(config, resolved, files) | names):
         return None
+    for level, features in resolved.columns.items():
+        written = {column.name for column in LEVELS[level].columns if column not in PAIR_COLUMNS}
+        schema = stored.schemas[level]
+        if schema.features != features or not written <= {column.name for column in schema.columns}:
+            raise PlanDamaged(
+                f"{output}: the {level} columns of its plan.json do not follow from the settings; use --overwrite"
+            )
     made_by, here = stored.metadata["versions"], versions()
     if made_by != here and not is_complete(output):
         fields = {f"versions.{name}": pair for name, pair in differing(made_by, here).items()}

@@ -73,6 +73,8 @@ def plan_from_json(content: Any) -> Plan:
     plan = decode(Plan, {**values, "schemas": levels})
     if plan.plan_hash != hashlib.sha256(canonical_json(plan.fields).encode()).hexdigest():
         raise ValueError("its plan_hash is not that of its fields")
+    if plan.fields.get("levels", [*schemas]) != [*schemas]:
+        raise ValueError(f"its schemas are of the levels {', '.join(schemas)}, and its fields name other ones")
     return dataclasses.replace(plan, metadata=metadata_from_json(plan.metadata))
 
 
@@ -92,6 +94,8 @@ def schemas_from_json(content: Any) -> dict[Level, LevelSchema]:
 
 def _schema(level: Level, content: Mapping[str, Any]) -> LevelSchema:
     schema = decode(LevelSchema, {**content, "level": level})
+    if not schema.columns or schema.columns[0].name != "doc_id":
+        raise ValueError(f"{level}: the first column is not doc_id")
     names = [*(column.name for column in schema.columns), *(feature.name for feature in schema.features)]
     if len(set(names)) < len(names):
         raise ValueError(f"{level}: two columns with the same name")

@@ -104,6 +104,8 @@ def _arrow_table(table: LevelTable, schema: LevelSchema, plan: Plan) -> pa.Table
 
 
 def _column(table: LevelTable, name: str, field: pa.Field) -> pa.Array:
+    if name not in table.columns:
+        raise ValueError(f"{table.level} column {name!r} is in the plan, and the corpus does not have it")
     try:
         array = pa.array(table.columns[name], type=field.type)
     except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError) as error:

@@ -166,6 +166,22 @@ def test_some_edited_files_are_one_line(made, tmp_path):
     assert tries.raw == []
 
 
+def test_a_plan_with_other_columns_than_its_settings_give_is_one_line(made, settings, tmp_path):
+    tries = Tries(made, tmp_path)
+    name = "_bertfeat/plan.json"
+    whats = (
+        "plan.schemas.token = 'left out'",
+        "plan.schemas.token.columns.0 = 'left out'",
+        "plan.schemas.token.columns.1 = 'left out'",
+        "plan.schemas.sentence.features = []",
+        "plan.schemas.sentence.features.1.name = ''",
+    )
+    edited = {what: content for file, what, content in edited_files(made) if file == name}
+    for what in whats:
+        tries.on(name, edited[what], what, {"extract": lambda root: extract(output=root, **settings)})
+    assert tries.raw == []
+
+
 @pytest.mark.long
 def test_every_edited_file_is_one_line(made, settings, tmp_path):
     tries = Tries(made, tmp_path)
