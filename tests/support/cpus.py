@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.support.places import TESTS
 
 MARKER = "numeric"
-IN_PARALLEL = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile")
+IN_PARALLEL = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
 VARIABLES = (
     "OPENBLAS_CORETYPE",
     "ATEN_CPU_CAPABILITY",
