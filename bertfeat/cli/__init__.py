@@ -72,6 +72,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 )
 def group(verbose: bool) -> None:
     """Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times."""
+    if verbose:
+        raise click.UsageError("--verbose before a command goes with --version; write it after the command's name")
 
 
 def main() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +17,7 @@ from tokenizers import Tokenizer as BackendTokenizer
 from bertfeat.errors import CheckpointError, TokenizingError, checkpoint_errors
 from bertfeat.ragged import run_of, starts_of, word_bounds
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
+from bertfeat.text.backend import adapted, load_backend
 from bertfeat.text.pieces import Cutter, Piece, document_error
 from bertfeat.text.surface import SPACE_PIECES, find_surface
 from bertfeat.text.template import Template, read_templates
@@ -32,11 +31,6 @@ _BATCH_DOCUMENTS = 4_000
 # The time limit of a call: usual tokenizers are about a hundred times as fast.
 _TIMEOUT_S = 60.0
 _CHARS_PER_S = 20_000
-
-# More than the rows of any embedding matrix; the tables here and in `tokenizers` grow with the largest id.
-_MAX_IDS = 10_000_000
-# The most characters that may replace one character in a normalizer; known normalizers use fewer than 20.
-_MAX_REPLACEMENT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +102,7 @@ class Tokenizer:
         folder: Path = Path("tokenizer"),
         n_ids: int | None = None,
     ) -> None:
-        backend = _adapted(backend, given_words=given_words)
+        backend = adapted(backend, given_words=given_words)
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -136,7 +130,7 @@ class Tokenizer:
             CheckpointError: The folder has no tokenizer with character offsets, or it does not fit a model of `n_ids`
                 rows.
         """
-        backend, cls_id = _load_backend(folder)
+        backend, cls_id = load_backend(folder)
         return cls(backend, cls_id=cls_id, given_words=given_words, folder=folder, n_ids=n_ids)
 
     def template(self, *, pair: bool) -> Template:
@@ -353,95 +347,3 @@ def _joined(parts: list[_Columns], sizes: _Sizes, documents: Sequence[Document],
         second = np.flatnonzero(np.arange(len(ids)) >= tokens.pair_starts[tokens.document])
         tokens.word[second] += sizes.n_words_cut[tokens.document[second]].astype(np.int32)
     return tokens
-
-
-def _adapted(backend: BackendTokenizer, *, given_words: bool) -> BackendTokenizer:
-    """Return a byte-level tokenizer that does not trim offsets and, for given words, sees a space before each."""
-    text = backend.to_str()
-    if "trim_offsets" not in text:
-        return backend
-    state = json.loads(text)
-    # Trimming by the characters of the pieces would remove a character of a word without a space before it.
-    for node in _nodes(state["post_processor"]):
-        if "trim_offsets" in node:
-            node["trim_offsets"] = False
-    if given_words:
-        _prefix_words(state)
-    return BackendTokenizer.from_str(json.dumps(state))
-
-
-def _prefix_words(state: dict[str, Any]) -> None:
-    nodes = _nodes(state["pre_tokenizer"])
-    splitters = [node for node in nodes if "pretokenizers" not in node]
-    if splitters and splitters[0]["type"] == "ByteLevel":
-        splitters[0]["add_prefix_space"] = True
-    elif any(node["type"] == "ByteLevel" for node in splitters):
-        # After another splitter the flag would put a space before each part of a word.
-        own = [state["normalizer"]] if state["normalizer"] else []
-        state["normalizer"] = {"type": "Sequence", "normalizers": [*own, {"type": "Prepend", "prepend": " "}]}
-
-
-def _nodes(node: object) -> list[dict[str, Any]]:
-    """Return the objects in a part of a tokenizer's JSON, outer ones first."""
-    if isinstance(node, list):
-        return [found for child in node for found in _nodes(child)]
-    if isinstance(node, dict):
-        return [node, *(found for child in node.values() for found in _nodes(child))]
-    return []
-
-
-def _load_backend(folder: Path) -> tuple[BackendTokenizer, int | None]:
-    """Return the tokenizer of a model folder as transformers configures it, and the id of its classification token."""
-    from transformers import AutoTokenizer
-
-    remedy = "correct the file or download the model again"
-    if not (folder / "tokenizer.json").exists():
-        remedy = "save a tokenizer.json, or for SentencePiece models pip install 'bertfeat[sentencepiece]'"
-    with checkpoint_errors(lambda: _file_at_fault(folder), "the tokenizer cannot be loaded", remedy):
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        if not tokenizer.is_fast:
-            raise CheckpointError(
-                f"{folder}: {type(tokenizer).__name__} has no fast version, and so no character offsets; "
-                "save a tokenizer.json into the folder"
-            )
-        pieces = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
-        piece, largest = max(pieces.items(), key=lambda item: item[1], default=("", 0))
-        # This comes before `to_str`, which makes a table as long as the largest id.
-        if largest >= _MAX_IDS:
-            raise CheckpointError(
-                f"{folder}: the tokenizer gives token {piece!r:.60} the id {largest}; expected less than {_MAX_IDS}"
-            )
-        backend = BackendTokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        if backend.normalizer is not None:
-            _check_normalizer(folder, json.loads(backend.normalizer.__getstate__()))
-        return backend, tokenizer.cls_token_id
-
-
-def _check_normalizer(folder: Path, state: object) -> None:
-    """Refuse a normalizer that would fill the memory: the lengths of successive replacements multiply."""
-    contents = [str(node.get("content") or "") for node in _nodes(state) if node.get("type") == "Replace"]
-    n_chars = math.prod(max(1, len(content)) for content in contents)
-    if n_chars > _MAX_REPLACEMENT:
-        raise CheckpointError(
-            f"{folder}: the tokenizer's normalizer replaces one character by {n_chars}; "
-            f"expected at most {_MAX_REPLACEMENT}"
-        )
-
-
-def _file_at_fault(folder: Path) -> Path:
-    """Return the first file that does not load alone, or the folder if each does."""
-    from transformers import AutoConfig
-
-    files = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-    for path in (folder / name for name in files if (folder / name).exists()):
-        try:
-            with checkpoint_errors(folder, path.name):
-                if path.name == "config.json":
-                    AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-                elif path.name == "tokenizer.json":
-                    BackendTokenizer.from_file(str(path))
-                elif not isinstance(json.loads(path.read_bytes()), dict):
-                    raise TypeError(path.name)
-        except CheckpointError:
-            return path
-    return folder

