@@ -129,8 +129,8 @@ class ExtractConfig:
     """Every setting of `bertfeat extract`, checked on construction.
 
     Enums may be given as strings, and tuples as lists or comma-separated strings. `None` selects a default that
-    depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`). `combine` is by default
-    `none,concat` for the layers `last4` and `none` for others. An empty `prompt` is none, whatever the model's default.
+    depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`). `combine` defaults
+    to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` is none at all.
 
     Raises:
         ConfigError: A value is not one of the choices, is out of range, or contradicts another value.
@@ -189,6 +189,7 @@ class ExtractConfig:
             _check_int(name, getattr(self, name), least)
         self._check_texts()
         self._check_together()
+        self._check_context()
         self._check_runner()
 
     def _set(self, name: str, value: object) -> None:
@@ -209,21 +210,6 @@ class ExtractConfig:
         for name in ("is_split_into_words", "document_context"):
             if getattr(self, name) and (self.text_pair_column or self.text_pairs):
                 raise ConfigError(f"{flag(name)} takes no second text; drop --text-pair-column or --text-pairs")
-        if self.document_context:
-            if self.include_special_tokens:
-                raise ConfigError(
-                    "--include-special-tokens has no meaning with --document-context, where sentences share the "
-                    "special tokens; drop one of them"
-                )
-            if self.pooling not in (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN) and Level.SENTENCE in self.levels:
-                raise ConfigError(
-                    f"--pooling {self.pooling} has no meaning with --document-context, where sentences share the "
-                    "special tokens; use mean or max"
-                )
-            if self.prompt or self.prompt_name is not None:
-                raise ConfigError(
-                    "--prompt has no meaning with --document-context, where sentences share a window; drop one of them"
-                )
         if self.keep_columns and Level.SENTENCE not in self.levels:
             raise ConfigError("--keep-columns are written at the sentence level; add it: --level token,sentence")
         if self.pooling is Pooling.MODEL and Level.SENTENCE not in self.levels:
@@ -232,6 +218,24 @@ class ExtractConfig:
             raise ConfigError("--pooling model counts special tokens as the model does; drop --include-special-tokens")
         if self.prompt is not None and self.prompt_name is not None:
             raise ConfigError("--prompt and --prompt-name both give a prompt; pass one of them")
+
+    def _check_context(self) -> None:
+        if not self.document_context:
+            return
+        if self.include_special_tokens:
+            raise ConfigError(
+                "--include-special-tokens has no meaning with --document-context, where sentences share the special "
+                "tokens; drop one of them"
+            )
+        if self.pooling not in (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN) and Level.SENTENCE in self.levels:
+            raise ConfigError(
+                f"--pooling {self.pooling} has no meaning with --document-context, where sentences share the special "
+                "tokens; use mean or max"
+            )
+        if self.prompt or self.prompt_name is not None:
+            raise ConfigError(
+                "--prompt has no meaning with --document-context, where sentences share a window; drop one of them"
+            )
 
     def _check_runner(self) -> None:
         on_ray = self.runner is Runner.RAY

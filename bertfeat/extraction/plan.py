@@ -16,8 +16,8 @@ from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
-from bertfeat.errors import ConfigError
 from bertfeat.encoder.sentencemodel import SentenceModel
+from bertfeat.errors import ConfigError
 from bertfeat.extraction.pooling import EMBEDDING, modes_of
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec

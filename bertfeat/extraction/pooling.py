@@ -253,9 +253,7 @@ class EmbeddingBuffer:
         dtype: The stored type.
     """
 
-    def __init__(
-        self, buffers: Sequence[LevelBuffer], finish: Finish, dtype: StoreDtype
-    ) -> None:
+    def __init__(self, buffers: Sequence[LevelBuffer], finish: Finish, dtype: StoreDtype) -> None:
         self._buffers = buffers
         self._finish = finish
         self._dtype: torch.dtype = getattr(torch, dtype)

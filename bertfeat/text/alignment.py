@@ -67,11 +67,11 @@ class Units:
     @property
     def row_weights(self) -> Float64Array:
         """The sum of the weights of each row: float64 (n_rows,)."""
-        sums = np.diff(self.starts)
+        before = np.arange(len(self.positions) + 1.0)
         if self.weights is not None:
-            before = np.concatenate([[0.0], np.cumsum(self.weights, dtype=np.float64)])
-            sums = before[self.starts[1:]] - before[self.starts[:-1]]
-        return np.bincount(self.row, weights=sums, minlength=self.n_rows)
+            np.cumsum(self.weights, dtype=np.float64, out=before[1:])
+        sums = before[self.starts[1:]] - before[self.starts[:-1]]
+        return np.bincount(self.row, weights=sums, minlength=self.n_rows).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,9 +136,7 @@ class Tokenizer:
                 self._check_ids(specials.ids)
 
     @classmethod
-    def load(
-        cls, folder: Path, *, given_words: bool = False, n_ids: int | None = None, prompt: str = ""
-    ) -> Tokenizer:
+    def load(cls, folder: Path, *, given_words: bool = False, n_ids: int | None = None, prompt: str = "") -> Tokenizer:
         """Load the tokenizer of a model folder, without a download and without running code of the folder.
 
         Raises:
@@ -234,10 +232,13 @@ class Tokenizer:
                 yield batch, list[_Encoded](encodings)
                 continue
             n_words, n_chars = len(self.prompt.split()) if self.given_words else None, len(self.prompt)
-            yield batch, [
-                _Prompted(encoding, n_chars, n_words) if piece.is_first else encoding
-                for piece, encoding in zip(batch, encodings, strict=True)
-            ]
+            yield (
+                batch,
+                [
+                    _Prompted(encoding, n_chars, n_words) if piece.is_first else encoding
+                    for piece, encoding in zip(batch, encodings, strict=True)
+                ],
+            )
 
     def _input(self, piece: Piece) -> str | list[str]:
         """Return what is tokenized: the first piece of a document follows the prompt."""
@@ -298,15 +299,15 @@ class _Prompted:
     """
 
     def __init__(self, encoding: Encoding, n_chars: int, n_words: int | None) -> None:
-        if n_words is None:
-            ends, shift = (end <= n_chars for _, end in encoding.offsets), n_chars
-        else:
-            ends, shift = (word < n_words for word in encoding.word_ids), 0
-        n = sum(1 for _ in itertools.takewhile(bool, ends))
+        words = np.array(encoding.word_ids, dtype=np.int64)
+        ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 1]
+        is_text = ends > n_chars if n_words is None else words >= n_words
+        n = int(np.argmax(is_text)) if is_text.any() else len(is_text)
+        shift = n_chars if n_words is None else 0
         self.prompt_ids = encoding.ids[:n]
         self.ids = encoding.ids[n:]
         self.offsets = [(max(start - shift, 0), end - shift) for start, end in encoding.offsets[n:]]
-        self.word_ids = [word - (n_words or 0) for word in encoding.word_ids[n:]]
+        self.word_ids = (words[n:] - (n_words or 0)).tolist()
 
     def __len__(self) -> int:
         return len(self.ids)
