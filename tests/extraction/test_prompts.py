@@ -10,8 +10,8 @@ import pytest
 from bertfeat.errors import InputError
 from bertfeat.records import Document
 from bertfeat.text.tokenizer import Tokenizer
-from tests.support.families import build_tokenizer
 from tests.support.fakes import at, letters, letters_backend, pairs, run, texts
+from tests.support.families import build_tokenizer
 
 pytestmark = pytest.mark.numeric
 
