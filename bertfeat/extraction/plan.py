@@ -264,7 +264,11 @@ def _row_cost(n_bytes: int, n_tokens: int, resolved: Resolved, dtype: StoreDtype
     stored = sum(n_rows[level] * row_bytes(level, columns, dtype) for level, columns in resolved.columns.items())
     if Level.SENTENCE in resolved.columns:
         stored += n_bytes
-    return max(stored, n_tokens * _WORKING_BYTES_PER_TOKEN)
+    working = n_tokens * _WORKING_BYTES_PER_TOKEN
+    if resolved.sentence is not None:
+        # Its modes are pooled in float32.
+        working += 4 * len(resolved.sentence.modes) * resolved.model.hidden_size
+    return max(stored, working)
 
 
 def row_bytes(level: Level, columns: Sequence[FeatureColumn], dtype: StoreDtype) -> int:
