@@ -274,7 +274,7 @@ class EmbeddingBuffer:
         """The stored embeddings, (n_rows, dim), once all packs were added."""
         pooled = [vectors for buffer in self._buffers for vectors in buffer.vectors.values()]
         # In pieces, because the steps compute in float64.
-        pieces = zip(*(vectors.split(_ROWS_AT_ONCE) for vectors in pooled), strict=True)
+        pieces = zip(*(torch.split(vectors, _ROWS_AT_ONCE) for vectors in pooled), strict=True)
         finished = [self._finish(torch.cat(piece, dim=1)).to(self._dtype) for piece in pieces]
         return {EMBEDDING: torch.cat(finished).to(pooled[0].device)}
 
