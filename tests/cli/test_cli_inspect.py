@@ -62,6 +62,13 @@ def test_a_model_folder_with_prompts_and_a_dense_layer(saved: Path) -> None:
     assert found["prompts"] == {"document": "", "passage": "text: ", "query": "ask: "}
 
 
+def test_the_flags_that_it_names_work(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("one fox\nshe sells sea shells\n")
+    flags = good("inspect", saved, "--json").json["flags"].split()
+    good("extract", tmp_path / "corpus.txt", "-o", tmp_path / "out", "--model", saved, *flags)
+    assert good("inspect", tmp_path / "out", "--json").json["levels"]["sentence"]["features"] == {"embedding": 8}
+
+
 def test_a_model_without_an_embedding_of_its_own(tiny_folder: Path) -> None:
     lines = good("inspect", tiny_folder).out.splitlines()
     assert "embedding  its folder describes none (no modules.json)" in lines
