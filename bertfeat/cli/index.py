@@ -59,7 +59,8 @@ def command() -> None:
     default="none",
     show_default=True,
     metavar="NAME",
-    help="none, center, whiten, whiten:DIM, pca:DIM. BERT's vectors have much in common; centring removes it.",
+    help="none, center, whiten, whiten:DIM, pca:DIM, truncate:DIM. BERT's vectors have much in common; centring "
+    "removes it. truncate keeps the first DIM values, at length 1, for models that were trained for it (Matryoshka).",
 )
 @option(_HOW, "--query-prompt-name", metavar="NAME", help="Prompt of queries.  [default: the model's query prompt]")
 @option(_HOW, "--recall", type=float, default=0.95, show_default=True, help="Part of the ten nearest to be found.")

@@ -109,8 +109,9 @@ def build_index(
         index: A faiss factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, ...), or `auto`: by size, memory and recall.
         metric: `cosine`, `ip` (inner product) or `l2` (Euclidean distance).
         max_memory: The most memory of the build, and of the index, without the program itself: bytes, or `"4GB"`.
-        transform: What is done to vectors first: `none`, `center`, `whiten`, `whiten:DIM` or `pca:DIM`. Raw BERT
-            vectors have much in common; centring removes it.
+        transform: What is done to vectors first: `none`, `center`, `whiten`, `whiten:DIM`, `pca:DIM` or
+            `truncate:DIM`. Raw BERT vectors have much in common; centring removes it. Truncation keeps the first DIM
+            values, at length 1.
         recall: The part of the ten nearest vectors that a search must find; search parameters are tuned for it.
         seed: The random seed.
         threads: Threads to compute on; all by default.
