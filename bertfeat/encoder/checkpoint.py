@@ -229,7 +229,10 @@ def _check_sizes(folder: Path, family: Family, config: Mapping[str, Any]) -> tup
     for key, most in _LIMITS.items():
         if config.get(key) is not None:
             _bounded(path, key, config[key], most, least=0 if key == "type_vocab_size" else 1)
-    return n_layers, hidden_size, _size(path, config, ("vocab_size",), _LIMITS["vocab_size"])
+    n_ids = _size(path, config, ("vocab_size", "n_words"), _LIMITS["vocab_size"])
+    if family.fault is not None and (fault := family.fault(config)) is not None:
+        raise CheckpointError(f"{path}: {fault}")
+    return n_layers, hidden_size, n_ids
 
 
 def _size(path: Path, config: Mapping[str, Any], keys: tuple[str, ...], most: int) -> int:
