@@ -14,9 +14,10 @@ from typing import Any
 
 from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
-from bertfeat.encoder.families import REFUSED, Family, family_of
+from bertfeat.encoder.families import Family, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
+from bertfeat.encoder.refusals import REFUSED
 from bertfeat.encoder.weights import find_weights, inside, read_json
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
@@ -125,7 +126,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     _refuse_code(folder, config, tokenizer_config)
     family = _family(folder, config)
     n_layers, hidden_size, n_ids = _check_sizes(folder, family, config)
-    tokenizer_files = _tokenizer_files(folder, root)
+    tokenizer_files = _tokenizer_files(folder, root, family)
     weights = find_weights(folder, root)
     digest = weights_digest(weights.files)
     if pinned is not None and digest != pinned:
@@ -199,8 +200,10 @@ def _root(folder: Path) -> Path:
 def _refuse_code(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:
     for file, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config)):
         if content.get("auto_map"):
-            known = family_of(str(config.get("model_type")))
+            model_type = str(config.get("model_type"))
+            known, reason = family_of(model_type), REFUSED.get(model_type)
             hint = f"; {known.title} is built in, so a copy without that key may do" if known else ""
+            hint = f"; {reason}" if reason else hint
             raise CheckpointError(f"{folder / file}: auto_map asks to run code of its own; that never runs here{hint}")
     if config.get("quantization_config"):
         raise CheckpointError(f"{folder / 'config.json'}: quantized weights are not supported; use the original model")
@@ -261,9 +264,13 @@ def _max_length(folder: Path, family: Family, config: Mapping[str, Any], tokeniz
     return positions
 
 
-def _tokenizer_files(folder: Path, root: Path) -> list[Path]:
+def _tokenizer_files(folder: Path, root: Path, family: Family) -> list[Path]:
     present = [folder / name for name in hub.TOKENIZER_FILES if (folder / name).exists()]
     names = {path.name for path in present}
+    if family.slow_tokenizer and "tokenizer.json" not in names:
+        raise CheckpointError(
+            f"{folder}: no tokenizer.json; the own tokenizer of {family.title} gives no character offsets"
+        )
     if not names & _TOKENIZERS and not {"vocab.json", "merges.txt"} <= names:
         raise CheckpointError(
             f"{folder}: no fast tokenizer; it needs tokenizer.json, or vocab.txt, or vocab.json with merges.txt, "

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
+from bertfeat.encoder.refusals import esm_fault, flaubert_fault, nystromformer_fault, xmod_fault
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -38,6 +40,7 @@ class Family:
         type_ids: The model takes `token_type_ids` (where its config has two types or more, or names no number).
         pooler: Whether the model has a pooler, and whether it can be built without.
         pooler_activation: Attribute of the activation, where it is not part of the pooler.
+        slow_tokenizer: Its own tokenizer gives no character offsets: the folder needs a tokenizer.json.
         picks_states: `output_hidden_states` takes a list of layers, so that the others are freed on the way.
         note: A line for `bertfeat models`.
     """
@@ -61,6 +64,7 @@ class Family:
     type_ids: bool = False
     pooler: Literal["none", "optional", "always"] = "none"
     pooler_activation: str | None = None
+    slow_tokenizer: bool = False
     picks_states: bool = True
     note: str = ""
 
@@ -97,32 +101,15 @@ _BART_LIKE: dict[str, Any] = {
     # The decoder is never run: one without blocks costs next to nothing.
     "overrides": {"decoder_layers": 0},
 }
-
+_MBART_LIKE: dict[str, Any] = {**_BART_LIKE, "final_norm": "layer_norm", "note": f"encoder only; {_NORMED}"}
 _XLM_LIKE: dict[str, Any] = {
     **_PLAIN,
     "layers_key": ("n_layers", "num_hidden_layers"),
     "hidden_key": ("emb_dim", "hidden_size"),
     "picks_states": False,
-    "note": "no language embedding",
+    "slow_tokenizer": True,
+    "note": "no language embedding is added",
 }
-
-
-# The published model has 81 languages; each of them has modules in every block.
-_MAX_LANGUAGES = 1_000
-
-
-def _xmod_fault(config: Mapping[str, Any]) -> str | None:
-    languages, language = config.get("languages"), config.get("default_language")
-    if not isinstance(languages, list) or not 1 <= len(languages) <= _MAX_LANGUAGES:
-        return f"languages must be a list of 1 to {_MAX_LANGUAGES} names"
-    if language not in languages:
-        return f"default_language is {language!r:.60}; set it to one of {', '.join(map(str, languages))[:200]}"
-    return None
-
-
-def _flaubert_fault(config: Mapping[str, Any]) -> str | None:
-    return "pre_norm is set, and transformers cannot run such a model" if config.get("pre_norm") else None
-
 
 _FAMILIES: tuple[Family, ...] = (
     Family("bert", "BERT", "BertModel", **_BERT_LIKE),
@@ -160,11 +147,11 @@ _FAMILIES: tuple[Family, ...] = (
         "X-MOD",
         "XmodModel",
         final_norm="encoder.LayerNorm",
-        fault=_xmod_fault,
+        fault=xmod_fault,
         note="runs the adapters of default_language",
         **_ROBERTA_LIKE,
     ),
-    Family("bert-generation", "BertGeneration", "BertGenerationEncoder", **_PACKED),
+    Family("bert-generation", "BertGeneration", "BertGenerationEncoder", slow_tokenizer=True, **_PACKED),
     Family("splinter", "Splinter", "SplinterModel", type_ids=True, **_PACKED),
     Family(
         "electra",
@@ -259,6 +246,7 @@ _FAMILIES: tuple[Family, ...] = (
         positions="after-padding",
         final_norm="encoder.emb_layer_norm_after",
         unused=("contact_head",),
+        fault=esm_fault,
         pooler="optional",
         note=f"{_NORMED}; embeddings are scaled by the share of masked tokens, hence no packs",
         **_PLAIN,
@@ -276,30 +264,22 @@ _FAMILIES: tuple[Family, ...] = (
         **_ALL_STATES,
     ),
     Family("xlm", "XLM", "XLMModel", **_XLM_LIKE),
-    Family("flaubert", "FlauBERT", "FlaubertModel", fault=_flaubert_fault, **_XLM_LIKE),
+    Family("flaubert", "FlauBERT", "FlaubertModel", fault=flaubert_fault, **_XLM_LIKE),
     Family("ibert", "I-BERT", "IBertModel", positions="after-padding", pooler="optional", **_ALL_STATES),
     Family("squeezebert", "SqueezeBERT", "SqueezeBertModel", pooler="always", **_ALL_STATES),
+    Family("nystromformer", "Nyströmformer", "NystromformerModel", fault=nystromformer_fault, **_ALL_STATES),
     Family("convbert", "ConvBERT", "ConvBertModel", **_TYPED),
     Family("layoutlm", "LayoutLM", "LayoutLMModel", pooler="always", note="text only: every box is zero", **_TYPED),
     Family("t5", "T5", "T5EncoderModel", **_T5_LIKE),
     Family("mt5", "mT5", "MT5EncoderModel", **_T5_LIKE),
     Family("umt5", "UMT5", "UMT5EncoderModel", **_T5_LIKE),
+    Family("longt5", "LongT5", "LongT5EncoderModel", **_T5_LIKE),
     Family("bart", "BART", "BartModel", note="encoder only", **_BART_LIKE),
-    Family("mbart", "mBART", "MBartModel", final_norm="layer_norm", note=f"encoder only; {_NORMED}", **_BART_LIKE),
+    Family("mbart", "mBART", "MBartModel", **_MBART_LIKE),
+    Family("m2m_100", "M2M100 and NLLB", "M2M100Model", **_MBART_LIKE),
     Family("openai-gpt", "OpenAI GPT", "OpenAIGPTModel", note="causal", picks_states=False, **_PLAIN, **_GPT_LIKE),
 )
 _BY_TYPE = {family.model_type: family for family in _FAMILIES}
-_LENGTHS = "its layers have different lengths, so that a token has no vector in most of them"
-_WIDTHS = "its last layer is projected to another width than that of the others"
-# Model types that are refused for a reason of their own.
-REFUSED = {
-    "funnel": _LENGTHS,
-    "canine": _LENGTHS,
-    "embedding_gemma2": _WIDTHS,
-    "embedding_gemma2_text": _WIDTHS,
-    "new": "its code is not part of transformers; take a copy of the model with the model type 'gte'",
-    "roc_bert": "it reads the shapes and sounds of characters from a tokenizer that gives no character offsets",
-}
 
 
 def families() -> tuple[Family, ...]:

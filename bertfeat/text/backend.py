@@ -86,7 +86,7 @@ def _fast_form(folder: Path, tokenizer: Any) -> BackendTokenizer:
     if kind != "EsmTokenizer":
         raise CheckpointError(
             f"{folder}: {kind} has no fast version, and so no character offsets; save a tokenizer.json into the folder "
-            "with tokenizer_class PreTrainedTokenizerFast"
+            "and tokenizer_class PreTrainedTokenizerFast in its tokenizer_config.json"
         )
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder.values()
     first, last = tokenizer.cls_token, tokenizer.eos_token

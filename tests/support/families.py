@@ -160,8 +160,10 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "big_bird": _BERT,
     "convbert": {**_BERT, "embedding_size": 16, "conv_kernel_size": 3, "head_ratio": 2},
     "layoutlm": {**_BERT, "max_2d_position_embeddings": 64},
+    "nystromformer": {**_BERT, "segment_means_seq_len": 8, "num_landmarks": 8, "conv_kernel_size": 5},
     **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
-    **dict.fromkeys(("bart", "mbart"), _BART),
+    "longt5": {**_T5, "local_radius": 4},
+    **dict.fromkeys(("bart", "mbart", "m2m_100"), _BART),
     "openai-gpt": _GPT,
 }
 # Classes with heads and decoders, whose weights must be ignored without a message.
@@ -182,7 +184,7 @@ _SAVED_AS = {
 _BYTE_BPE = "roberta gpt2 openai-gpt longformer bart modernbert deberta eurobert data2vec-text ultrabert luke ibert"
 _UNIGRAM = (
     "albert camembert xlm-roberta xlm-roberta-xl xlnet deberta-v2 t5 mt5 umt5 mbart rembert big_bird xmod gte "
-    "jina_embeddings_v3 bert-generation"
+    "jina_embeddings_v3 bert-generation longt5 m2m_100"
 )
 _TOKENIZER_KINDS = dict.fromkeys(_BYTE_BPE.split(), "bpe") | dict.fromkeys(_UNIGRAM.split(), "unigram")
 
