@@ -17,7 +17,7 @@ from bertfeat.encoder import hub
 from bertfeat.encoder.families import Family, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
-from bertfeat.encoder.refusals import REFUSED
+from bertfeat.encoder.refusals import REFUSED, rope_fault
 from bertfeat.encoder.weights import find_weights, inside, read_json
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
@@ -33,7 +33,7 @@ _LIMITS = {
     "n_positions": 10_000_000,
     "intermediate_size": 1_000_000,
     "type_vocab_size": 100_000,
-    "num_attention_heads": 65_536,
+    **dict.fromkeys(("num_attention_heads", "num_heads", "n_heads", "n_head", "encoder_attention_heads"), 65_536),
     "embedding_size": 65_536,
     "num_hidden_groups": 1_000,
     "inner_group_num": 1,
@@ -233,8 +233,9 @@ def _check_sizes(folder: Path, family: Family, config: Mapping[str, Any]) -> tup
         if config.get(key) is not None:
             _bounded(path, key, config[key], most, least=0 if key == "type_vocab_size" else 1)
     n_ids = _size(path, config, ("vocab_size", "n_words"), _LIMITS["vocab_size"])
-    if family.fault is not None and (fault := family.fault(config)) is not None:
-        raise CheckpointError(f"{path}: {fault}")
+    for fault in (family.fault, rope_fault if family.path == "packed" else None):
+        if fault is not None and (reason := fault(config)) is not None:
+            raise CheckpointError(f"{path}: {reason}")
     return n_layers, hidden_size, n_ids
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-from bertfeat.encoder.refusals import esm_fault, flaubert_fault, nystromformer_fault, xmod_fault
+from bertfeat.encoder.refusals import esm_fault, flaubert_fault, nystromformer_fault, xlm_fault, xmod_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ _FAMILIES: tuple[Family, ...] = (
         note="words only, no entities",
         **_ALL_STATES,
     ),
-    Family("xlm", "XLM", "XLMModel", **_XLM_LIKE),
+    Family("xlm", "XLM", "XLMModel", fault=xlm_fault, **_XLM_LIKE),
     Family("flaubert", "FlauBERT", "FlaubertModel", fault=flaubert_fault, **_XLM_LIKE),
     Family("ibert", "I-BERT", "IBertModel", positions="after-padding", pooler="optional", **_ALL_STATES),
     Family("squeezebert", "SqueezeBERT", "SqueezeBertModel", pooler="always", **_ALL_STATES),

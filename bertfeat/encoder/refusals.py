@@ -21,6 +21,16 @@ REFUSED = {
 _MAX_LANGUAGES = 1_000
 
 
+def rope_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why a model cannot run in packs: transformers sets these frequencies by the longest text of a batch."""
+    for key in ("rope_parameters", "rope_scaling"):
+        values = config.get(key)
+        for rope in (values, *values.values()) if isinstance(values, dict) else ():
+            if isinstance(rope, dict) and "longrope" in (rope.get("rope_type"), rope.get("type")):
+                return f"{key} has the type longrope, which is not supported: it depends on the length of the text"
+    return None
+
+
 def xmod_fault(config: Mapping[str, Any]) -> str | None:
     """Return why X-MOD cannot run: no language is chosen, or there are far too many."""
     languages, language = config.get("languages", ["en_XX"]), config.get("default_language")
@@ -40,9 +50,17 @@ def esm_fault(config: Mapping[str, Any]) -> str | None:
     return None
 
 
+def xlm_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why XLM cannot run: transformers counts the tokens that are not padding."""
+    missing = [key for key in ("pad_token_id", "pad_index") if config.get(key, 2) is None]
+    return f"{missing[0]} is null; expected a whole number" if missing else None
+
+
 def flaubert_fault(config: Mapping[str, Any]) -> str | None:
     """Return why FlauBERT cannot run: transformers 5 fails on the norm before attention."""
-    return "pre_norm is set, and transformers cannot run such a model" if config.get("pre_norm") else None
+    if config.get("pre_norm"):
+        return "pre_norm is set, and transformers cannot run such a model"
+    return xlm_fault(config)
 
 
 def nystromformer_fault(config: Mapping[str, Any]) -> str | None:

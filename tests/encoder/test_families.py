@@ -221,8 +221,17 @@ def test_other_families_are_refused(tmp_path: Path, model_type: str, reason: str
         ("flaubert", {"pre_norm": True}, "pre_norm is set, and transformers cannot run such a model"),
         ("nystromformer", {"num_landmarks": 4}, "num_landmarks is 4, segment_means_seq_len 8"),
         ("xlm", {"n_layers": 10**6}, "n_layers is 1000000; expected a whole number from 1 to 1000"),
+        ("xlm", {"n_heads": -1}, "n_heads is -1; expected a whole number from 1 to 65536"),
+        ("xlm", {"pad_token_id": None}, "pad_token_id is null; expected a whole number"),
+        ("flaubert", {"pad_token_id": None}, "pad_token_id is null; expected a whole number"),
         ("xlm", {"emb_dim": "x"}, "emb_dim is 'x'; expected a whole number"),
         ("xlm", {"vocab_size": None, "n_words": 0}, "n_words is 0; expected a whole number"),
+        ("gte", {"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters has the type longrope"),
+        (
+            "modernbert",
+            {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}},
+            "rope_parameters has the type",
+        ),
         ("gte", {"max_position_embeddings": 10**9}, "max_position_embeddings is 1000000000"),
     ],
 )
