@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -29,6 +29,7 @@ from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 
 if TYPE_CHECKING:
+    from bertfeat.corpus import Inputs
     from bertfeat.extraction.embedding import TextEncoder
 
 
@@ -142,7 +143,7 @@ class FittedProbe:
 
     def predict_input(
         self,
-        inputs: str | Path | Sequence[str | Path],
+        inputs: Inputs,
         path: str | Path,
         *,
         overwrite: bool = False,
@@ -154,7 +155,7 @@ class FittedProbe:
         While this runs, the features are in a folder beside the output.
 
         Args:
-            inputs: Files, globs, or `-` for standard input.
+            inputs: Files, globs, `-` for standard input, or a data frame; see `extract`.
             path: The file to write.
             overwrite: Replace a file that is already there.
             progress: Of the extraction; see `extract`.
