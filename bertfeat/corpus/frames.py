@@ -64,10 +64,10 @@ def _is_dataset(inputs: object) -> TypeGuard[ArrowDataset]:
 
 
 def paths_of(inputs: Inputs) -> list[str | Path]:
-    """Return inputs that are no frame as a list of paths.
+    """Return inputs as a list of paths.
 
     Raises:
-        InputError: There are none, or something else than a path is among them.
+        InputError: The list is empty, or holds something other than a path.
     """
     if not isinstance(inputs, str | Path | Iterable) or isinstance(inputs, Mapping):
         raise InputError(f"inputs is a {type(inputs).__name__}; pass paths, {_TABLES}")
@@ -136,7 +136,9 @@ def _opened(frame: Frame, config: ExtractConfig) -> tuple[pa.Schema, Iterator[pa
         check_columns(FRAME, frame.column_names, config)
         chosen = frame.select_columns(list(needed_columns(config)))
         tables = chosen.with_format("arrow").iter(_SLICE_ROWS)
-        return chosen.features.arrow_schema, (batch for table in tables for batch in table.to_batches())
+        return chosen.features.arrow_schema, (
+            batch for table in tables for batch in table.combine_chunks().to_batches()
+        )
     reader = pa.RecordBatchReader.from_stream(frame)
     check_columns(FRAME, reader.schema.names, config)
     slices = (batch.slice(at, _SLICE_ROWS) for batch in reader for at in range(0, batch.num_rows, _SLICE_ROWS))
