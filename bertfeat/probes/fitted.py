@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import polars as pl
 
 from bertfeat.config import Level
+from bertfeat.display import html_table
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
@@ -53,6 +54,15 @@ class FittedProbe:
     training: dict[str, Any]
     name: str
     _encoders: dict[str, TextEncoder] = field(default_factory=dict, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        what = f"{self.probe.head} on {self.spec.feature}, level {self.level}, label {self.label!r}"
+        return f"FittedProbe({self.name!r}, {what}, {len(self.probe.classes_)} classes)"
+
+    def _repr_html_(self) -> str:
+        names = ("model", "n_rows", "n_documents", "metric", "params", "classes")
+        summary = self.summary()
+        return html_table(repr(self), ["", "value"], [(name, summary[name]) for name in names if name in summary])
 
     @property
     def level(self) -> Level:

@@ -63,7 +63,7 @@ class FeatureSpec:
     is_added_up: bool = False
 
     @classmethod
-    def of(cls, store: Store, level: str, feature: str) -> Self:
+    def of(cls, store: Store, level: str, feature: str | int) -> Self:
         """Describe a feature of a store, stored or made from stored layers.
 
         Raises:
