@@ -1,4 +1,4 @@
-"""What Python and a notebook show of a probe, its scores and a sweep; layers by number."""
+"""Displays of a probe, its scores and a sweep in Python and in a notebook; layers by number."""
 
 from __future__ import annotations
 
