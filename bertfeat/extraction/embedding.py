@@ -14,7 +14,7 @@ from bertfeat.corpus.content import clean
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.job import load_flow
+from bertfeat.extraction.job import authors_advice, find_prompt, load_flow
 from bertfeat.extraction.plan import level_schema, resolve
 from bertfeat.records import Document, FeatureColumn, LevelTable
 from bertfeat.text.tokenizer import Tokenizer
@@ -84,10 +84,11 @@ class TextEncoder:
     def __init__(self, config: ExtractConfig, *, given_words: bool = False) -> None:
         checkpoint = open_checkpoint(config.model, config.revision)
         self.info = checkpoint.info()
-        tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
+        prompt = find_prompt(checkpoint, config)
+        tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids, prompt=prompt)
         # Each text is a separate document.
         config = dataclasses.replace(config, document_context=False)
-        resolved = resolve(config, self.info, tokenizer)
+        resolved = resolve(config, self.info, tokenizer, authors_advice(checkpoint, config))
         schemas = {level: level_schema(level, CorpusSchema(), columns) for level, columns in resolved.columns.items()}
         device = resolve_device(config.device)[0]
         self._flow = load_flow(config, schemas, resolved, checkpoint, tokenizer, device)

@@ -8,11 +8,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from bertfeat.config import ExtractConfig, Level, Runner
+from bertfeat.config import ExtractConfig, Level, Pooling, Runner
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.corpus.frames import is_frame, paths_of, write_frame
@@ -21,9 +22,19 @@ from bertfeat.devices import resolve_compute_dtype, resolve_device
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.encoder.sentencesteps import apply_steps, load_steps
+from bertfeat.errors import CheckpointError, InputError, PlanMismatch
 from bertfeat.extraction.flow import Flow
-from bertfeat.extraction.plan import MODEL_NAMES, Resolved, hash_fields, make_plan, plan_fields, resolve, versions
+from bertfeat.extraction.plan import (
+    MODEL_NAMES,
+    AuthorsAdvice,
+    Resolved,
+    hash_fields,
+    make_plan,
+    plan_fields,
+    resolve,
+    versions,
+)
 from bertfeat.extraction.pooling import needs_pooler
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
@@ -140,7 +151,7 @@ def open_job(
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer = load_tokenizer(checkpoint, files, config)
-    resolved = resolve(config, checkpoint.info(), tokenizer)
+    resolved = resolve(config, checkpoint.info(), tokenizer, authors_advice(checkpoint, config))
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:
         progress.stage("reading the corpus")
@@ -194,7 +205,49 @@ def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: E
     first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
     if len(first) > 1:
         raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
-    return Tokenizer.load(checkpoint.folder, given_words=True in first, n_ids=checkpoint.n_ids)
+    prompt = find_prompt(checkpoint, config)
+    return Tokenizer.load(checkpoint.folder, given_words=True in first, n_ids=checkpoint.n_ids, prompt=prompt)
+
+
+def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:
+    """Return the text that is put before each document; the model's default prompt counts with `--pooling model` only.
+
+    Raises:
+        UserError: The model has no prompt of the name asked for, or its list of prompts cannot be used.
+    """
+    if config.prompt is not None:
+        return config.prompt
+    name = config.prompt_name
+    if name is None and config.pooling is not Pooling.MODEL:
+        return ""
+    prompts = checkpoint.prompts()
+    name = prompts.default_name if name is None else name
+    return "" if name is None else prompts.text_of(name)
+
+
+def authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> AuthorsAdvice:
+    """Return how a model is meant to be used at the sentence level; nothing if no such rows are asked for.
+
+    Raises:
+        CheckpointError: `--pooling model` is asked for, and the model has no sentence embedding of its own, or one that
+            is not supported.
+    """
+    if Level.SENTENCE not in config.levels:
+        return AuthorsAdvice()
+    is_used = config.pooling is Pooling.MODEL
+    try:
+        sentence, prompts = checkpoint.sentence_model(), checkpoint.prompts()
+    except CheckpointError:
+        if is_used:
+            raise
+        return AuthorsAdvice("other means, which bertfeat does not support")
+    if sentence is None and is_used:
+        raise CheckpointError(
+            f"--pooling model: {checkpoint.folder} has no modules.json, so the model has no sentence embedding of its "
+            "own; pass --pooling mean"
+        )
+    description = sentence.describe() if sentence else ""
+    return AuthorsAdvice(description, prompts.texts, sentence if is_used else None)
 
 
 def load_flow(
@@ -213,4 +266,7 @@ def load_flow(
         compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
         with_pooler=needs_pooler(config),
     )
-    return Flow(config, schemas, resolved, tokenizer, encoder)
+    finish = None
+    if config.pooling is Pooling.MODEL and (sentence := checkpoint.sentence_model()) is not None:
+        finish = partial(apply_steps, loaded=load_steps(sentence, device))
+    return Flow(config, schemas, resolved, tokenizer, encoder, finish)

@@ -6,18 +6,19 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 from bertfeat._version import __version__
-from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Runner, StoreDtype
+from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
+from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.pooling import mode_of
+from bertfeat.extraction.pooling import EMBEDDING, modes_of
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
 from bertfeat.store.codec import canonical_json
@@ -54,9 +55,33 @@ class Resolved:
     device_kind: str
     max_batch_tokens: int
     attention: str
+    prompt: str
+    authors: AuthorsAdvice
+
+    @property
+    def sentence(self) -> SentenceModel | None:
+        """The model's own sentence embedding if it is asked for, else None."""
+        return self.authors.used
 
 
-def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Resolved:
+@dataclass(frozen=True, slots=True)
+class AuthorsAdvice:
+    """How the model is meant to be used at the sentence level.
+
+    Attributes:
+        description: Its own sentence embedding in plain words; empty if the model does not say.
+        prompts: Its prompts by name.
+        used: That embedding, if it is asked for.
+    """
+
+    description: str = ""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    used: SentenceModel | None = None
+
+
+def resolve(
+    config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, authors: AuthorsAdvice | None = None
+) -> Resolved:
     """Fill in the defaults that depend on the model and the device, and check the settings against them.
 
     Raises:
@@ -64,24 +89,40 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Res
             `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
     device = planned_device(config.device, elsewhere=config.runner is Runner.RAY)
-    family = family_of(info.family)
-    layers = parse_layers(config.layers, info.n_layers, model=config.model)
+    family, authors = family_of(info.family), authors or AuthorsAdvice()
+    layers = _layers(config, info)
     return Resolved(
         model=info,
         layers=layers,
-        columns={level: _columns(level, config, layers, info, tokenizer) for level in config.levels},
-        limits=_limits(config, info, tokenizer),
+        columns={level: _columns(level, config, layers, info, tokenizer, authors.used) for level in config.levels},
+        limits=_limits(config, info, tokenizer, authors.used),
         compute_dtype=str(resolve_compute_dtype(config.compute_dtype, device)).removeprefix("torch."),
         device_kind=device.type,
         max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device.type, info.hidden_size),
         attention=family.path if family else "",
+        prompt=tokenizer.prompt,
+        authors=authors,
     )
 
 
+def _layers(config: ExtractConfig, info: ModelInfo) -> tuple[int, ...]:
+    if config.levels == (Level.SENTENCE,) and config.pooling is Pooling.MODEL and config.layers == "last4":
+        # No column is made of the default layers, which a small model does not have.
+        return (info.n_layers,)
+    return parse_layers(config.layers, info.n_layers, model=config.model)
+
+
 def _columns(
-    level: Level, config: ExtractConfig, layers: tuple[int, ...], info: ModelInfo, tokenizer: Tokenizer
+    level: Level,
+    config: ExtractConfig,
+    layers: tuple[int, ...],
+    info: ModelInfo,
+    tokenizer: Tokenizer,
+    sentence: SentenceModel | None,
 ) -> tuple[FeatureColumn, ...]:
-    takes = mode_of(level, config).takes
+    if level is Level.SENTENCE and sentence is not None:
+        return (FeatureColumn(EMBEDDING, (info.n_layers,), str(Combine.NONE), sentence.dim(info.hidden_size)),)
+    takes = modes_of(level, config, sentence)[0].takes
     if takes is Takes.WINDOW:
         return (FeatureColumn("pooler", (info.n_layers,), str(Combine.NONE), info.hidden_size),)
     if takes is Takes.CLS:
@@ -91,17 +132,23 @@ def _columns(
     return feature_columns(layers, config.combine, hidden_size=info.hidden_size, n_layers=info.n_layers)
 
 
-def _limits(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> WindowLimits:
-    max_length = config.max_length or info.max_length
+def _limits(
+    config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, sentence: SentenceModel | None
+) -> WindowLimits:
+    tuned_on = sentence.max_length if sentence else None
+    max_length = config.max_length or min(info.max_length, tuned_on or info.max_length)
     if max_length > info.max_length:
         raise ConfigError(f"--max-length {max_length} is more than {config.model} takes, which is {info.max_length}")
     pairs = config.text_pairs or config.text_pair_column is not None
-    capacity = max_length - tokenizer.template(pair=pairs).n_specials
+    n_prompt = tokenizer.count_prompt()
+    capacity = max_length - tokenizer.template(pair=pairs).n_specials - n_prompt
     # A pair is split into windows over its second text, which gets at least half of the room.
     least = 2 if pairs else 1
     if capacity < least:
         raise ConfigError(
-            f"--max-length {max_length} leaves {capacity} tokens beside the special ones; at least {least} are needed"
+            f"--max-length {max_length} leaves {capacity} tokens beside the special ones"
+            + (f" and the {n_prompt} of the prompt" if n_prompt else "")
+            + f"; at least {least} are needed"
         )
     stride = min(max_length // 4, capacity - 1) if config.stride is None else config.stride
     if stride >= capacity:
@@ -132,6 +179,10 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     for number, file in enumerate(files):
         fields[f"input.{number}.format"] = file.format
         fields[f"input.{number}.digest"] = file.digest
+    if resolved.sentence is not None:
+        fields["model.sentence_sha256"] = resolved.sentence.sha256
+    if resolved.prompt or resolved.sentence is not None:
+        fields["prompt"] = resolved.prompt
     return fields
 
 
@@ -248,4 +299,15 @@ def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
         "hidden_size": model.hidden_size,
         "attention": resolved.attention,
         "versions": versions(),
+        **{name: value for name, value in _advice(resolved).items() if value},
+    }
+
+
+def _advice(resolved: Resolved) -> dict[str, Any]:
+    """Return what a store keeps of prompts and of the model's own sentence embedding, where there is any."""
+    return {
+        "prompt": resolved.prompt,
+        "prompts": dict(resolved.authors.prompts),
+        "sentence_model": resolved.authors.description,
+        "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
     }

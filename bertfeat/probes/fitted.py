@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import polars as pl
 
 from bertfeat.config import Level
+from bertfeat.corpus import Inputs
 from bertfeat.display import html_table
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors
@@ -30,7 +31,6 @@ from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 
 if TYPE_CHECKING:
-    from bertfeat.corpus import Inputs
     from bertfeat.extraction.embedding import TextEncoder
 
 
