@@ -59,8 +59,12 @@ def is_frame(inputs: object) -> TypeGuard[Frame]:
 
 
 def _is_dataset(inputs: object) -> TypeGuard[ArrowDataset]:
-    # There is no dataset unless its library is loaded.
-    return isinstance(inputs, getattr(sys.modules.get("datasets"), "Dataset", ()))
+    return _is_from("datasets", "Dataset", inputs)
+
+
+def _is_from(library: str, kind: str, value: object) -> bool:
+    # There is no such value unless its library is loaded.
+    return isinstance(value, getattr(sys.modules.get(library), kind, ()))
 
 
 def paths_of(inputs: Inputs) -> list[str | Path]:
@@ -139,10 +143,19 @@ def _opened(frame: Frame, config: ExtractConfig) -> tuple[pa.Schema, Iterator[pa
         return chosen.features.arrow_schema, (
             batch for table in tables for batch in table.combine_chunks().to_batches()
         )
+    if _is_from("pandas", "DataFrame", frame):
+        frame = _needed_of_pandas(frame, config)
     reader = pa.RecordBatchReader.from_stream(frame)
     check_columns(FRAME, reader.schema.names, config)
     slices = (batch.slice(at, _SLICE_ROWS) for batch in reader for at in range(0, batch.num_rows, _SLICE_ROWS))
     return reader.schema, slices
+
+
+def _needed_of_pandas(frame: Any, config: ExtractConfig) -> Any:
+    """Return the columns that are read, without the index: pandas converts all columns, also those that Arrow lacks."""
+    names = [str(name) for name in frame.columns]
+    check_columns(FRAME, names, config)
+    return frame.loc[:, [name in needed_columns(config) for name in names]].reset_index(drop=True)
 
 
 def _plain(kind: Any) -> Any:

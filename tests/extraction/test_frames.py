@@ -56,6 +56,12 @@ FRAMES: dict[str, Callable[[], Any]] = {
     "pandas": lambda: pd.DataFrame(COLUMNS),
     "pandas objects": lambda: pd.DataFrame(COLUMNS).astype({"text": object, "kind": "category"}),
     "pandas filtered": lambda: pd.DataFrame({name: [values[0], *values] for name, values in COLUMNS.items()})[1:],
+    "pandas with an index and other columns": lambda: (
+        pd.DataFrame(COLUMNS | {"unused": [object(), 1] * (N_ROWS // 2)})
+        .set_index(pd.Index(range(N_ROWS), name="text"))
+        .assign(same=1)
+        .set_axis([*COLUMNS, "unused"], axis=1)
+    ),
     "pyarrow": lambda: TABLE,
     "pyarrow large strings": lambda: pl.DataFrame(COLUMNS).to_arrow(compat_level=pl.CompatLevel.oldest()),
     "pyarrow columns in another order": lambda: TABLE.select(TABLE.column_names[::-1]),
@@ -199,6 +205,10 @@ def test_bad_rows_are_named_by_their_number_in_the_frame(tmp_path, settings):
 BAD: dict[str, tuple[Any, str]] = {
     "no text column": (pd.DataFrame({"body": ["a"], "n": [1]}), "<frame>: no column 'text'; columns are body, n; pass"),
     "no text column, dataset": (datasets.Dataset.from_dict({"t": ["a"]}), "<frame>: no column 'text'; columns are t;"),
+    "no text column but an index": (
+        pd.DataFrame({"n": [1]}, index=pd.Index(["a"], name="text")),
+        "<frame>: no column 'text'; columns are n; pass",
+    ),
     "numbers as names": (pd.DataFrame({0: ["a"]}), "<frame>: no column 'text'; columns are 0; pass --text-column"),
     "numbers as texts": (pl.DataFrame({"text": [1]}), "<frame>: column 'text' is int64, not text; pass another"),
     "twice": (pa.table([["a"], ["b"]], names=["text", "text"]), "<frame>: column 'text' appears 2 times"),
