@@ -226,7 +226,7 @@ class Store:
             )
         return frame
 
-    def polars(self, level: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    def polars(self, level: str, columns: Sequence[str | int] | None = None) -> pl.DataFrame:
         """Return a level, or some of its columns, as a polars frame."""
         names = self._known_columns(level, columns)
         if not self._check_digests(level, names):
@@ -237,7 +237,7 @@ class Store:
                 raise ValueError(f"{found.height} rows, not {self.n_rows(level)}")
         return found
 
-    def arrow(self, level: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def arrow(self, level: str, columns: Sequence[str | int] | None = None) -> pa.Table:
         """Return a level, or some of its columns, as an Arrow table, vectors as they are stored."""
         names = self._known_columns(level, columns)
         self._check_digests(level, names)
@@ -248,7 +248,7 @@ class Store:
         with reading(self.path / level):
             return pa.concat_tables(tables)
 
-    def pandas(self, level: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    def pandas(self, level: str, columns: Sequence[str | int] | None = None) -> pd.DataFrame:
         """Return a level, or some of its columns, as a pandas frame, with the types of `pandas.read_parquet`.
 
         A vector column holds an array (dim,) in each row, or None where there is no vector. Use `numpy` for a matrix.
@@ -279,7 +279,7 @@ class Store:
         return np.concatenate(flags)
 
     def batches(
-        self, level: str, feature: str | int, *, batch_size: int = 8192, columns: Sequence[str] = ()
+        self, level: str, feature: str | int, *, batch_size: int = 8192, columns: Sequence[str | int] = ()
     ) -> Iterator[FeatureBatch]:
         """Yield the vectors of a feature in order, `batch_size` rows at a time, in memory that does not grow.
 
@@ -315,7 +315,7 @@ class Store:
         source = self._source(level, feature)
         return take_vectors(self.stored_parts(level), numbers, source, self._checked)
 
-    def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str]) -> pl.DataFrame:
+    def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str | int]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
         names = self._known_columns(level, columns)
         found = take_columns(self.stored_parts(level), check_rows(rows, self.n_rows(level)), names)
@@ -346,9 +346,10 @@ class Store:
                 self._checked.check(part)
         return True
 
-    def _known_columns(self, level: str, columns: Sequence[str] | None) -> list[str]:
+    def _known_columns(self, level: str, columns: Sequence[str | int] | None) -> list[str]:
         there = self.columns(level)
-        for name in columns or ():
+        names = list(there) if columns is None else [self._name(column) for column in columns]
+        for name in names:
             if name not in there:
                 raise UserError(f"{self.path}: no column {name!r} at level {level}; columns are {', '.join(there)}")
-        return list(there if columns is None else columns)
+        return names

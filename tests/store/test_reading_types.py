@@ -67,6 +67,9 @@ def test_a_number_names_a_layer_in_every_read(store):
         np.testing.assert_array_equal(store.valid("word", number), store.valid("word", name))
         np.testing.assert_array_equal(store.slice("word", number, 3, 7), want[3:7])
         np.testing.assert_array_equal(store.take("word", number, [5, 0]), want[[5, 0]])
+        assert store.arrow("word", ["word", number]).equals(store.arrow("word", ["word", name]))
+        assert store.polars("word", [number]).equals(store.polars("word", [name]))
+        assert store.pandas("word", [number]).columns.tolist() == [name]
         batches = [batch.vectors for batch in store.batches("word", number, batch_size=5)]
         np.testing.assert_array_equal(np.concatenate(batches), want)
 
