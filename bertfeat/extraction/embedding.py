@@ -1,27 +1,37 @@
-"""Embeddings of a few texts in memory, made by the same flow as a store."""
+"""Encoders of texts in memory: a model that is loaded once, and the rows that a store would hold."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
-from bertfeat.config import ExtractConfig, Level, StoreDtype
+from bertfeat.config import Combine, ExtractConfig, Level, StoreDtype
 from bertfeat.corpus.columns import CorpusSchema
 from bertfeat.corpus.content import clean
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import ConfigError
+from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.job import load_flow
 from bertfeat.extraction.plan import level_schema, resolve
-from bertfeat.records import Document, FeatureColumn, LevelTable
+from bertfeat.records import Document, FeatureColumn, Float32Array, LevelTable
+from bertfeat.settings import EncodeSettings
+from bertfeat.store.parts import frame_of
 from bertfeat.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# A text, a list of words, or a pair of texts.
+Text = str | list[str] | tuple[str, str]
 
 
 def embed(
-    texts: Iterable[str],
+    texts: Iterable[Text],
     model: str = "minilm",
     *,
     pooling: str = "mean",
@@ -29,50 +39,137 @@ def embed(
     combine: str = "concat",
     normalize: bool = False,
     device: str = "auto",
-) -> npt.NDArray[np.float32]:
-    """Return one vector per text, in memory; for more than a few thousand texts, use `extract`.
+    **settings: Unpack[EncodeSettings],
+) -> Float32Array:
+    """Load a model and return one vector per text, in memory.
+
+    To encode more than once, keep an `Encoder`; for more than a few thousand texts, use `extract`.
 
     Args:
-        texts: The texts; a long text is split into windows, nothing is cut off.
-        model: Installed model package, local folder, or hub id.
-        pooling: `mean`, `max`, `cls` or `pooler`.
-        layers: The layer, or several: `-1`, `"last4"`, `[9, 12]`.
-        combine: How several layers become one vector: `concat`, `sum` or `mean`.
+        texts: The texts, or lists of words, or pairs of texts; see `Encoder`.
+        model: See `Encoder`, also for all that follows.
+        pooling: How tokens become one vector.
+        layers: The layer, or several.
+        combine: How several layers become one vector.
         normalize: Divide each vector by its Euclidean length.
         device: `auto`, `cpu`, `cuda`, ...
+        **settings: `max_length`, `include_special_tokens`, ...
 
     Returns:
         float32 (n_texts, dim). The row of a text without tokens is NaN: it has no mean and no maximum.
 
     Raises:
-        UserError: The model or a setting cannot be used, or an item of `texts` is not a string.
+        UserError: The model or a setting cannot be used, or an item of `texts` is not a text.
 
     Examples:
         >>> embed(["a river bank", "a savings bank"]).shape
         (2, 384)
     """
-    documents = documents_of(texts)
-    chosen = {"model": model, "layers": layers, "combine": combine, "pooling": pooling, "device": device}
-    config = ExtractConfig.from_dict({**chosen, "levels": Level.SENTENCE, "store_dtype": StoreDtype.FLOAT32})
-    encoder = TextEncoder(config)
-    columns = encoder.features(Level.SENTENCE)
-    if len(columns) > 1:
-        raise ConfigError(f"combine {list(config.combine)} gives {len(columns)} columns; choose concat, sum or mean")
-    table = encoder.encode(documents)[Level.SENTENCE]
-    vectors: npt.NDArray[np.float32] = table.vectors[columns[0].name].astype(np.float32, copy=False)
-    if table.valid is not None:
-        vectors[~table.valid] = np.nan
-    if normalize:
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    return vectors
+    documents = _documents(texts)
+    encoder = Encoder(
+        model, pooling=pooling, layers=layers, combine=combine, normalize=normalize, device=device, **settings
+    )
+    return encoder.vectors(documents)
+
+
+class Encoder:
+    """A model that is loaded once and turns texts in memory into vectors; threads may share it.
+
+    An item of `texts` is a text, a list of words (a document whose words are given), or a tuple of two texts (a pair,
+    which the model sees together). The items of one call are of one kind. Long texts are split into windows.
+
+    Args:
+        model: Installed model package, local folder, or hub id.
+        pooling: How the tokens of a text become one vector: `mean`, `max`, `cls` or `pooler`.
+        layers: The layer, or several: `-1`, `"last4"`, `[9, 12]`. Blocks above the highest are not loaded.
+        combine: How several layers become one vector: `concat`, `sum` or `mean`; `none` gives `tokens` and `words` a
+            column per layer.
+        normalize: Divide each vector of a text by its Euclidean length.
+        device: `auto`, `cpu`, `cuda`, ...
+        **settings: `revision`, `word_pooling`, `include_special_tokens`, `max_length`, `stride`, `on_overlong`,
+            `compute_dtype`, `max_batch_tokens`; they mean the same as for `extract`.
+
+    Raises:
+        UserError: The model or a setting cannot be used.
+
+    Examples:
+        >>> encoder = Encoder("minilm", normalize=True)
+        >>> vectors = encoder.encode(["a river bank", "a savings bank"])
+        >>> vectors.shape, float(vectors[0] @ vectors[1]) > 0.3
+        ((2, 384), True)
+        >>> encoder.words(["a river bank"])["word"].to_list()
+        ['a', 'river', 'bank']
+    """
+
+    def __init__(
+        self,
+        model: str = "minilm",
+        *,
+        pooling: str = "mean",
+        layers: str | int | Iterable[int] = -1,
+        combine: str = "concat",
+        normalize: bool = False,
+        device: str = "auto",
+        **settings: Unpack[EncodeSettings],
+    ) -> None:
+        named = {"model": model, "pooling": pooling, "layers": layers, "combine": combine, "device": device}
+        self._texts = TextEncoder(memory_config({**named, **settings}))
+        self._normalize = normalize
+
+    def encode(self, texts: Iterable[Text]) -> Float32Array:
+        """Return one vector per text: float32 (n_texts, dim); NaN for a text without tokens.
+
+        Raises:
+            UserError: An item of `texts` is not a text, or `combine` gives several columns.
+        """
+        return self.vectors(_documents(texts))
+
+    def tokens(self, texts: Iterable[Text]) -> pl.DataFrame:
+        """Return one row per token, special tokens included, with its vectors.
+
+        Returns:
+            The columns of a store's token level: `doc_id` (the number of the text), `token_index`, `token`,
+            `token_id`, `word_index`, `char_start`, `char_end`, `is_special`, `segment` (pairs), and the vectors as
+            Arrays of float32, such as `layer_06`.
+
+        Raises:
+            UserError: An item of `texts` is not a text.
+        """
+        return self._frame(texts, Level.TOKEN)
+
+    def words(self, texts: Iterable[Text]) -> pl.DataFrame:
+        """Return one row per word with its vectors, which are null for a word that lost its tokens to truncation.
+
+        Returns:
+            The columns of a store's word level: `doc_id` (the number of the text), `word_index`, `word`,
+            `char_start`, `char_end`, `n_tokens`, `segment` (pairs), and the vectors as Arrays of float32.
+
+        Raises:
+            UserError: An item of `texts` is not a text.
+        """
+        return self._frame(texts, Level.WORD)
+
+    def vectors(self, documents: Sequence[Document]) -> Float32Array:
+        """Return one vector per document: float32 (n_documents, dim); see `encode`."""
+        columns = self._texts.features(Level.SENTENCE)
+        if len(columns) > 1:
+            raise ConfigError(f"combine none gives {len(columns)} columns; choose concat, sum or mean")
+        table = self._texts.encode(documents, Level.SENTENCE)[Level.SENTENCE]
+        found = vectors_of(table, columns[0].name)
+        return normalized(found) if self._normalize else found
+
+    def _frame(self, texts: Iterable[Text], level: Level) -> pl.DataFrame:
+        documents = _documents(texts)
+        table = self._texts.encode(documents, level)[level]
+        return frame_of(table, self._texts.flow(documents, level).schemas[level], StoreDtype.FLOAT32)
 
 
 class TextEncoder:
-    """A model and its settings, loaded once, that turns texts into the rows of a store.
+    """A model and its settings, loaded once, that turns documents into the rows of a store; threads may share it.
 
     Args:
-        config: The settings; settings of the corpus have no effect.
-        given_words: Whether the documents are lists of words.
+        config: The settings. Of those of the corpus, only `is_split_into_words` has an effect: it is the kind of
+            documents that the encoder is made ready for; those of another kind are encoded as well.
 
     Attributes:
         info: The model, with the digests of its weights and tokenizer.
@@ -81,24 +178,87 @@ class TextEncoder:
         UserError: The model or a setting cannot be used.
     """
 
-    def __init__(self, config: ExtractConfig, *, given_words: bool = False) -> None:
-        checkpoint = open_checkpoint(config.model, config.revision)
-        self.info = checkpoint.info()
-        tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
+    def __init__(self, config: ExtractConfig) -> None:
         # Each text is a separate document.
-        config = dataclasses.replace(config, document_context=False)
-        resolved = resolve(config, self.info, tokenizer)
-        schemas = {level: level_schema(level, CorpusSchema(), columns) for level, columns in resolved.columns.items()}
-        device = resolve_device(config.device)[0]
-        self._flow = load_flow(config, schemas, resolved, checkpoint, tokenizer, device)
+        self._config = dataclasses.replace(config, document_context=False)
+        self._checkpoint = open_checkpoint(config.model, config.revision)
+        self.info = self._checkpoint.info()
+        self._lock = Lock()
+        self._tokenizers: dict[bool, Tokenizer] = {}
+        self._flows: dict[ExtractConfig, Flow] = {}
+        self._loaded = self._flow(self._config)
 
     def features(self, level: Level) -> tuple[FeatureColumn, ...]:
         """Return the vector columns of a level."""
-        return self._flow.schemas[level].features
+        return self._loaded.schemas[level].features
 
-    def encode(self, documents: Sequence[Document]) -> Mapping[Level, LevelTable]:
-        """Return the rows of each level in the order of the documents, with vectors of the stored type."""
-        return self._flow.run(documents)
+    def encode(self, documents: Sequence[Document], *levels: Level) -> Mapping[Level, LevelTable]:
+        """Return the rows of each level in the order of the documents, with vectors of the stored type.
+
+        Args:
+            documents: All of one kind: texts, pairs, or given words.
+            *levels: Some of the levels of the settings; by default all of them.
+        """
+        return self.flow(documents, *levels).run(documents)
+
+    def flow(self, documents: Sequence[Document], *levels: Level) -> Flow:
+        """Return the flow that `encode` runs; all flows share one network."""
+        config = dataclasses.replace(self._config, levels=levels or self._config.levels)
+        if documents:
+            words, pairs = documents[0].words is not None, documents[0].text_pair is not None
+            config = dataclasses.replace(config, is_split_into_words=words, text_pairs=pairs)
+        with self._lock:
+            return self._flow(config)
+
+    def _flow(self, config: ExtractConfig) -> Flow:
+        if config in self._flows:
+            return self._flows[config]
+        words, pairs = config.is_split_into_words, config.text_pairs
+        if words not in self._tokenizers:
+            checkpoint = self._checkpoint
+            self._tokenizers[words] = Tokenizer.load(checkpoint.folder, given_words=words, n_ids=checkpoint.n_ids)
+        tokenizer = self._tokenizers[words]
+        resolved = resolve(config, self.info, tokenizer)
+        corpus = CorpusSchema(has_pairs=pairs)
+        schemas = {level: level_schema(level, corpus, columns) for level, columns in resolved.columns.items()}
+        if self._flows:
+            flow = dataclasses.replace(
+                self._loaded, config=config, schemas=schemas, resolved=resolved, tokenizer=tokenizer
+            )
+        else:
+            device = resolve_device(config.device)[0]
+            flow = load_flow(config, schemas, resolved, self._checkpoint, tokenizer, device)
+        return self._flows.setdefault(config, flow)
+
+
+def memory_config(settings: Mapping[str, object]) -> ExtractConfig:
+    """Return the settings of texts in memory, for all levels and as float32.
+
+    Raises:
+        ConfigError: A setting does not apply to texts in memory, or has a wrong value.
+    """
+    known = ["model", "pooling", "layers", "combine", "device", *EncodeSettings.__annotations__]
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"no setting {name!r} for texts in memory; settings are {', '.join(known)}")
+    config = ExtractConfig.from_dict({**settings, "levels": tuple(Level), "store_dtype": StoreDtype.FLOAT32})
+    # The column of a single layer is then `layer_06`, not `concat_06`.
+    is_single = config.layers.removeprefix("-").isdecimal()
+    return dataclasses.replace(config, combine=(Combine.NONE,)) if is_single else config
+
+
+def vectors_of(table: LevelTable, column: str) -> Float32Array:
+    """Return the vectors of a column, (n_rows, dim) as float32, with NaN in rows that have none."""
+    vectors: Float32Array = table.vectors[column].astype(np.float32, copy=False)
+    if table.valid is not None:
+        vectors[~table.valid] = np.nan
+    return vectors
+
+
+def normalized(vectors: Float32Array) -> Float32Array:
+    """Divide each vector by its Euclidean length, in place; return the same array (n_rows, dim)."""
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return vectors
 
 
 def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]:
@@ -107,10 +267,40 @@ def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]
     Raises:
         ConfigError: `texts` is a single string, or an item is not a string.
     """
-    if isinstance(texts, str):
-        raise ConfigError(f"{what} takes a list of texts, not one string; put the text into a list")
-    texts = list(texts)
-    for number, text in enumerate(texts):
+    found = _listed(texts, what)
+    for number, text in enumerate(found):
         if not isinstance(text, str):
             raise ConfigError(f"{what}[{number}] is {text!r:.60}, which is not text")
-    return [Document(index=i, doc_id=i, text=clean(text)) for i, text in enumerate(texts)]
+    return [_document(number, text) for number, text in enumerate(found)]
+
+
+def _documents(texts: Iterable[Text]) -> list[Document]:
+    """Make documents from texts, lists of words or pairs, all of one kind."""
+    documents = [_document(number, item) for number, item in enumerate(_listed(texts, "texts"))]
+    kinds = [(document.words is not None, document.text_pair is not None) for document in documents]
+    for number, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise ConfigError(
+                f"texts[{number}] is not of the kind of texts[0]; encode texts, lists of words and pairs apart"
+            )
+    return documents
+
+
+def _listed(texts: Iterable[object], what: str) -> list[object]:
+    if isinstance(texts, str):
+        raise ConfigError(f"{what} takes a list of texts, not one string; put the text into a list")
+    return list(texts)
+
+
+def _document(number: int, item: object) -> Document:
+    parts = [item] if isinstance(item, str) else list(item) if isinstance(item, list | tuple) else [None]
+    is_pair = isinstance(item, tuple)
+    if not all(isinstance(part, str) for part in parts) or (is_pair and len(parts) != 2):
+        raise ConfigError(
+            f"texts[{number}] is {item!r:.60}, which is not text; "
+            "pass a string, a list of words, or a pair of texts as a tuple"
+        )
+    cleaned = [clean(str(part)) for part in parts]
+    if isinstance(item, list):
+        return Document(number, number, " ".join(cleaned), words=tuple(cleaned))
+    return Document(number, number, cleaned[0], text_pair=cleaned[1] if is_pair else None)

@@ -83,7 +83,7 @@ class QueryEncoder:
         from bertfeat.extraction.embedding import TextEncoder
 
         if self._encoder is None:
-            encoder = TextEncoder(self.spec.extract_config(), given_words=self._given_words)
+            encoder = TextEncoder(self.spec.extract_config(is_split_into_words=self._given_words))
             self.spec.require_model(encoder.info, mine=self._name)
             self._encoder = encoder
         return self._encoder
