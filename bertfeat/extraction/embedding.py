@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from threading import Lock
-from typing import TYPE_CHECKING, Unpack
+from threading import RLock
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.job import load_flow
-from bertfeat.extraction.plan import level_schema, resolve
-from bertfeat.records import Document, FeatureColumn, Float32Array, LevelTable
+from bertfeat.extraction.plan import Resolved, level_schema, resolve
+from bertfeat.records import Document, FeatureColumn, Float32Array, LevelSchema, LevelTable
 from bertfeat.settings import EncodeSettings
 from bertfeat.store.parts import frame_of
 from bertfeat.text.tokenizer import Tokenizer
@@ -69,7 +69,7 @@ def embed(
     encoder = Encoder(
         model, pooling=pooling, layers=layers, combine=combine, normalize=normalize, device=device, **settings
     )
-    return encoder.vectors(documents)
+    return encoder._vectors(documents)
 
 
 class Encoder:
@@ -114,6 +114,7 @@ class Encoder:
     ) -> None:
         named = {"model": model, "pooling": pooling, "layers": layers, "combine": combine, "device": device}
         self._texts = TextEncoder(memory_config({**named, **settings}))
+        self._texts.load()
         self._normalize = normalize
 
     def encode(self, texts: Iterable[Text]) -> Float32Array:
@@ -122,7 +123,7 @@ class Encoder:
         Raises:
             UserError: An item of `texts` is not a text, or `combine` gives several columns.
         """
-        return self.vectors(_documents(texts))
+        return self._vectors(_documents(texts))
 
     def tokens(self, texts: Iterable[Text]) -> pl.DataFrame:
         """Return one row per token, special tokens included, with its vectors.
@@ -149,23 +150,22 @@ class Encoder:
         """
         return self._frame(texts, Level.WORD)
 
-    def vectors(self, documents: Sequence[Document]) -> Float32Array:
-        """Return one vector per document: float32 (n_documents, dim); see `encode`."""
-        columns = self._texts.features(Level.SENTENCE)
-        if len(columns) > 1:
-            raise ConfigError(f"combine none gives {len(columns)} columns; choose concat, sum or mean")
+    def _vectors(self, documents: Sequence[Document]) -> Float32Array:
+        column = only_column(self._texts)
         table = self._texts.encode(documents, Level.SENTENCE)[Level.SENTENCE]
-        found = vectors_of(table, columns[0].name)
-        return normalized(found) if self._normalize else found
+        vectors = vectors_of(table, column.name)
+        return normalized(vectors) if self._normalize else vectors
 
     def _frame(self, texts: Iterable[Text], level: Level) -> pl.DataFrame:
         documents = _documents(texts)
-        table = self._texts.encode(documents, level)[level]
-        return frame_of(table, self._texts.flow(documents, level).schemas[level], StoreDtype.FLOAT32)
+        flow = self._texts.flow(documents, level)
+        return frame_of(flow.run(documents)[level], flow.schemas[level], StoreDtype.FLOAT32)
 
 
 class TextEncoder:
-    """A model and its settings, loaded once, that turns documents into the rows of a store; threads may share it.
+    """A model and its settings that turns documents into the rows of a store; threads may share it.
+
+    The settings are checked on construction. The network is loaded once, by `load` or on first use.
 
     Args:
         config: The settings. Of those of the corpus, only `is_split_into_words` has an effect: it is the kind of
@@ -183,14 +183,19 @@ class TextEncoder:
         self._config = dataclasses.replace(config, document_context=False)
         self._checkpoint = open_checkpoint(config.model, config.revision)
         self.info = self._checkpoint.info()
-        self._lock = Lock()
+        self._lock = RLock()
         self._tokenizers: dict[bool, Tokenizer] = {}
-        self._flows: dict[ExtractConfig, Flow] = {}
-        self._loaded = self._flow(self._config)
+        self._known: dict[ExtractConfig, _Settings] = {}
+        self._loaded: Flow | None = None
+        self._settings(self._config)
+
+    def resolved(self, **changes: str) -> Resolved:
+        """Return the settings with the model's defaults filled in; `changes` are other values of some of them."""
+        return self._settings(dataclasses.replace(self._config, **changes)).resolved  # type: ignore[arg-type]
 
     def features(self, level: Level) -> tuple[FeatureColumn, ...]:
         """Return the vector columns of a level."""
-        return self._loaded.schemas[level].features
+        return self.resolved().columns[level]
 
     def encode(self, documents: Sequence[Document], *levels: Level) -> Mapping[Level, LevelTable]:
         """Return the rows of each level in the order of the documents, with vectors of the stored type.
@@ -201,38 +206,57 @@ class TextEncoder:
         """
         return self.flow(documents, *levels).run(documents)
 
-    def flow(self, documents: Sequence[Document], *levels: Level) -> Flow:
-        """Return the flow that `encode` runs; all flows share one network."""
-        config = dataclasses.replace(self._config, levels=levels or self._config.levels)
+    def flow(self, documents: Sequence[Document], *levels: Level, **changes: str) -> Flow:
+        """Return the flow that `encode` runs, with `changes` of the settings; all flows share one network."""
+        config = dataclasses.replace(self._config, levels=levels or self._config.levels, **changes)  # type: ignore[arg-type]
         if documents:
             words, pairs = documents[0].words is not None, documents[0].text_pair is not None
             config = dataclasses.replace(config, is_split_into_words=words, text_pairs=pairs)
+        tokenizer, resolved, schemas = self._settings(config)
+        loaded = self.load()
+        return dataclasses.replace(loaded, config=config, schemas=schemas, resolved=resolved, tokenizer=tokenizer)
+
+    def load(self) -> Flow:
+        """Load the network, without blocks above the highest layer of any level, and return its flow."""
         with self._lock:
-            return self._flow(config)
+            if self._loaded is None:
+                tokenizer, resolved, schemas = self._settings(self._config)
+                device = resolve_device(self._config.device)[0]
+                self._loaded = load_flow(self._config, schemas, resolved, self._checkpoint, tokenizer, device)
+            return self._loaded
 
-    def _flow(self, config: ExtractConfig) -> Flow:
-        if config in self._flows:
-            return self._flows[config]
-        words, pairs = config.is_split_into_words, config.text_pairs
-        if words not in self._tokenizers:
-            checkpoint = self._checkpoint
-            self._tokenizers[words] = Tokenizer.load(checkpoint.folder, given_words=words, n_ids=checkpoint.n_ids)
-        tokenizer = self._tokenizers[words]
-        resolved = resolve(config, self.info, tokenizer)
-        corpus = CorpusSchema(has_pairs=pairs)
-        schemas = {level: level_schema(level, corpus, columns) for level, columns in resolved.columns.items()}
-        if self._flows:
-            flow = dataclasses.replace(
-                self._loaded, config=config, schemas=schemas, resolved=resolved, tokenizer=tokenizer
-            )
-        else:
-            device = resolve_device(config.device)[0]
-            flow = load_flow(config, schemas, resolved, self._checkpoint, tokenizer, device)
-        return self._flows.setdefault(config, flow)
+    def _settings(self, config: ExtractConfig) -> _Settings:
+        with self._lock:
+            if config not in self._known:
+                words = config.is_split_into_words
+                if words not in self._tokenizers:
+                    folder, n_ids = self._checkpoint.folder, self._checkpoint.n_ids
+                    self._tokenizers[words] = Tokenizer.load(folder, given_words=words, n_ids=n_ids)
+                resolved = resolve(config, self.info, self._tokenizers[words])
+                corpus = CorpusSchema(has_pairs=config.text_pairs)
+                schemas = {level: level_schema(level, corpus, found) for level, found in resolved.columns.items()}
+                self._known[config] = _Settings(self._tokenizers[words], resolved, schemas)
+            return self._known[config]
 
 
-def memory_config(settings: Mapping[str, object]) -> ExtractConfig:
-    """Return the settings of texts in memory, for all levels and as float32.
+class _Settings(NamedTuple):
+    """Settings with a model's defaults, the tokenizer that they need, and the columns of each level."""
+
+    tokenizer: Tokenizer
+    resolved: Resolved
+    schemas: Mapping[Level, LevelSchema]
+
+
+def only_column(encoder: TextEncoder) -> FeatureColumn:
+    """Return the vector column of the sentence level; raise a ConfigError if there are several."""
+    columns = encoder.features(Level.SENTENCE)
+    if len(columns) > 1:
+        raise ConfigError(f"combine none gives {len(columns)} columns; choose concat, sum or mean")
+    return columns[0]
+
+
+def memory_config(settings: Mapping[str, object], levels: Sequence[Level] = tuple(Level)) -> ExtractConfig:
+    """Return the settings of texts in memory, whose vectors are float32.
 
     Raises:
         ConfigError: A setting does not apply to texts in memory, or has a wrong value.
@@ -241,7 +265,7 @@ def memory_config(settings: Mapping[str, object]) -> ExtractConfig:
     for name in settings:
         if name not in known:
             raise ConfigError(f"no setting {name!r} for texts in memory; settings are {', '.join(known)}")
-    config = ExtractConfig.from_dict({**settings, "levels": tuple(Level), "store_dtype": StoreDtype.FLOAT32})
+    config = ExtractConfig.from_dict({**settings, "levels": levels, "store_dtype": StoreDtype.FLOAT32})
     # The column of a single layer is then `layer_06`, not `concat_06`.
     is_single = config.layers.removeprefix("-").isdecimal()
     return dataclasses.replace(config, combine=(Combine.NONE,)) if is_single else config
