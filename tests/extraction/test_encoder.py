@@ -16,7 +16,8 @@ import bertfeat
 from bertfeat.config import Level
 from bertfeat.encoder.encoder import Encoder as Network
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.extraction import embedding, job
+from bertfeat.extraction import job
+from bertfeat.extraction.textencoder import TextEncoder, documents_of
 from bertfeat.settings import EncodeSettings, ExtractSettings
 from tests.support.families import build_model
 
@@ -182,5 +183,5 @@ def test_its_settings_are_those_of_an_extraction() -> None:
 
 def test_an_encoder_made_for_one_level_has_that_level_only(tiny_folder: Path) -> None:
     config = bertfeat.ExtractConfig(model=str(tiny_folder), levels=("word",), layers="1")
-    tables = embedding.TextEncoder(config).encode(embedding.documents_of(TEXTS))
+    tables = TextEncoder(config).encode(documents_of(TEXTS))
     assert set(tables) == {Level.WORD}
