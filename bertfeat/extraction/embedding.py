@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from bertfeat.config import Level, StoreDtype
-from bertfeat.extraction.textencoder import Text, TextEncoder, documents_from, memory_config, sentence_vectors
+from bertfeat.extraction.textencoder import (
+    Text,
+    TextEncoder,
+    documents_from,
+    memory_config,
+    normalized,
+    sentence_vectors,
+)
 from bertfeat.records import Document, Float32Array
 from bertfeat.settings import EncodeSettings
 from bertfeat.store.parts import frame_of

@@ -17,7 +17,15 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.job import load_flow
-from bertfeat.extraction.plan import Resolved, level_schema, resolve
+from bertfeat.extraction.plan import (
+    MODEL_NAMES,
+    Resolved,
+    hash_fields,
+    level_schema,
+    plan_fields,
+    resolve,
+    versions,
+)
 from bertfeat.records import Document, FeatureColumn, Float32Array, LevelSchema, LevelTable
 from bertfeat.settings import EncodeSettings
 from bertfeat.text.tokenizer import Tokenizer
@@ -56,6 +64,12 @@ class TextEncoder:
     def resolved(self, **changes: str) -> Resolved:
         """Return the settings with the model's defaults filled in; `changes` are other values of some of them."""
         return self._settings(dataclasses.replace(self._config, **changes)).resolved  # type: ignore[arg-type]
+
+    def digest(self, **changes: str) -> str:
+        """Return a digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
+        config = dataclasses.replace(self._config, **changes)  # type: ignore[arg-type]
+        fields = plan_fields(config, self.resolved(**changes), ())
+        return hash_fields({name: fields[name] for name in fields if name not in MODEL_NAMES} | versions())
 
     def features(self, level: Level) -> tuple[FeatureColumn, ...]:
         """Return the vector columns of a level."""

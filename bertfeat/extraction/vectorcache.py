@@ -26,9 +26,9 @@ _TIMEOUT_S = 60.0
 class VectorCache:
     """Float32 vectors by key, in an SQLite file in write-ahead mode; nothing is ever removed from it.
 
-    The file holds each vector's bytes and 16 bytes of key. Readers and one writer work at the same time. What a killed
-    process had not committed is not there afterwards. The folder must be on a local disk, because SQLite's write-ahead
-    mode does not work over a network.
+    Readers and one writer work at the same time. What a killed process had not committed is not there afterwards. The
+    folder must be on a local disk, because SQLite's write-ahead mode does not work over a network. An object serves one
+    thread, and is closed at the end.
 
     Args:
         folder: The folder, which is made if it is missing.
@@ -41,15 +41,34 @@ class VectorCache:
     def __init__(self, folder: str | Path) -> None:
         self._path = local_path(folder, "a cache") / "vectors.sqlite3"
         make_parents(self._path)
-        with self.alone(), self._open() as database:
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version not in (0, _VERSION):
+        with self._one_line():
+            self._database = sqlite3.connect(self._path, timeout=_TIMEOUT_S)
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        with self._one_line():
+            (version,) = self._database.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                with self.alone():
+                    self._database.execute("PRAGMA journal_mode = WAL")
+                    self._database.execute(
+                        "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL)"
+                    )
+                    self._database.execute(f"PRAGMA user_version = {_VERSION}")
+            elif version != _VERSION:
                 raise UserError(
                     f"{self._path}: has version {version}, expected {_VERSION}; choose another cache folder"
                 )
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL)")
-            database.execute(f"PRAGMA user_version = {_VERSION}")
+            # A power failure may lose the last commits, which are then encoded again, but damages nothing.
+            self._database.execute("PRAGMA synchronous = NORMAL")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -67,14 +86,16 @@ class VectorCache:
             UserError: A vector has another width, or the file is damaged.
         """
         found: dict[bytes, Float32Array] = {}
-        with self._open() as database:
-            for start in range(0, len(keys), _KEYS_AT_ONCE):
-                some = keys[start : start + _KEYS_AT_ONCE]
-                marks = ",".join("?" * len(some))
-                for key, vector in database.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some):
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[start : start + _KEYS_AT_ONCE]
+            marks = ",".join("?" * len(some))
+            with self._one_line():
+                for key, vector in self._database.execute(
+                    f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some
+                ):
+                    if len(vector) != 4 * dim:
+                        raise self._damaged(f"a vector has {len(vector)} bytes, not {4 * dim}")
                     found[key] = np.frombuffer(vector, "<f4")
-        if any(len(vector) != dim for vector in found.values()):
-            raise self._damaged("a vector has another length")
         return found
 
     def put(self, vectors: Mapping[bytes, Float32Array]) -> None:
@@ -84,17 +105,14 @@ class VectorCache:
             RunError: The system refused.
         """
         rows = [(key, np.ascontiguousarray(vector, "<f4").tobytes()) for key, vector in vectors.items()]
-        with self._open() as database, database:
-            database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
+        with self._one_line(), self._database:
+            self._database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection; it serves one call, so that threads and forked processes share none."""
+    def _one_line(self) -> Iterator[None]:
+        """Turn an error of SQLite into one line."""
         try:
-            with contextlib.closing(sqlite3.connect(self._path, timeout=_TIMEOUT_S)) as database:
-                # A power failure may lose the last commits, which are then encoded again, but damages nothing.
-                database.execute("PRAGMA synchronous = NORMAL")
-                yield database
+            yield
         except sqlite3.OperationalError as error:
             raise RunError(f"{self._path}: {error}; free space, or choose another cache folder") from error
         except sqlite3.DatabaseError as error:

@@ -38,7 +38,7 @@ HEAVY = (
 FLOORS = [
     ["_version", "errors", "display"],
     ["storage"],
-    ["config", "settings"],
+    ["config", "settings", "extras"],
     ["records"],
     ["progress", "ragged", "devices", "memory", "levels", "finite", "moments", "nearest"],
     ["durable"],
@@ -80,7 +80,7 @@ HOMES = {
     "s3fs": set(),
     "gcsfs": set(),
     "pandas": set(),
-    "sklearn": {"heads"},
+    "sklearn": {"heads", "extraction"},
     "matplotlib": {"reports"},
     "sentence_transformers": set(),
     "ray": {"runners"},
