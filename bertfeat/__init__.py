@@ -41,10 +41,11 @@ if sys.platform == "win32":
     raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
-    "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "Progress", "QueryFile", "Store",
-    "TransformSpec", "__version__", "build_index", "embed", "errors", "evaluate_index", "evaluate_retrieval",
-    "extract", "fit_probe", "load_probe", "nearest_rows", "open_index", "open_store", "read_qrels",
-    "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index", "verify", "words_in_context",
+    "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "Progress",
+    "QueryFile", "Store", "TransformSpec", "__version__", "build_index", "embed", "errors", "evaluate_index",
+    "evaluate_retrieval", "extract", "fit_probe", "load_probe", "nearest_rows", "open_index", "open_store",
+    "read_qrels", "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index", "verify",
+    "words_in_context",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use

@@ -44,12 +44,15 @@ class WordPooling(StrEnum):
 
 
 class Pooling(StrEnum):
-    """How the vectors of a document's tokens become one vector."""
+    """How the vectors of a document's tokens become one vector; `model` is the model's own sentence embedding."""
 
     MEAN = "mean"
     MAX = "max"
     CLS = "cls"
     POOLER = "pooler"
+    LASTTOKEN = "lasttoken"
+    WEIGHTEDMEAN = "weightedmean"
+    MODEL = "model"
 
 
 class OnOverlong(StrEnum):
@@ -117,6 +120,8 @@ class Runner(StrEnum):
 
 # Settings that decide where and how fast a shard runs, but not its bytes: a resumed run may change them.
 _RUN_ONLY = ("device", "workers", "runner", "ray_address")
+# The plan has the text of the prompt instead, and only if there is one: plans of 0.1.0 had no prompts.
+_RESOLVED_LATER = ("prompt", "prompt_name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +129,8 @@ class ExtractConfig:
     """Every setting of `bertfeat extract`, checked on construction.
 
     Enums may be given as strings, and tuples as lists or comma-separated strings. `None` selects a default that
-    depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`).
+    depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`). `combine` defaults
+    to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` is none at all.
 
     Raises:
         ConfigError: A value is not one of the choices, is out of range, or contradicts another value.
@@ -150,10 +156,12 @@ class ExtractConfig:
 
     levels: tuple[Level, ...] = (Level.TOKEN,)
     layers: str = "last4"
-    combine: tuple[Combine, ...] = (Combine.NONE, Combine.CONCAT)
+    combine: tuple[Combine, ...] = ()
     word_pooling: WordPooling = WordPooling.FIRST
     pooling: Pooling = Pooling.MEAN
     include_special_tokens: bool = False
+    prompt: str | None = None
+    prompt_name: str | None = None
     max_length: int | None = None
     stride: int | None = None
     on_overlong: OnOverlong = OnOverlong.WINDOW
@@ -173,24 +181,28 @@ class ExtractConfig:
         for name, kind in _ENUMS.items():
             self._set(name, _enum(name, kind, getattr(self, name)))
         self._set("levels", _ordered(Level, "levels", self.levels))
-        self._set("combine", _ordered(Combine, "combine", self.combine))
         self._set("keep_columns", _names(self.keep_columns))
         self._set("layers", _layers_text(self.layers))
+        by_layers = (Combine.NONE, Combine.CONCAT) if self.layers == "last4" else (Combine.NONE,)
+        self._set("combine", by_layers if self.combine == () else _ordered(Combine, "combine", self.combine))
         for name, least in _MINIMA.items():
             _check_int(name, getattr(self, name), least)
-        self._check_column_names()
+        self._check_texts()
         self._check_together()
+        self._check_context()
         self._check_runner()
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _check_column_names(self) -> None:
-        for name in ("text_column", "text_pair_column", "id_column", "document_column", "label_column", "keep_columns"):
+    def _check_texts(self) -> None:
+        columns = ("text_column", "text_pair_column", "id_column", "document_column", "label_column", "keep_columns")
+        for name in (*columns, "prompt", "prompt_name"):
             value = getattr(self, name)
-            for column in (value,) if isinstance(value, str) else value or ():
-                if not column.isascii() and column != column.encode(errors="replace").decode():
-                    raise ConfigError(f"{flag(name)} {column!r} is not valid UTF-8; pass the column's name as UTF-8")
+            for text in (value,) if isinstance(value, str) else value or ():
+                if not text.isascii() and text != text.encode(errors="replace").decode():
+                    what = "it" if name.startswith("prompt") else "the column's name"
+                    raise ConfigError(f"{flag(name)} {text!r} is not valid UTF-8; pass {what} as UTF-8")
 
     def _check_together(self) -> None:
         if self.text_pair_column and self.text_pairs:
@@ -198,19 +210,32 @@ class ExtractConfig:
         for name in ("is_split_into_words", "document_context"):
             if getattr(self, name) and (self.text_pair_column or self.text_pairs):
                 raise ConfigError(f"{flag(name)} takes no second text; drop --text-pair-column or --text-pairs")
-        if self.document_context:
-            if self.include_special_tokens:
-                raise ConfigError(
-                    "--include-special-tokens has no meaning with --document-context, where sentences share the "
-                    "special tokens; drop one of them"
-                )
-            if self.pooling in (Pooling.CLS, Pooling.POOLER) and Level.SENTENCE in self.levels:
-                raise ConfigError(
-                    f"--pooling {self.pooling} has no meaning with --document-context, where sentences share one "
-                    "classification token; use mean or max"
-                )
         if self.keep_columns and Level.SENTENCE not in self.levels:
             raise ConfigError("--keep-columns are written at the sentence level; add it: --level token,sentence")
+        if self.pooling is Pooling.MODEL and Level.SENTENCE not in self.levels:
+            raise ConfigError("--pooling model makes sentence embeddings; add their level: --level sentence")
+        if self.pooling is Pooling.MODEL and self.include_special_tokens:
+            raise ConfigError("--pooling model counts special tokens as the model does; drop --include-special-tokens")
+        if self.prompt is not None and self.prompt_name is not None:
+            raise ConfigError("--prompt and --prompt-name both give a prompt; pass one of them")
+
+    def _check_context(self) -> None:
+        if not self.document_context:
+            return
+        if self.include_special_tokens:
+            raise ConfigError(
+                "--include-special-tokens has no meaning with --document-context, where sentences share the special "
+                "tokens; drop one of them"
+            )
+        if self.pooling not in (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN) and Level.SENTENCE in self.levels:
+            raise ConfigError(
+                f"--pooling {self.pooling} has no meaning with --document-context, where sentences share the special "
+                "tokens; use mean or max"
+            )
+        if self.prompt or self.prompt_name is not None:
+            raise ConfigError(
+                "--prompt has no meaning with --document-context, where sentences share a window; drop one of them"
+            )
 
     def _check_runner(self) -> None:
         on_ray = self.runner is Runner.RAY
@@ -266,7 +291,8 @@ class ExtractConfig:
 
     def planned(self) -> dict[str, Any]:
         """Return the settings that decide the bytes of a store, as plain JSON values."""
-        return {name: value for name, value in self.to_dict().items() if name not in _RUN_ONLY}
+        left_out = (*_RUN_ONLY, *_RESOLVED_LATER)
+        return {name: value for name, value in self.to_dict().items() if name not in left_out}
 
 
 _HINTS = get_type_hints(ExtractConfig)

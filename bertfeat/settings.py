@@ -30,6 +30,8 @@ class ExtractSettings(TypedDict, total=False):
     word_pooling: str
     pooling: str
     include_special_tokens: bool
+    prompt: str | None
+    prompt_name: str | None
     max_length: int | None
     stride: int | None
     on_overlong: str
@@ -51,6 +53,8 @@ class EncodeSettings(TypedDict, total=False):
     revision: str | None
     word_pooling: str
     include_special_tokens: bool
+    prompt: str | None
+    prompt_name: str | None
     max_length: int | None
     stride: int | None
     on_overlong: str

@@ -137,10 +137,20 @@ feature_options = together(
         "all, last4, or numbers and ranges: 0,4,-1 or -4..-1. 0 is the output of the embedding layer.",
         default=_DEFAULTS.layers,
     ),
-    text("combine", "A,B", "Columns to write: none (one per layer), concat, sum, mean.", default="none,concat"),
+    text(
+        "combine",
+        "A,B",
+        "Columns to write: none (one per layer), concat, sum, mean.  [default: none,concat for last4, else none]",
+    ),
     _choice("word_pooling", settings.WordPooling, "How the tokens of a word become one vector."),
-    _choice("pooling", settings.Pooling, "How the tokens of a document become one vector."),
-    _switch("include_special_tokens", "Count special tokens in the mean or maximum of a document."),
+    _choice(
+        "pooling",
+        settings.Pooling,
+        "How the tokens of a document become one vector; model: the model's own sentence embedding.",
+    ),
+    _switch("include_special_tokens", "Count special tokens and the prompt in the mean or maximum of a document."),
+    text("prompt", "TEXT", "Text to put before each document; its tokens have no rows."),
+    text("prompt_name", "NAME", "Name of one of the model's own prompts."),
 )
 length_options = together(
     "Long documents and context",

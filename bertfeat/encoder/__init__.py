@@ -1,6 +1,18 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
-This module imports nothing: `packaged`, `layers`, `families` and `checkpoint` work without torch, the rest needs it.
+This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel` and `checkpoint` work without torch, the
+rest needs it.
 """
 
-__all__ = ["checkpoint", "encoder", "families", "lanes", "layers", "loading", "packaged", "transfers"]
+__all__ = [
+    "checkpoint",
+    "encoder",
+    "families",
+    "lanes",
+    "layers",
+    "loading",
+    "packaged",
+    "sentencemodel",
+    "sentencesteps",
+    "transfers",
+]

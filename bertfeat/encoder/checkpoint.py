@@ -17,6 +17,9 @@ from bertfeat.encoder import hub
 from bertfeat.encoder.families import REFUSED, Family, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
+from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
+from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
+from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
 from bertfeat.encoder.weights import find_weights, inside, read_json
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
@@ -42,8 +45,6 @@ _LIMITS = {
 _MAX_LAYERS = 1_000
 _MAX_HIDDEN = 65_536
 _MAX_LENGTH = 1_000_000
-# transformers reads these files whole, several times. A vocabulary of half a million takes 64 MB.
-_MAX_TOKENIZER_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,26 @@ class Checkpoint:
             n_parameters=self.n_values,
         )
 
+    def sentence_model(self) -> SentenceModel | None:
+        """Read how the model makes its own sentence embedding; None where its folder does not say.
+
+        Raises:
+            CheckpointError: The folder asks for something that is not supported, or its files are unsafe or malformed.
+
+        Examples:
+            >>> open_checkpoint("minilm").sentence_model().max_length
+            256
+        """
+        return read_sentence_model(self.folder, _root(self.folder), self.hidden_size)
+
+    def prompts(self) -> Prompts:
+        """Read the model's prompts.
+
+        Raises:
+            CheckpointError: Their file is unsafe or malformed.
+        """
+        return read_prompts(self.folder, _root(self.folder))
+
 
 def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     """Find a model and check its files.
@@ -118,7 +139,9 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     root = _root(folder)
     path = folder / "config.json"
     if not os.path.lexists(path):
-        raise CheckpointError(f"{folder}: no config.json in it; is this a model folder?")
+        # Folders of old sentence-transformers keep the model one folder deeper.
+        remedy = SAVE_AGAIN if (folder / "modules.json").exists() else "is this a model folder?"
+        raise CheckpointError(f"{folder}: no config.json in it; {remedy}")
     config = read_json(inside(path, root))
     path = folder / "tokenizer_config.json"
     tokenizer_config = read_json(inside(path, root)) if os.path.lexists(path) else {}
@@ -268,6 +291,6 @@ def _tokenizer_files(folder: Path, root: Path) -> list[Path]:
         )
     for path in present:
         n_bytes = inside(path, root).stat().st_size
-        if n_bytes > _MAX_TOKENIZER_BYTES:
-            raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {_MAX_TOKENIZER_BYTES}")
+        if n_bytes > MAX_TOKENIZER_BYTES:
+            raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {MAX_TOKENIZER_BYTES}")
     return present

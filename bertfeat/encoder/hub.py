@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfeat.encoder.packaged import packaged_names
+from bertfeat.encoder.sentencesettings import TRANSFORMER_SETTINGS
 from bertfeat.encoder.weights import INDEX, SINGLE
 from bertfeat.errors import CheckpointError
 
@@ -25,7 +26,12 @@ TOKENIZER_FILES = (
     *("spm.model", "tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt"),
 )
 # Only what is read: no code, no pickle, no weights of other frameworks.
-_WANTED = ["config.json", SINGLE, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES]
+_WANTED = [
+    *("config.json", SINGLE, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES),
+    # The model's own sentence embedding, in a folder per module.
+    *("modules.json", "config_sentence_transformers.json", *TRANSFORMER_SETTINGS),
+    *("*/config.json", f"*_Dense/{SINGLE}"),
+]
 
 
 def is_hub_id(name: str) -> bool:

@@ -65,24 +65,40 @@ def inside(path: Path, root: Path) -> Path:
     return real
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Read a JSON object of limited size, refusing repeated keys.
 
     Raises:
         CheckpointError: The file is too large, not JSON, or not an object.
     """
+    value = _parsed(path, max_bytes)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: the JSON is not an object")
+    return value
+
+
+def read_json_list(path: Path) -> list[dict[str, Any]]:
+    """Read a JSON list of objects, as `read_json` reads one.
+
+    Raises:
+        CheckpointError: The file is too large, not JSON, or not a list of objects.
+    """
+    value = _parsed(path, MAX_JSON_BYTES)
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise CheckpointError(f"{path}: the JSON is not a list of objects")
+    return value
+
+
+def _parsed(path: Path, max_bytes: int) -> Any:
     try:
         n_bytes = path.stat().st_size
-        if n_bytes > MAX_JSON_BYTES:
-            raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {MAX_JSON_BYTES}")
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        if n_bytes > max_bytes:
+            raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {max_bytes}")
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: the JSON is not an object")
-    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,13 +133,22 @@ def _no_weights(folder: Path) -> CheckpointError:
     )
 
 
-def _n_values(path: Path) -> int:
-    """Return the number of values in a safetensors file; opening it compares its header with its length."""
+def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return type and shape of every array in a safetensors file; opening it compares its header with its length.
+
+    Raises:
+        CheckpointError: The file is not a whole safetensors file.
+    """
     try:
         with safe_open(path, framework="np") as file:
-            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}
     except (SafetensorError, OSError) as error:
         why = " ".join(str(error).split())
         raise CheckpointError(
             f"{path}: not a whole safetensors file ({why}); download or copy the model again"
         ) from None
+
+
+def _n_values(path: Path) -> int:
+    return sum(math.prod(shape) for _, shape in read_header(path).values())

@@ -21,12 +21,18 @@ from bertfeat.progress import Silent
 from bertfeat.records import Document, FeatureColumn, Float32Array, LevelTable
 from bertfeat.store.vectors import add_layers
 
-# Poolings of hidden states, which cost little beside the network. The model's pooler and its own sentence embedding need
-# other weights or other windows, and are encoded apart.
+# Poolings of hidden states, which cost little beside the network. The model's pooler and its own sentence embedding
+# need other weights or other windows, and are encoded apart.
 _OF_STATES = tuple(pooling for pooling in Pooling if pooling not in (Pooling.POOLER, Pooling.MODEL))
 # Texts that are encoded and then committed together.
 _BATCH_TEXTS = 256
 _KEY_BYTES = 16
+
+
+def with_all_layers(config: ExtractConfig) -> ExtractConfig:
+    """Return the settings that load a network for a cache; they do not depend on layers, nor on poolings of states."""
+    pooling = Pooling.MEAN if config.pooling in _OF_STATES else config.pooling
+    return dataclasses.replace(config, layers="all", combine=(Combine.NONE,), pooling=pooling)
 
 
 class CachedEncoder:
@@ -36,15 +42,13 @@ class CachedEncoder:
     threads ask for the same texts at once: one encodes while the others wait. It is loaded on the first miss.
 
     Args:
-        config: The settings, with the sentence level only.
-
-    Raises:
-        UserError: The model or a setting cannot be used.
+        encoder: The encoder, whose settings are `with_all_layers`.
+        pooling: The pooling.
     """
 
-    def __init__(self, config: ExtractConfig) -> None:
-        self._pooling = config.pooling
-        self._encoder = TextEncoder(dataclasses.replace(config, layers="all", combine=(Combine.NONE,)))
+    def __init__(self, encoder: TextEncoder, pooling: Pooling) -> None:
+        self._encoder = encoder
+        self._pooling = pooling
 
     def encode(self, documents: Sequence[Document], column: FeatureColumn, folder: str | Path) -> Float32Array:
         """Return a column of documents that are texts: float32 (n_documents, dim), NaN for one without tokens.
@@ -86,12 +90,15 @@ class CachedEncoder:
             rows[row] = found[key]
         return rows
 
+    def _config(self, pooling: Pooling) -> ExtractConfig:
+        return dataclasses.replace(self._encoder.config, pooling=pooling)
+
     def _columns(self, pooling: Pooling) -> tuple[FeatureColumn, ...]:
-        return self._encoder.resolved(pooling=pooling).columns[Level.SENTENCE]
+        return self._encoder.resolved(self._config(pooling)).columns[Level.SENTENCE]
 
     def _keys(self, pooling: Pooling, column: FeatureColumn, documents: Sequence[Document]) -> list[bytes]:
         """Return the key of each document's vector: a digest of the text, and of all else that decides the vector."""
-        start = hashlib.sha256(f"{self._encoder.digest(pooling=pooling)} {column.name} ".encode())
+        start = hashlib.sha256(f"{self._encoder.digest(self._config(pooling))} {column.name} ".encode())
         keys = []
         for document in documents:
             digest = start.copy()
@@ -101,7 +108,7 @@ class CachedEncoder:
 
     def _encoded(self, documents: Sequence[Document]) -> Mapping[bytes, Float32Array]:
         poolings = self._poolings()
-        flows = [self._encoder.flow(documents, pooling=pooling) for pooling in poolings]
+        flows = [self._encoder.flow(documents, self._config(pooling)) for pooling in poolings]
         vectors: dict[bytes, Float32Array] = {}
         for pooling, table in zip(poolings, _pooled(flows, documents), strict=True):
             for column in self._columns(pooling):
@@ -110,10 +117,10 @@ class CachedEncoder:
         return vectors
 
     def _poolings(self) -> list[Pooling]:
-        """Return the poolings that one run of the network gives: all of hidden states, without `cls` if there is none."""
+        """Return the poolings that one run of the network gives; `cls` only if the model has such a token."""
         if self._pooling not in _OF_STATES:
             return [self._pooling]
-        found = []
+        found: list[Pooling] = []
         for pooling in _OF_STATES:
             with contextlib.suppress(ConfigError):
                 self._columns(pooling)
@@ -126,9 +133,9 @@ def _pooled(flows: Sequence[Flow], documents: Sequence[Document]) -> list[LevelT
     first = flows[0]
     prepared, fetches = first.prepare(documents), Fetches(first.encoder.device)
     tokens, windows = prepared.text.tokens, prepared.text.windows
-    texts = [align(documents, tokens, windows, flow.tokenizer, flow.config) for flow in flows]
+    texts = [align(documents, tokens, windows, flow.tokenizer, flow.config, flow.resolved.sentence) for flow in flows]
     buffers = [
-        make_buffers(text, flow.schemas, flow.config, flow.encoder.device)[Level.SENTENCE]
+        make_buffers(text, flow.schemas, flow.config, flow.resolved, flow.finish, flow.encoder.device)[Level.SENTENCE]
         for flow, text in zip(flows, texts, strict=True)
     ]
     first.fill(buffers, prepared, Silent())

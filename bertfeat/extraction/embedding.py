@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from bertfeat.config import Level, StoreDtype
+from bertfeat.config import ExtractConfig, Level, Pooling, StoreDtype
 from bertfeat.extraction.textencoder import (
     Text,
     TextEncoder,
@@ -72,14 +73,15 @@ class Encoder:
 
     Args:
         model: Installed model package, local folder, or hub id.
-        pooling: How the tokens of a text become one vector: `mean`, `max`, `cls` or `pooler`.
+        pooling: How the tokens of a text become one vector: `model` (the model's own sentence embedding), `mean`,
+            `max`, `cls`, `lasttoken`, `weightedmean` or `pooler`.
         layers: The layer, or several: `-1`, `"last4"`, `[9, 12]`. Blocks above the highest are not loaded.
         combine: How several layers become one vector: `concat`, `sum` or `mean`; `none` gives `tokens` and `words` a
             column per layer.
         normalize: Divide each vector of a text by its Euclidean length.
         device: `auto`, `cpu`, `cuda`, ...
-        **settings: `revision`, `word_pooling`, `include_special_tokens`, `max_length`, `stride`, `on_overlong`,
-            `compute_dtype`, `max_batch_tokens`; they mean the same as for `extract`.
+        **settings: `revision`, `word_pooling`, `include_special_tokens`, `prompt`, `prompt_name`, `max_length`,
+            `stride`, `on_overlong`, `compute_dtype`, `max_batch_tokens`; they mean the same as for `extract`.
 
     Raises:
         UserError: The model or a setting cannot be used.
@@ -117,6 +119,17 @@ class Encoder:
         """
         return self._vectors(documents_from(texts))
 
+    def encode_query(self, texts: Iterable[Text]) -> Float32Array:
+        """Return one vector per query, after the model's own prompt for queries where it has one; see `encode`.
+
+        Without one, the prompt that was passed to `Encoder` is used, and not the model's default prompt.
+        """
+        return self._vectors(documents_from(texts), self._with_prompt(self._texts.prompts().query))
+
+    def encode_document(self, texts: Iterable[Text]) -> Float32Array:
+        """Return one vector per document, after the model's own prompt for documents; see `encode_query`."""
+        return self._vectors(documents_from(texts), self._with_prompt(self._texts.prompts().document))
+
     def tokens(self, texts: Iterable[Text]) -> pl.DataFrame:
         """Return one row per token, special tokens included, with its vectors.
 
@@ -142,11 +155,24 @@ class Encoder:
         """
         return self._frame(texts, Level.WORD)
 
-    def _vectors(self, documents: Sequence[Document]) -> Float32Array:
-        vectors = sentence_vectors(self._texts, documents)
+    def _vectors(self, documents: Sequence[Document], config: ExtractConfig | None = None) -> Float32Array:
+        config = config or self._config(Level.SENTENCE)
+        vectors = sentence_vectors(self._texts, config, documents)
         return normalized(vectors) if self._normalize else vectors
 
     def _frame(self, texts: Iterable[Text], level: Level) -> pl.DataFrame:
         documents = documents_from(texts)
-        flow = self._texts.flow(documents, level)
+        flow = self._texts.flow(documents, self._config(level))
         return frame_of(flow.run(documents)[level], flow.schemas[level], StoreDtype.FLOAT32)
+
+    def _config(self, level: Level) -> ExtractConfig:
+        config = self._texts.config
+        # The model's own sentence embedding also decides the windows of tokens and words.
+        levels = {level, Level.SENTENCE} if config.pooling is Pooling.MODEL else {level}
+        return dataclasses.replace(config, levels=tuple(levels))
+
+    def _with_prompt(self, prompt: str | None) -> ExtractConfig:
+        config = self._config(Level.SENTENCE)
+        if prompt is None and (config.prompt is not None or config.prompt_name is not None):
+            return config
+        return dataclasses.replace(config, prompt=prompt or "", prompt_name=None)

@@ -84,7 +84,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
         n_tokens += counts["n_tokens"]
         n_encoded += sum(pack.n_tokens for pack in prepared.packs)
         for level, units in prepared.text.units.items():
-            rows[level] += units.n_rows
+            rows[level] += units[0].n_rows
         if Level.SENTENCE in rows:
             n_bytes += sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in prepared.text.documents)
         if not tokens_per_s:

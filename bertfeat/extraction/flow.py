@@ -14,9 +14,9 @@ from bertfeat.config import ExtractConfig, Level
 from bertfeat.encoder.encoder import Encoder, memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
-from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
+from bertfeat.extraction.leveltables import Buffer, ShardText, align, level_table, make_buffers
 from bertfeat.extraction.plan import Resolved
-from bertfeat.extraction.pooling import LevelBuffer
+from bertfeat.extraction.pooling import Finish
 from bertfeat.progress import Progress, Silent, Stopwatch
 from bertfeat.records import BadRow, Document, LevelSchema, LevelTable, Pack, ShardResult
 from bertfeat.text.packing import pack_windows
@@ -36,13 +36,17 @@ class PreparedText:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The flow, with the settings, the tokenizer and the encoder that it needs."""
+    """The flow, with the settings, the tokenizer and the encoder that it needs.
+
+    `finish` makes the model's own sentence embedding of pooled vectors, if that is asked for.
+    """
 
     config: ExtractConfig
     schemas: Mapping[Level, LevelSchema]
     resolved: Resolved
     tokenizer: Tokenizer
     encoder: Encoder
+    finish: Finish | None = None
 
     def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
         """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows."""
@@ -54,7 +58,7 @@ class Flow:
             tokens = self.tokenizer.encode(documents, max_tokens=limits.max_tokens(self.config.levels))
         with clock.time("align"):
             windows = cut_windows(tokens, self.tokenizer, limits, documents, context=self.config.document_context)
-            text = align(documents, tokens, windows, self.tokenizer, self.config)
+            text = align(documents, tokens, windows, self.tokenizer, self.config, self.resolved.sentence)
         with clock.time("pack"):
             budget = pack_budget(int(windows.lengths.sum()), self.resolved.max_batch_tokens, self.encoder.device)
             packs = list(pack_windows(windows, budget))
@@ -63,9 +67,9 @@ class Flow:
     def encode(self, prepared: PreparedText, progress: Progress) -> ShardResult:
         """Run the encoder once and pool every level from its states; rows are in the order of the documents."""
         encoder, text, clock = self.encoder, prepared.text, prepared.clock
-        buffers = make_buffers(text, self.schemas, self.config, encoder.device)
+        buffers = make_buffers(text, self.schemas, self.config, self.resolved, self.finish, encoder.device)
         fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
-        self.fill(list(buffers.values()), prepared, progress)
+        self.fill(buffers.values(), prepared, progress)
         tables = {
             level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
             for level, buffer in buffers.items()
@@ -76,7 +80,7 @@ class Flow:
         notes = {"n_halvings": encoder.n_halvings - n_halvings}
         return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)
 
-    def fill(self, buffers: Sequence[LevelBuffer], prepared: PreparedText, progress: Progress) -> None:
+    def fill(self, buffers: Iterable[Buffer], prepared: PreparedText, progress: Progress) -> None:
         """Run the encoder once and pool its states into each buffer."""
         encoder, clock = self.encoder, prepared.clock
         for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):

@@ -8,11 +8,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from bertfeat.config import ExtractConfig, Level, Runner
+from bertfeat.config import ExtractConfig, Level, Pooling, Runner
 from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.corpus.inputs import STDIN
@@ -20,7 +21,9 @@ from bertfeat.devices import resolve_compute_dtype, resolve_device
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.encoder.sentencemodel import SentenceModel
+from bertfeat.encoder.sentencesteps import apply_steps, load_steps
+from bertfeat.errors import CheckpointError, InputError, PlanMismatch
 from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.plan import MODEL_NAMES, Resolved, hash_fields, make_plan, plan_fields, resolve, versions
 from bertfeat.extraction.pooling import needs_pooler
@@ -129,7 +132,7 @@ def open_job(
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer = load_tokenizer(checkpoint, files, config)
-    resolved = resolve(config, checkpoint.info(), tokenizer)
+    resolved = resolve(config, checkpoint.info(), tokenizer, sentence_model(checkpoint, config))
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:
         progress.stage("reading the corpus")
@@ -184,7 +187,41 @@ def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: E
     first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
     if len(first) > 1:
         raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
-    return Tokenizer.load(checkpoint.folder, given_words=True in first, n_ids=checkpoint.n_ids)
+    prompt = find_prompt(checkpoint, config)
+    return Tokenizer.load(checkpoint.folder, given_words=True in first, n_ids=checkpoint.n_ids, prompt=prompt)
+
+
+def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:
+    """Return the text that is put before each document; the model's default prompt counts with `--pooling model` only.
+
+    Raises:
+        UserError: The model has no prompt of the name asked for, or its list of prompts cannot be used.
+    """
+    if config.prompt is not None:
+        return config.prompt
+    name = config.prompt_name
+    if name is None and config.pooling is not Pooling.MODEL:
+        return ""
+    prompts = checkpoint.prompts()
+    name = prompts.default_name if name is None else name
+    return "" if name is None else prompts.text_of(name)
+
+
+def sentence_model(checkpoint: Checkpoint, config: ExtractConfig) -> SentenceModel | None:
+    """Return how the model makes its own sentence embedding if that is asked for, else None.
+
+    Raises:
+        CheckpointError: The model does not say how, or asks for something that is not supported.
+    """
+    if config.pooling is not Pooling.MODEL:
+        return None
+    sentence = checkpoint.sentence_model()
+    if sentence is None:
+        raise CheckpointError(
+            f"--pooling model: {checkpoint.folder} has no modules.json, so the model has no sentence embedding of its "
+            "own; pass --pooling mean"
+        )
+    return sentence
 
 
 def load_flow(
@@ -203,4 +240,7 @@ def load_flow(
         compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
         with_pooler=needs_pooler(config),
     )
-    return Flow(config, schemas, resolved, tokenizer, encoder)
+    finish = None
+    if (sentence := sentence_model(checkpoint, config)) is not None:
+        finish = partial(apply_steps, loaded=load_steps(sentence, device))
+    return Flow(config, schemas, resolved, tokenizer, encoder, finish)

@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertfeat.config import ExtractConfig, Level
+from bertfeat.config import Combine, ExtractConfig, Level, StoreDtype
+from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.encoder.transfers import Fetches, gathering_device
-from bertfeat.extraction.pooling import LevelBuffer, mode_of
+from bertfeat.extraction.plan import Resolved
+from bertfeat.extraction.pooling import EMBEDDING, EmbeddingBuffer, Finish, LevelBuffer, counts_of, modes_of
 from bertfeat.ragged import run_of, starts_of
-from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable
+from bertfeat.records import BoolArray, Document, FeatureColumn, IntArray, LevelSchema, LevelTable
 from bertfeat.text.alignment import (
     Units,
     WordRows,
@@ -29,17 +31,21 @@ from bertfeat.text.tokenizer import Tokenizer, Tokens
 from bertfeat.text.windows import Windows
 
 Values = Sequence[Any] | npt.NDArray[Any]
+Buffer = LevelBuffer | EmbeddingBuffer
 
 
 @dataclass(frozen=True, slots=True)
 class ShardText:
-    """The documents of a shard, their tokens and windows, and the positions that each level's rows are pooled from."""
+    """The documents of a shard, their tokens and windows, and the positions that each level's rows are pooled from.
+
+    `units` has one entry per pooling mode of the level; all have the same rows.
+    """
 
     documents: Sequence[Document]
     tokens: Tokens
     windows: Windows
     words: WordRows | None
-    units: Mapping[Level, Units]
+    units: Mapping[Level, Sequence[Units]]
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of tokens and windows, for the receipt."""
@@ -52,34 +58,55 @@ class ShardText:
 
 
 def align(
-    documents: Sequence[Document], tokens: Tokens, windows: Windows, tokenizer: Tokenizer, config: ExtractConfig
+    documents: Sequence[Document],
+    tokens: Tokens,
+    windows: Windows,
+    tokenizer: Tokenizer,
+    config: ExtractConfig,
+    sentence: SentenceModel | None,
 ) -> ShardText:
     """Find the rows of every requested level, and the positions that each row is pooled from."""
-    units: dict[Level, Units] = {}
+    units: dict[Level, list[Units]] = {}
     words: WordRows | None = None
     for level in config.levels:
+        modes = modes_of(level, config, sentence)
         if level is Level.TOKEN:
-            units[level] = token_units(windows)
+            units[level] = [token_units(windows)]
         elif level is Level.WORD:
             given = bool(documents) and documents[0].words is not None
             words = word_rows(tokens, windows, documents, given_words=given)
-            units[level] = word_units(words, tokens, windows, mode_of(level, config).takes)
+            units[level] = [word_units(words, tokens, windows, mode.takes) for mode in modes]
         else:
-            takes, specials = mode_of(level, config).takes, config.include_special_tokens
-            units[level] = sentence_units(tokens, windows, tokenizer, takes, include_special_tokens=specials)
+            counts = counts_of(config, sentence)
+            units[level] = [
+                sentence_units(tokens, windows, tokenizer, mode.takes, counts, weighted=mode.is_weighted)
+                for mode in modes
+            ]
     return ShardText(documents, tokens, windows, words, units)
 
 
 def make_buffers(
-    text: ShardText, schemas: Mapping[Level, LevelSchema], config: ExtractConfig, device: torch.device
-) -> dict[Level, LevelBuffer]:
-    """Allocate the vectors of each level, on the encoder's device if it is a GPU with enough memory."""
-    n_values = sum(units.n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
+    text: ShardText,
+    schemas: Mapping[Level, LevelSchema],
+    config: ExtractConfig,
+    resolved: Resolved,
+    finish: Finish | None,
+    device: torch.device,
+) -> dict[Level, Buffer]:
+    """Allocate the vectors of each level, on the encoder's device if it is a GPU with enough memory.
+
+    `finish` makes the model's own sentence embedding of pooled vectors; None if it is not asked for.
+    """
+    n_values = sum(units[0].n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
     where = gathering_device(device, n_values * config.store_dtype.width)
 
-    def build(where: torch.device) -> dict[Level, LevelBuffer]:
+    def build(where: torch.device) -> dict[Level, Buffer]:
         return {
-            level: LevelBuffer(units, mode_of(level, config), schemas[level].features, config.store_dtype, where)
+            level: _embedding_buffer(units, config, resolved, finish, where)
+            if finish is not None and level is Level.SENTENCE
+            else LevelBuffer(
+                units[0], modes_of(level, config, None)[0], schemas[level].features, config.store_dtype, where
+            )
             for level, units in text.units.items()
         }
 
@@ -90,10 +117,20 @@ def make_buffers(
         return build(torch.device("cpu"))
 
 
+def _embedding_buffer(
+    units: Sequence[Units], config: ExtractConfig, resolved: Resolved, finish: Finish, where: torch.device
+) -> EmbeddingBuffer:
+    model = resolved.model
+    last = FeatureColumn(EMBEDDING, (model.n_layers,), str(Combine.NONE), model.hidden_size)
+    modes = modes_of(Level.SENTENCE, config, resolved.sentence)
+    pooled = [LevelBuffer(*pair, (last,), StoreDtype.FLOAT32, where) for pair in zip(units, modes, strict=True)]
+    return EmbeddingBuffer(pooled, finish, config.store_dtype)
+
+
 def level_table(
     level: Level,
     text: ShardText,
-    buffer: LevelBuffer,
+    buffer: Buffer,
     schema: LevelSchema,
     tokenizer: Tokenizer,
     fetches: Fetches,

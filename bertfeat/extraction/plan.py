@@ -16,8 +16,9 @@ from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
+from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.pooling import mode_of
+from bertfeat.extraction.pooling import EMBEDDING, modes_of
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
 from bertfeat.store.codec import canonical_json
@@ -54,10 +55,14 @@ class Resolved:
     device_kind: str
     max_batch_tokens: int
     attention: str
+    prompt: str = ""
+    sentence: SentenceModel | None = None
 
 
-def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Resolved:
+def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, sentence: SentenceModel | None) -> Resolved:
     """Fill in the defaults that depend on the model and the device, and check the settings against them.
+
+    `sentence` is the model's own sentence embedding; None if it is not asked for.
 
     Raises:
         ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
@@ -69,19 +74,28 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> Res
     return Resolved(
         model=info,
         layers=layers,
-        columns={level: _columns(level, config, layers, info, tokenizer) for level in config.levels},
-        limits=_limits(config, info, tokenizer),
+        columns={level: _columns(level, config, layers, info, tokenizer, sentence) for level in config.levels},
+        limits=_limits(config, info, tokenizer, sentence),
         compute_dtype=str(resolve_compute_dtype(config.compute_dtype, device)).removeprefix("torch."),
         device_kind=device.type,
         max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device.type, info.hidden_size),
         attention=family.path if family else "",
+        prompt=tokenizer.prompt,
+        sentence=sentence,
     )
 
 
 def _columns(
-    level: Level, config: ExtractConfig, layers: tuple[int, ...], info: ModelInfo, tokenizer: Tokenizer
+    level: Level,
+    config: ExtractConfig,
+    layers: tuple[int, ...],
+    info: ModelInfo,
+    tokenizer: Tokenizer,
+    sentence: SentenceModel | None,
 ) -> tuple[FeatureColumn, ...]:
-    takes = mode_of(level, config).takes
+    if level is Level.SENTENCE and sentence is not None:
+        return (FeatureColumn(EMBEDDING, (info.n_layers,), str(Combine.NONE), sentence.dim(info.hidden_size)),)
+    takes = modes_of(level, config, sentence)[0].takes
     if takes is Takes.WINDOW:
         return (FeatureColumn("pooler", (info.n_layers,), str(Combine.NONE), info.hidden_size),)
     if takes is Takes.CLS:
@@ -91,17 +105,23 @@ def _columns(
     return feature_columns(layers, config.combine, hidden_size=info.hidden_size, n_layers=info.n_layers)
 
 
-def _limits(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer) -> WindowLimits:
-    max_length = config.max_length or info.max_length
+def _limits(
+    config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, sentence: SentenceModel | None
+) -> WindowLimits:
+    tuned_on = sentence.max_length if sentence else None
+    max_length = config.max_length or min(info.max_length, tuned_on or info.max_length)
     if max_length > info.max_length:
         raise ConfigError(f"--max-length {max_length} is more than {config.model} takes, which is {info.max_length}")
     pairs = config.text_pairs or config.text_pair_column is not None
-    capacity = max_length - tokenizer.template(pair=pairs).n_specials
+    n_prompt = tokenizer.count_prompt()
+    capacity = max_length - tokenizer.template(pair=pairs).n_specials - n_prompt
     # A pair is split into windows over its second text, which gets at least half of the room.
     least = 2 if pairs else 1
     if capacity < least:
         raise ConfigError(
-            f"--max-length {max_length} leaves {capacity} tokens beside the special ones; at least {least} are needed"
+            f"--max-length {max_length} leaves {capacity} tokens beside the special ones"
+            + (f" and the {n_prompt} of the prompt" if n_prompt else "")
+            + f"; at least {least} are needed"
         )
     stride = min(max_length // 4, capacity - 1) if config.stride is None else config.stride
     if stride >= capacity:
@@ -132,6 +152,10 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     for number, file in enumerate(files):
         fields[f"input.{number}.format"] = file.format
         fields[f"input.{number}.digest"] = file.digest
+    if resolved.sentence is not None:
+        fields["model.sentence_sha256"] = resolved.sentence.sha256
+    if resolved.prompt or resolved.sentence is not None:
+        fields["prompt"] = resolved.prompt
     return fields
 
 
@@ -248,4 +272,6 @@ def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
         "hidden_size": model.hidden_size,
         "attention": resolved.attention,
         "versions": versions(),
+        **({"prompt": resolved.prompt} if resolved.prompt else {}),
+        **({"sentence_sha256": resolved.sentence.sha256} if resolved.sentence else {}),
     }

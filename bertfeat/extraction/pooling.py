@@ -9,17 +9,22 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding_bag
 
-from bertfeat.config import Combine, ExtractConfig, Level, StoreDtype
+from bertfeat.config import Combine, ExtractConfig, Level, Pooling, StoreDtype
 from bertfeat.encoder.encoder import HiddenStates
+from bertfeat.encoder.sentencemodel import SentenceMode, SentenceModel
 from bertfeat.encoder.transfers import to_device
 from bertfeat.levels import LEVELS
 from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import BoolArray, FeatureColumn, IntArray, Pack
-from bertfeat.text.alignment import Takes, Units
+from bertfeat.text.alignment import Counts, Takes, Units
 
 # A function that puts vectors into some rows of a target: (target, vectors).
 Place = Callable[[torch.Tensor, torch.Tensor], None]
+# A function that turns joined pooled vectors, float32 (n_rows, n), into embeddings, float32 (n_rows, dim).
+Finish = Callable[[torch.Tensor], torch.Tensor]
 _CPU = torch.device("cpu")
+# The column of the model's own sentence embedding.
+EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +34,42 @@ class PoolingMode:
     Attributes:
         takes: The positions of a row that are used.
         reduce: Makes one vector per segment. Arguments: states, float (n_tokens, hidden); positions in them, int64
-            (n_positions,); the start of each segment in the positions, int64 (n_segments,), no segment empty. Returns
-            (n_segments, hidden), float32 unless it takes single positions.
+            (n_positions,); the start of each segment in the positions, int64 (n_segments,), no segment empty; the
+            weights of the positions, float32 (n_positions,), or None. Returns (n_segments, hidden), float32 unless it
+            takes single positions.
         merge: Joins the vectors that two windows give to a row, both (hidden,).
-        finish: Turns the merged vectors, (n_rows, hidden), and their numbers of positions, float32 (n_rows, 1), into
-            the vectors of the rows; None if they are final already.
+        finish: Turns the merged vectors, (n_rows, hidden), and their sums of weights, float32 (n_rows, 1), into the
+            vectors of the rows; None if they are final already.
+        is_weighted: Whether later positions have larger weights.
     """
 
     takes: Takes
-    reduce: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+    reduce: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
     merge: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.add
     finish: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    is_weighted: bool = False
 
 
-def _take(states: torch.Tensor, positions: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+def _take(states: torch.Tensor, positions: torch.Tensor, *_: torch.Tensor | None) -> torch.Tensor:
     return states.index_select(0, positions)
 
 
 # `embedding_bag` is the only fused gather-and-reduce that is deterministic on every device.
-def _sum(states: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    return embedding_bag(positions, states.float(), starts, mode="sum")
+def _sum(
+    states: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor, weights: torch.Tensor | None
+) -> torch.Tensor:
+    return embedding_bag(positions, states.float(), starts, mode="sum", per_sample_weights=weights)
 
 
-def _max(states: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+def _max(states: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor, _: torch.Tensor | None) -> torch.Tensor:
     return embedding_bag(positions, states.float(), starts, mode="max")
 
 
-# By the names in `WordPooling` and `Pooling`; a row of the token level is one token.
+def _by_root(total: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    return total / n.sqrt()
+
+
+# By the names in `WordPooling`, `Pooling` and `SentenceMode`; a row of the token level is one token.
 MODES = {
     "first": PoolingMode(Takes.FIRST, _take),
     "last": PoolingMode(Takes.LAST, _take),
@@ -63,19 +77,37 @@ MODES = {
     "max": PoolingMode(Takes.ALL, _max, torch.maximum),
     "cls": PoolingMode(Takes.CLS, _take),
     "pooler": PoolingMode(Takes.WINDOW, _take),
+    "lasttoken": PoolingMode(Takes.LAST, _take),
+    "weightedmean": PoolingMode(Takes.ALL, _sum, torch.add, torch.div, is_weighted=True),
+    "mean_sqrt_len_tokens": PoolingMode(Takes.ALL, _sum, torch.add, _by_root),
 }
 _TOKEN_MODE = PoolingMode(Takes.ALL, _take)
+# The classification token of sentence-transformers is the first one that counts, whatever the tokenizer says.
+_FIRST_TOKEN = PoolingMode(Takes.FIRST, _take)
 
 
-def mode_of(level: Level, config: ExtractConfig) -> PoolingMode:
-    """Return the pooling mode of a level."""
+def modes_of(level: Level, config: ExtractConfig, sentence: SentenceModel | None) -> tuple[PoolingMode, ...]:
+    """Return the pooling modes of a level: one, or those that the model's own sentence embedding joins."""
     setting = LEVELS[level].pooling
-    return MODES[getattr(config, setting)] if setting else _TOKEN_MODE
+    if setting is None:
+        return (_TOKEN_MODE,)
+    name = getattr(config, setting)
+    if name != Pooling.MODEL:
+        return (MODES[name],)
+    assert sentence is not None
+    return tuple(_FIRST_TOKEN if mode is SentenceMode.CLS else MODES[mode] for mode in sentence.modes)
 
 
 def needs_pooler(config: ExtractConfig) -> bool:
-    """Return whether a level uses the pooled output of the model."""
-    return any(mode_of(level, config).takes is Takes.WINDOW for level in config.levels)
+    """Return whether the sentence level uses the pooled output of the model."""
+    return Level.SENTENCE in config.levels and config.pooling is Pooling.POOLER
+
+
+def counts_of(config: ExtractConfig, sentence: SentenceModel | None) -> Counts:
+    """Return which tokens of a document count in its vector."""
+    if sentence is not None:
+        return Counts.ALL if sentence.include_prompt else Counts.AFTER_PROMPT
+    return Counts.ALL if config.include_special_tokens or config.pooling is Pooling.LASTTOKEN else Counts.TEXT
 
 
 def combine_layers(layers: Sequence[torch.Tensor], combine: Combine) -> torch.Tensor:
@@ -113,7 +145,7 @@ class LevelBuffer:
         self._layers = sorted({layer for column in columns for layer in column.layers})
         self._adds_layers = any(column.combine not in (Combine.NONE, Combine.CONCAT) for column in columns)
         self._n_segments = units.n_segments
-        self._n_positions = np.bincount(units.row, weights=np.diff(units.starts), minlength=units.n_rows)
+        self._weights = units.row_weights
         self._parts: dict[int, dict[int, torch.Tensor]] = {}
         self._n_seen: dict[int, int] = {}
         self.vectors = _allocate(units, columns, dtype, device)
@@ -137,21 +169,29 @@ class LevelBuffer:
         rows = units.row[segments]
         alone = self._n_segments[rows] == 1
         at, starts = to_device(positions, device), to_device(starts_of(n)[:-1], device)
+        weights = None
+        if units.weights is not None:
+            weights = to_device(units.weights[ragged_arange(units.starts[segments], n)], device)
         if alone.all():
             # To save memory, layers that are not added to others are pooled and stored one at a time.
             batches = [self._layers] if self._adds_layers else [[layer] for layer in self._layers]
             place, counts = _placer(rows, self._device), self._counts(rows, device)
             for layers in batches:
-                self._store(place, self._pool(states, layers, at, starts), counts)
+                self._store(place, self._pool(states, layers, at, starts, weights), counts)
             return
-        pooled = self._pool(states, self._layers, at, starts)
+        pooled = self._pool(states, self._layers, at, starts, weights)
         self._store_rows(rows[alone], _select(pooled, alone))
         self._collect(rows[~alone], _select(pooled, ~alone))
 
     def _pool(
-        self, states: HiddenStates, layers: Sequence[int], positions: torch.Tensor, starts: torch.Tensor
+        self,
+        states: HiddenStates,
+        layers: Sequence[int],
+        positions: torch.Tensor,
+        starts: torch.Tensor,
+        weights: torch.Tensor | None,
     ) -> dict[int, torch.Tensor]:
-        return {i: self._mode.reduce(self._states(states, i), positions, starts) for i in layers}
+        return {i: self._mode.reduce(self._states(states, i), positions, starts, weights) for i in layers}
 
     def _states(self, states: HiddenStates, layer: int) -> torch.Tensor:
         return states.pooler() if self._is_pooler else states.layer(layer)
@@ -161,10 +201,10 @@ class LevelBuffer:
         return self._mode.takes is Takes.WINDOW
 
     def _counts(self, rows: IntArray, device: torch.device) -> torch.Tensor | None:
-        """Return the number of positions of each row, float32 (n_rows, 1); None if the mode does not need it."""
+        """Return the sum of the weights of each row, float32 (n_rows, 1); None if the mode does not need it."""
         if self._mode.finish is None:
             return None
-        return to_device(self._n_positions[rows].astype(np.float32), device)[:, None]
+        return to_device(self._weights[rows].astype(np.float32), device)[:, None]
 
     def _store_rows(self, rows: IntArray, pooled: Mapping[int, torch.Tensor]) -> None:
         if len(rows):
@@ -202,6 +242,37 @@ class LevelBuffer:
             parts = [self._parts.pop(row) for row in complete]
             whole = {layer: torch.stack([part[layer] for part in parts]) for layer in self._layers}
             self._store_rows(np.array(complete, dtype=np.int64), whole)
+
+
+class EmbeddingBuffer:
+    """The model's own sentence embeddings of one shard: pooled by one or several modes, then passed through its steps.
+
+    Args:
+        buffers: The buffer of each mode, float32, each with one column.
+        finish: Turns the joined vectors, float32 (n_rows, n_modes * hidden), into embeddings (n_rows, dim).
+        dtype: The stored type.
+    """
+
+    def __init__(self, buffers: Sequence[LevelBuffer], finish: Finish, dtype: StoreDtype) -> None:
+        self._buffers = buffers
+        self._finish = finish
+        self._dtype: torch.dtype = getattr(torch, dtype)
+
+    @property
+    def valid(self) -> BoolArray:
+        """Whether each row has a vector: bool (n_rows,)."""
+        return self._buffers[0].valid
+
+    def add(self, pack: Pack, states: HiddenStates) -> None:
+        """Pool the states of `pack` by every mode."""
+        for buffer in self._buffers:
+            buffer.add(pack, states)
+
+    @property
+    def vectors(self) -> dict[str, torch.Tensor]:
+        """The stored embeddings, (n_rows, dim), once all packs were added."""
+        joined = torch.cat([vectors for buffer in self._buffers for vectors in buffer.vectors.values()], dim=1)
+        return {EMBEDDING: self._finish(joined).to(self._dtype)}
 
 
 def _allocate(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bertfeat.config import ExtractConfig, Level
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.cachedencoding import CachedEncoder
+from bertfeat.extraction.cachedencoding import CachedEncoder, with_all_layers
 from bertfeat.extraction.textencoder import (
     TextEncoder,
     documents_of,
@@ -44,6 +44,8 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         normalize: Divide each vector by its Euclidean length.
         revision: Branch, tag or commit of a hub model.
         include_special_tokens: Let special tokens count in the mean and the maximum.
+        prompt: A text put before each text.
+        prompt_name: The name of one of the model's prompts.
         max_length: The longest window in tokens; None is the model's limit.
         stride: The overlap of windows in tokens.
         on_overlong: `window`, `truncate` or `error`.
@@ -70,6 +72,8 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         normalize: bool = False,
         revision: str | None = None,
         include_special_tokens: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
         max_length: int | None = None,
         stride: int | None = None,
         on_overlong: str = "window",
@@ -85,6 +89,8 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.normalize = normalize
         self.revision = revision
         self.include_special_tokens = include_special_tokens
+        self.prompt = prompt
+        self.prompt_name = prompt_name
         self.max_length = max_length
         self.stride = stride
         self.on_overlong = on_overlong
@@ -117,10 +123,13 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             UserError: A setting cannot be used, or `X` is something else.
         """
         documents = _documents(X)
+        config = self._config()
+        encoder = self._encoder(config)
         if self.cache is None:
-            vectors = sentence_vectors(_text_encoder(self._config()), documents)
+            vectors = sentence_vectors(encoder, config, documents)
         else:
-            vectors = _cached_encoder(self._config()).encode(documents, self._column(), self.cache)
+            column = only_column(encoder.resolved(config))
+            vectors = CachedEncoder(encoder, config.pooling).encode(documents, column, self.cache)
         return normalized(vectors) if self.normalize else vectors
 
     def get_feature_names_out(self, input_features: object = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
@@ -132,8 +141,12 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         settings = {name: value for name, value in self.get_params().items() if name not in ("normalize", "cache")}
         return memory_config(settings, (Level.SENTENCE,))
 
+    def _encoder(self, config: ExtractConfig) -> TextEncoder:
+        return _text_encoder(config if self.cache is None else with_all_layers(config))
+
     def _column(self) -> FeatureColumn:
-        return only_column(_text_encoder(self._config()))
+        config = self._config()
+        return only_column(self._encoder(config).resolved(config))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -147,11 +160,6 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 @functools.lru_cache(maxsize=2)
 def _text_encoder(config: ExtractConfig) -> TextEncoder:
     return TextEncoder(config)
-
-
-@functools.lru_cache(maxsize=2)
-def _cached_encoder(config: ExtractConfig) -> CachedEncoder:
-    return CachedEncoder(config)
 
 
 def _documents(X: Any) -> list[Document]:  # noqa: N803

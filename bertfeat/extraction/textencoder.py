@@ -14,9 +14,10 @@ from bertfeat.corpus.columns import CorpusSchema
 from bertfeat.corpus.content import clean
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.sentencemodel import Prompts
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow
-from bertfeat.extraction.job import load_flow
+from bertfeat.extraction.job import find_prompt, load_flow, sentence_model
 from bertfeat.extraction.plan import (
     MODEL_NAMES,
     Resolved,
@@ -37,13 +38,15 @@ Text = str | list[str] | tuple[str, str]
 class TextEncoder:
     """A model and its settings that turns documents into the rows of a store; threads may share it.
 
-    The settings are checked on construction. The network is loaded once, by `load` or on first use.
+    The settings are checked on construction. The network is loaded once, by `load` or on first use. Methods that take a
+    `config` use it in the place of the settings; it may ask for nothing that the network was not loaded for.
 
     Args:
         config: The settings. Of those of the corpus, only `is_split_into_words` has an effect: it is the kind of
             documents that the encoder is made ready for; those of another kind are encoded as well.
 
     Attributes:
+        config: The settings; each document is alone.
         info: The model, with the digests of its weights and tokenizer.
 
     Raises:
@@ -51,42 +54,38 @@ class TextEncoder:
     """
 
     def __init__(self, config: ExtractConfig) -> None:
-        # Each text is a separate document.
-        self._config = dataclasses.replace(config, document_context=False)
+        self.config = dataclasses.replace(config, document_context=False)
         self._checkpoint = open_checkpoint(config.model, config.revision)
         self.info = self._checkpoint.info()
         self._lock = RLock()
         self._tokenizers: dict[bool, Tokenizer] = {}
         self._known: dict[ExtractConfig, _Settings] = {}
         self._loaded: Flow | None = None
-        self._settings(self._config)
+        self._settings(self.config)
 
-    def resolved(self, **changes: str) -> Resolved:
-        """Return the settings with the model's defaults filled in; `changes` are other values of some of them."""
-        return self._settings(dataclasses.replace(self._config, **changes)).resolved  # type: ignore[arg-type]
+    def prompts(self) -> Prompts:
+        """Read the model's prompts."""
+        return self._checkpoint.prompts()
 
-    def digest(self, **changes: str) -> str:
+    def resolved(self, config: ExtractConfig | None = None) -> Resolved:
+        """Return the settings with the model's defaults filled in."""
+        return self._settings(config or self.config).resolved
+
+    def digest(self, config: ExtractConfig) -> str:
         """Return a digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
-        config = dataclasses.replace(self._config, **changes)  # type: ignore[arg-type]
-        fields = plan_fields(config, self.resolved(**changes), ())
+        fields = plan_fields(config, self.resolved(config), ())
         return hash_fields({name: fields[name] for name in fields if name not in MODEL_NAMES} | versions())
 
-    def features(self, level: Level) -> tuple[FeatureColumn, ...]:
-        """Return the vector columns of a level."""
-        return self.resolved().columns[level]
-
-    def encode(self, documents: Sequence[Document], *levels: Level) -> Mapping[Level, LevelTable]:
+    def encode(self, documents: Sequence[Document]) -> Mapping[Level, LevelTable]:
         """Return the rows of each level in the order of the documents, with vectors of the stored type.
 
         Args:
             documents: All of one kind: texts, pairs, or given words.
-            *levels: Some of the levels of the settings; by default all of them.
         """
-        return self.flow(documents, *levels).run(documents)
+        return self.flow(documents, self.config).run(documents)
 
-    def flow(self, documents: Sequence[Document], *levels: Level, **changes: str) -> Flow:
-        """Return the flow that `encode` runs, with `changes` of the settings; all flows share one network."""
-        config = dataclasses.replace(self._config, levels=levels or self._config.levels, **changes)  # type: ignore[arg-type]
+    def flow(self, documents: Sequence[Document], config: ExtractConfig) -> Flow:
+        """Return the flow that encodes documents of their kind; all flows share one network."""
         if documents:
             words, pairs = documents[0].words is not None, documents[0].text_pair is not None
             config = dataclasses.replace(config, is_split_into_words=words, text_pairs=pairs)
@@ -98,22 +97,23 @@ class TextEncoder:
         """Load the network, without blocks above the highest layer of any level, and return its flow."""
         with self._lock:
             if self._loaded is None:
-                tokenizer, resolved, schemas = self._settings(self._config)
-                device = resolve_device(self._config.device)[0]
-                self._loaded = load_flow(self._config, schemas, resolved, self._checkpoint, tokenizer, device)
+                tokenizer, resolved, schemas = self._settings(self.config)
+                device = resolve_device(self.config.device)[0]
+                self._loaded = load_flow(self.config, schemas, resolved, self._checkpoint, tokenizer, device)
             return self._loaded
 
     def _settings(self, config: ExtractConfig) -> _Settings:
         with self._lock:
             if config not in self._known:
-                words = config.is_split_into_words
+                checkpoint, words = self._checkpoint, config.is_split_into_words
                 if words not in self._tokenizers:
-                    folder, n_ids = self._checkpoint.folder, self._checkpoint.n_ids
-                    self._tokenizers[words] = Tokenizer.load(folder, given_words=words, n_ids=n_ids)
-                resolved = resolve(config, self.info, self._tokenizers[words])
+                    loaded = Tokenizer.load(checkpoint.folder, given_words=words, n_ids=checkpoint.n_ids)
+                    self._tokenizers[words] = loaded
+                tokenizer = self._tokenizers[words].with_prompt(find_prompt(checkpoint, config))
+                resolved = resolve(config, self.info, tokenizer, sentence_model(checkpoint, config))
                 corpus = CorpusSchema(has_pairs=config.text_pairs)
                 schemas = {level: level_schema(level, corpus, found) for level, found in resolved.columns.items()}
-                self._known[config] = _Settings(self._tokenizers[words], resolved, schemas)
+                self._known[config] = _Settings(tokenizer, resolved, schemas)
             return self._known[config]
 
 
@@ -125,9 +125,13 @@ class _Settings(NamedTuple):
     schemas: Mapping[Level, LevelSchema]
 
 
-def only_column(encoder: TextEncoder) -> FeatureColumn:
-    """Return the vector column of the sentence level; raise a ConfigError if there are several."""
-    columns = encoder.features(Level.SENTENCE)
+def only_column(resolved: Resolved) -> FeatureColumn:
+    """Return the vector column of the sentence level.
+
+    Raises:
+        ConfigError: There are several.
+    """
+    columns = resolved.columns[Level.SENTENCE]
     if len(columns) > 1:
         raise ConfigError(f"combine none gives {len(columns)} columns; choose concat, sum or mean")
     return columns[0]
@@ -149,14 +153,14 @@ def memory_config(settings: Mapping[str, object], levels: Sequence[Level] = tupl
     return dataclasses.replace(config, combine=(Combine.NONE,)) if is_single else config
 
 
-def sentence_vectors(encoder: TextEncoder, documents: Sequence[Document]) -> Float32Array:
+def sentence_vectors(encoder: TextEncoder, config: ExtractConfig, documents: Sequence[Document]) -> Float32Array:
     """Return one vector per document: float32 (n_documents, dim), NaN for a document without tokens.
 
     Raises:
         ConfigError: The sentence level has several columns of vectors.
     """
-    column = only_column(encoder)
-    return vectors_of(encoder.encode(documents, Level.SENTENCE)[Level.SENTENCE], column.name)
+    column = only_column(encoder.resolved(config))
+    return vectors_of(encoder.flow(documents, config).run(documents)[Level.SENTENCE], column.name)
 
 
 def vectors_of(table: LevelTable, column: str) -> Float32Array:

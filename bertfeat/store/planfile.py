@@ -61,7 +61,10 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     if stored.plan_hash == plan.plan_hash:
         return
     fields = differences.differing(stored.fields, plan.fields) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
-    text = f"{path}: made with another plan: {differences.named(fields)}; use another folder or --overwrite"
+    old_default, default = ["none", "concat"], ["none"]
+    by_default = fields.keys() == {"combine"} and fields["combine"] == (old_default, default)
+    remedy = "pass --combine none,concat, the default of 0.1.0" if by_default else "use another folder or --overwrite"
+    text = f"{path}: made with another plan: {differences.named(fields)}; {remedy}"
     raise PlanMismatch(text, fields)
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 
 from bertfeat.ragged import ragged_arange, run_of, starts_of, word_bounds
-from bertfeat.records import BoolArray, Document, Int32Array, IntArray
+from bertfeat.records import BoolArray, Document, Float32Array, Float64Array, Int32Array, IntArray
 from bertfeat.text.tokenizer import Tokenizer, Tokens
 from bertfeat.text.windows import Windows
 
 
 class Takes(StrEnum):
-    """The positions of a row that make its vector: all kept ones, the first, the last, the classification token, or the
-    window as a whole.
+    """The positions of a row that make its vector: all that count, the first of them, the last, the classification
+    token, or the window as a whole.
     """
 
     ALL = "all"
@@ -33,7 +34,7 @@ class Units:
     Segments are in the order of their windows. `row` (n_segments,) is the row of a segment; `window_starts`
     (n_windows + 1,) is where each window's segments start; `starts` (n_segments + 1,) is where each segment's positions
     start in `positions`, which count from the start of the window. A row without a segment has no vector; a row with
-    several is reduced over all of them.
+    several is reduced over all of them. `weights` (n_positions,) are the weights of the positions; None if all are 1.
     """
 
     n_rows: int
@@ -41,19 +42,36 @@ class Units:
     window_starts: IntArray
     starts: IntArray
     positions: IntArray
+    weights: Float32Array | None = None
 
     @classmethod
     def build(
-        cls, windows: Windows, n_rows: int, row: IntArray, window: IntArray, n: IntArray, positions: IntArray
+        cls,
+        windows: Windows,
+        n_rows: int,
+        row: IntArray,
+        window: IntArray,
+        n: IntArray,
+        positions: IntArray,
+        weights: Float32Array | None = None,
     ) -> Units:
         """Build from the row, the window and the number `n` of positions of each segment, in the order of windows."""
         window_starts = np.searchsorted(window, np.arange(len(windows) + 1))
-        return cls(n_rows, row, window_starts, starts_of(n), positions)
+        return cls(n_rows, row, window_starts, starts_of(n), positions, weights)
 
     @property
     def n_segments(self) -> IntArray:
         """Segments of each row: int64 (n_rows,)."""
         return np.bincount(self.row, minlength=self.n_rows)
+
+    @property
+    def row_weights(self) -> Float64Array:
+        """The sum of the weights of each row: float64 (n_rows,)."""
+        before = np.arange(len(self.positions) + 1.0)
+        if self.weights is not None:
+            np.cumsum(self.weights, dtype=np.float64, out=before[1:])
+        sums = before[self.starts[1:]] - before[self.starts[:-1]]
+        return np.bincount(self.row, weights=sums, minlength=self.n_rows).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,27 +219,65 @@ def _split_word(
     return segments
 
 
+class Counts(StrEnum):
+    """The tokens of a document that count in its vector: those of the text, or also special tokens and the prompt's; or
+    all but those up to the end of the prompt, if there is a prompt.
+    """
+
+    TEXT = "text"
+    ALL = "all"
+    AFTER_PROMPT = "after_prompt"
+
+
 def sentence_units(
-    tokens: Tokens, windows: Windows, tokenizer: Tokenizer, takes: Takes, *, include_special_tokens: bool
+    tokens: Tokens, windows: Windows, tokenizer: Tokenizer, takes: Takes, counts: Counts, *, weighted: bool = False
 ) -> Units:
     """Return the units of the sentence level: each kept token once, over all windows of a document.
 
-    The classification token, and the window as a whole, are those of a document's first window.
+    The classification token, and the window as a whole, are those of a document's first window. Weights are the places
+    of the tokens in their document, from 1 on: in the text, or in all with special tokens and the prompt.
     """
-    if takes is not Takes.ALL:
+    if takes in (Takes.CLS, Takes.WINDOW):
         # A window without tokens is in no pack and has no vector.
         window = np.flatnonzero(windows.spans.is_start & (windows.lengths > 0))
         n = np.ones(len(window), dtype=np.int64)
         positions = _cls_positions(windows, window, tokens, tokenizer) if takes is Takes.CLS else np.zeros_like(n)
         return Units.build(windows, tokens.n_documents, windows.spans.document[window], window, n, positions)
-    chosen = windows.kept if include_special_tokens else windows.kept & (windows.source >= 0)
+    if counts is Counts.TEXT:
+        chosen = windows.kept & (windows.source >= 0)
+    else:
+        chosen = windows.kept | _prompt_positions(tokens, windows, tokenizer, with_specials=False)
     flat = np.flatnonzero(chosen)
-    window, document = run_of(windows.lengths)[flat], documents_at(flat, tokens, windows)
+    document = documents_at(flat, tokens, windows)
+    places = np.arange(1, len(flat) + 1) - np.searchsorted(document, document)
+    if counts is Counts.AFTER_PROMPT:
+        counted = ~_prompt_positions(tokens, windows, tokenizer, with_specials=True)[flat]
+        flat, document, places = flat[counted], document[counted], places[counted]
+    if takes is not Takes.ALL:
+        side: Literal["left", "right"] = "left" if takes is Takes.FIRST else "right"
+        ends = np.unique(np.searchsorted(document, document, side=side)) - (takes is Takes.LAST)
+        flat, document, places = flat[ends], document[ends], places[ends]
+    window = run_of(windows.lengths)[flat]
     is_first = np.ones(len(flat), dtype=np.bool_)
     is_first[1:] = (np.diff(window) != 0) | (np.diff(document) != 0)
     first = np.flatnonzero(is_first)
-    n = np.diff(np.append(first, len(flat)))
-    return Units.build(windows, tokens.n_documents, document[first], window[first], n, flat - windows.starts[window])
+    n, positions = np.diff(np.append(first, len(flat))), flat - windows.starts[window]
+    weights = places.astype(np.float32) if weighted else None
+    return Units.build(windows, tokens.n_documents, document[first], window[first], n, positions, weights)
+
+
+def _prompt_positions(tokens: Tokens, windows: Windows, tokenizer: Tokenizer, *, with_specials: bool) -> BoolArray:
+    """Return where the prompts are in the first windows of documents, or all up to the end of them: bool (n,)."""
+    found = np.zeros(len(windows.kept), dtype=np.bool_)
+    window = np.flatnonzero(windows.spans.is_start)
+    document = windows.spans.document[window]
+    n_before = np.where(tokens.is_pair[document], len(tokenizer.pair.prefix), len(tokenizer.single.prefix))
+    n, start = tokens.n_prompt[document], windows.starts[window]
+    if with_specials:
+        found[ragged_arange(start, np.where(n > 0, n_before + n, 0))] = True
+    else:
+        found[ragged_arange(start + n_before, n)] = True
+    return found
 
 
 def _cls_positions(windows: Windows, window: IntArray, tokens: Tokens, tokenizer: Tokenizer) -> IntArray:

@@ -64,6 +64,11 @@ class Piece(NamedTuple):
     words: list[str] | None = None
     first_word: int = 0
 
+    @property
+    def is_first(self) -> bool:
+        """Whether the document begins with this piece."""
+        return not (self.start or self.text_number)
+
 
 class Cutter:
     """Cuts long texts for one tokenizer.

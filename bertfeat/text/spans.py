@@ -68,9 +68,11 @@ def document_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, d
         InputError: A document is too long and `limits.on_overlong` is `error`.
     """
     lengths = tokens.n_texts.sum(axis=1)
-    specials = np.where(tokens.is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials)
+    specials = np.where(tokens.is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials) + tokens.n_prompt
     overlong = lengths + specials > limits.max_length
     check_overlong(lengths + specials, limits, documents)
+    if len(tokens.prompt_ids):
+        _check_prompts(specials + 1 + tokens.is_pair, limits, documents)
     rows: list[Row] = []
     for number in np.flatnonzero(overlong).tolist():
         capacity = limits.max_length - int(specials[number])
@@ -96,6 +98,14 @@ def check_overlong(lengths: IntArray, limits: WindowLimits, documents: Sequence[
     number = int(np.argmax(lengths > limits.max_length))
     reason = f"has {lengths[number]} tokens, more than --max-length {limits.max_length}"
     raise document_error(documents[number], f"{reason}; pass --on-overlong window or truncate")
+
+
+def _check_prompts(least: IntArray, limits: WindowLimits, documents: Sequence[Document]) -> None:
+    """Refuse a document whose prompt leaves no room: a prompt has other tokens where no space separates it from it."""
+    if (least > limits.max_length).any():
+        number = int(np.argmax(least > limits.max_length))
+        reason = f"has no room in --max-length {limits.max_length} beside the tokens of its prompt"
+        raise document_error(documents[number], f"{reason}; pass a shorter prompt, or one that ends with a space")
 
 
 def whole_spans(tokens: Tokens, numbers: IntArray) -> Spans:

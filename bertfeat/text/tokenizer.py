@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -42,7 +43,8 @@ class Tokens:
     continues the count); `is_blank`, whether the token is whitespace only. Arrays over documents: `starts`
     (n_documents + 1,), where a document's tokens start; `pair_starts` (n_documents,), where those of its second text
     start (the document's end if it has none); `is_pair` (n_documents,); `n_cut` (n_documents, 2), the tokens of its
-    first and of its second text that were counted and not kept.
+    first and of its second text that were counted and not kept. The tokens of the prompts are apart: `prompt_ids`
+    (n_prompt_tokens,), and `prompt_starts` (n_documents + 1,), where those before a document start.
     """
 
     ids: IntArray
@@ -54,6 +56,13 @@ class Tokens:
     pair_starts: IntArray
     is_pair: BoolArray
     n_cut: IntArray
+    prompt_ids: IntArray
+    prompt_starts: IntArray
+
+    @property
+    def n_prompt(self) -> IntArray:
+        """The tokens of the prompt before each document: int64 (n_documents,)."""
+        return np.diff(self.prompt_starts)
 
     @property
     def n_texts(self) -> IntArray:
@@ -82,8 +91,10 @@ class Tokenizer:
             transformers demands for `is_split_into_words`.
         folder: The model folder, for messages.
         n_ids: Rows of the model's embedding matrix, if known; larger ids are refused on use.
+        prompt: A text that is put before each document and tokenized together with it.
 
     Attributes:
+        prompt: That text.
         single: The special tokens around one text.
         pair: The special tokens around two texts.
         vocabulary: The token strings by id: object (n_ids,).
@@ -101,7 +112,9 @@ class Tokenizer:
         given_words: bool = False,
         folder: Path = Path("tokenizer"),
         n_ids: int | None = None,
+        prompt: str = "",
     ) -> None:
+        self.prompt = prompt
         backend = adapted(backend, given_words=given_words)
         backend.no_truncation()
         backend.no_padding()
@@ -123,7 +136,7 @@ class Tokenizer:
                 self._check_ids(specials.ids)
 
     @classmethod
-    def load(cls, folder: Path, *, given_words: bool = False, n_ids: int | None = None) -> Tokenizer:
+    def load(cls, folder: Path, *, given_words: bool = False, n_ids: int | None = None, prompt: str = "") -> Tokenizer:
         """Load the tokenizer of a model folder, without a download and without running code of the folder.
 
         Raises:
@@ -131,7 +144,13 @@ class Tokenizer:
                 rows.
         """
         backend, cls_id = load_backend(folder)
-        return cls(backend, cls_id=cls_id, given_words=given_words, folder=folder, n_ids=n_ids)
+        return cls(backend, cls_id=cls_id, given_words=given_words, folder=folder, n_ids=n_ids, prompt=prompt)
+
+    def with_prompt(self, prompt: str) -> Tokenizer:
+        """Return this tokenizer with another prompt."""
+        other = copy.copy(self)
+        other.prompt = prompt
+        return other
 
     def template(self, *, pair: bool) -> Template:
         """Return the special tokens around one text, or two."""
@@ -159,19 +178,26 @@ class Tokenizer:
         """
         sizes = _Sizes(documents, max_tokens)
         parts = [_columns([], [], self)]
+        prompts: list[list[int]] = []
         for batch, encodings in self._encodings(documents):
+            prompts += [encoding.prompt_ids for encoding in encodings if isinstance(encoding, _Prompted)]
             kept = sizes.take(batch, encodings)
             _check_size(sizes.n_kept[batch[0].document : batch[-1].document + 1], documents, batch[0].document)
             parts.append(_columns(*kept, self))
-        tokens = _joined(parts, sizes, documents, given_words=self.given_words)
+        tokens = _joined(parts, sizes, documents, prompts, given_words=self.given_words)
         self._check_ids(tokens.ids)
+        self._check_ids(tokens.prompt_ids)
         return tokens
 
+    def count_prompt(self) -> int:
+        """Return the number of tokens that the prompt has alone, without special tokens."""
+        return int(self.count([Document(index=0, doc_id=0, text="", words=() if self.given_words else None)])[0])
+
     def count(self, documents: Sequence[Document]) -> IntArray:
-        """Return the number of tokens of each document, special tokens left out: int64 (n_documents,)."""
+        """Return the number of tokens of each document and its prompt, without special tokens: int64 (n_documents,)."""
         n_tokens = np.zeros(len(documents), dtype=np.int64)
-        for batch, encodings in self._encodings(documents):
-            np.add.at(n_tokens, [piece.document for piece in batch], list(map(len, encodings)))
+        for batch in _batches(self._cutter.pieces(documents)):
+            np.add.at(n_tokens, [piece.document for piece in batch], list(map(len, self._encoded(batch, documents))))
         return n_tokens
 
     def _check_ids(self, ids: IntArray) -> None:
@@ -199,15 +225,31 @@ class Tokenizer:
             n_tokens += sum(map(len, encodings))
             _check_size(n_tokens, [document], 0)
 
-    def _encodings(self, documents: Sequence[Document]) -> Iterator[tuple[list[Piece], list[Encoding]]]:
+    def _encodings(self, documents: Sequence[Document]) -> Iterator[tuple[list[Piece], list[_Encoded]]]:
         for batch in _batches(self._cutter.pieces(documents)):
-            yield batch, self._encoded(batch, documents)
+            encodings = self._encoded(batch, documents)
+            if not self.prompt:
+                yield batch, list[_Encoded](encodings)
+                continue
+            n_words, n_chars = len(self.prompt.split()) if self.given_words else None, len(self.prompt)
+            yield (
+                batch,
+                [
+                    _Prompted(encoding, n_chars, n_words) if piece.is_first else encoding
+                    for piece, encoding in zip(batch, encodings, strict=True)
+                ],
+            )
+
+    def _input(self, piece: Piece) -> str | list[str]:
+        """Return what is tokenized: the first piece of a document follows the prompt."""
+        prompt = self.prompt if piece.is_first else ""
+        return prompt + piece.text if piece.words is None else [*prompt.split(), *piece.words]
 
     def _encoded(self, batch: list[Piece], documents: Sequence[Document]) -> list[Encoding]:
         """Tokenize a batch; if that fails, one piece at a time, to name the document at fault."""
         n_chars = sum(len(piece.text) for piece in batch)
         timeout_s = _TIMEOUT_S + n_chars / _CHARS_PER_S
-        texts = [piece.text if piece.words is None else piece.words for piece in batch]
+        texts = [self._input(piece) for piece in batch]
         try:
             with held_stderr() if self._cutter.has_unknown_regex else nullcontext():
                 return call_within(
@@ -249,6 +291,31 @@ def _check_size(n_tokens: IntArray, documents: Sequence[Document], first: int) -
     raise document_error(documents[first + number], f"{reason}; {remedy}")
 
 
+class _Prompted:
+    """The encoding of a text that follows a prompt, without the prompt's tokens, which are in `prompt_ids`.
+
+    A token that has characters of both belongs to the text. `n_words` is the prompt's number of words if words are
+    given: offsets count in the word then.
+    """
+
+    def __init__(self, encoding: Encoding, n_chars: int, n_words: int | None) -> None:
+        words = np.array(encoding.word_ids, dtype=np.int64)
+        ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 1]
+        is_text = ends > n_chars if n_words is None else words >= n_words
+        n = int(np.argmax(is_text)) if is_text.any() else len(is_text)
+        shift = n_chars if n_words is None else 0
+        self.prompt_ids = encoding.ids[:n]
+        self.ids = encoding.ids[n:]
+        self.offsets = [(max(start - shift, 0), end - shift) for start, end in encoding.offsets[n:]]
+        self.word_ids = (words[n:] - (n_words or 0)).tolist()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+_Encoded = Encoding | _Prompted
+
+
 class _Sizes:
     """Numbers of the tokens of each document's first and second text, kept or not: int64 (n_documents, 2).
 
@@ -261,7 +328,7 @@ class _Sizes:
         self.n_kept, self.n_cut = np.zeros((2, len(documents), 2), dtype=np.int64)
         self.n_words_cut = np.zeros(len(documents), dtype=np.int64)
 
-    def take(self, batch: list[Piece], encodings: list[Encoding]) -> tuple[list[Piece], list[Encoding]]:
+    def take(self, batch: list[Piece], encodings: list[_Encoded]) -> tuple[list[Piece], list[_Encoded]]:
         """Count a batch; return the kept part of it."""
         if self._max_tokens is None or not any(piece.start for piece in batch):
             places = [piece.document for piece in batch], [piece.text_number for piece in batch]
@@ -294,7 +361,7 @@ class _Columns(NamedTuple):
     is_blank: BoolArray
 
 
-def _columns(pieces: Sequence[Piece], sequences: Sequence[Encoding], tokenizer: Tokenizer) -> _Columns:
+def _columns(pieces: Sequence[Piece], sequences: Sequence[_Encoded], tokenizer: Tokenizer) -> _Columns:
     """Return the arrays of a batch, which take much less memory than the encodings."""
     chain = itertools.chain.from_iterable
     lengths = np.array(list(map(len, sequences)), dtype=np.int64)
@@ -321,7 +388,14 @@ def _columns(pieces: Sequence[Piece], sequences: Sequence[Encoding], tokenizer: 
     return _Columns(ids, start + shift, end + shift, word, is_blank)
 
 
-def _joined(parts: list[_Columns], sizes: _Sizes, documents: Sequence[Document], *, given_words: bool) -> Tokens:
+def _joined(
+    parts: list[_Columns],
+    sizes: _Sizes,
+    documents: Sequence[Document],
+    prompts: Sequence[Sequence[int]],
+    *,
+    given_words: bool,
+) -> Tokens:
     """Lay the arrays of the batches end to end, and number the words of a document over both its texts."""
     columns = [list(column) for column in zip(*parts, strict=True)]
     # The arrays of the batches are deleted one after the other, so that memory does not hold all of them twice.
@@ -342,6 +416,8 @@ def _joined(parts: list[_Columns], sizes: _Sizes, documents: Sequence[Document],
         pair_starts=starts[:-1] + sizes.n_kept[:, 0],
         is_pair=np.array([document.text_pair is not None for document in documents], dtype=np.bool_),
         n_cut=sizes.n_cut,
+        prompt_ids=np.fromiter(itertools.chain.from_iterable(prompts), np.int64),
+        prompt_starts=starts_of(np.array([*map(len, prompts)] or [0] * len(documents), dtype=np.int64)),
     )
     if sizes.n_words_cut.any():
         second = np.flatnonzero(np.arange(len(ids)) >= tokens.pair_starts[tokens.document])

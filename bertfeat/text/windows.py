@@ -51,6 +51,7 @@ def cut_windows(
     spans = lay(tokens, tokenizer, limits, documents)
     is_pair = tokens.is_pair[spans.document]
     n_tokens = np.diff(spans.first, axis=1)[:, 0] + np.diff(spans.second, axis=1)[:, 0]
+    n_tokens += tokens.n_prompt[spans.document]
     starts = starts_of(n_tokens + np.where(is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials))
     windows = Windows(
         spans=spans,
@@ -70,6 +71,7 @@ def cut_windows(
 def _fill(windows: Windows, chosen: IntArray, tokens: Tokens, template: Template) -> None:
     spans, at = windows.spans, windows.starts[:-1][chosen]
     at = _fill_specials(windows, at, template.prefix, spans.is_start[chosen])
+    at = _fill_prompt(windows, at, spans.document[chosen], tokens, template.type_ids[0])
     at = _fill_text(windows, at, spans.first[chosen], spans.keep_first[chosen], tokens, template.type_ids[0])
     at = _fill_specials(windows, at, template.middle, spans.is_start[chosen])
     at = _fill_text(windows, at, spans.second[chosen], spans.keep_second[chosen], tokens, template.type_ids[1])
@@ -82,6 +84,15 @@ def _fill_specials(windows: Windows, at: IntArray, specials: Specials, kept: Boo
         windows.type_ids[at + offset] = specials.type_ids[offset]
         windows.kept[at + offset] = kept
     return at + len(specials)
+
+
+def _fill_prompt(windows: Windows, at: IntArray, document: IntArray, tokens: Tokens, type_id: int) -> IntArray:
+    """Put the prompt of each window's document there; its tokens are of no row, so that they are not kept."""
+    lengths = tokens.n_prompt[document]
+    target = ragged_arange(at, lengths)
+    windows.input_ids[target] = tokens.prompt_ids[ragged_arange(tokens.prompt_starts[document], lengths)]
+    windows.type_ids[target] = type_id
+    return at + lengths
 
 
 def _fill_text(

@@ -17,7 +17,7 @@ def three_shards(folder: Path, model: Path) -> dict[str, Any]:
         "id_column": "id",
         "levels": ["word", "sentence"],
         "layers": "-1",
-        "shard_bytes": 25_000,
+        "shard_bytes": 28_000,
     }
 
 

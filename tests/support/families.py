@@ -1,4 +1,4 @@
-"""Tiny random models of every supported family, each in a folder with a real (trained here) fast tokenizer.
+"""Tiny random models of every supported family, each in a folder with a real fast tokenizer.
 
 Weights are drawn wide (not at the 0.02 of a fresh model), so that a wrong position, mask or norm shows in the states.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
@@ -24,6 +24,8 @@ N_LAYERS = 4
 HIDDEN = 32
 MAX_LENGTH = 30
 VOCAB_SIZE = 320
+# Made by training on SENTENCES.
+_VOCABULARIES = Path(__file__).parents[1] / "data/vocabularies.json"
 
 SENTENCES = (
     "The quick brown fox jumps over the lazy dog near the river bank.",
@@ -226,27 +228,30 @@ _SPECIALS = {
 
 
 def _trained(kind: str, specials: list[str]) -> Tokenizer:
-    settings: dict[str, Any] = {"special_tokens": specials, "show_progress": False}
+    """Return a tokenizer with a vocabulary from tests/data: training one again breaks its ties at random."""
+    found = json.loads(_VOCABULARIES.read_text(encoding="utf-8"))[kind]
     if kind == "wordpiece":
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer = Tokenizer(models.WordPiece(_numbered([*specials, *found]), unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(vocab_size=200, **settings)
     elif kind == "bpe":
-        tokenizer = Tokenizer(models.BPE())
+        merges = [(first, second) for first, second in found["merges"]]
+        tokenizer = Tokenizer(models.BPE(_numbered([*specials, *found["pieces"]]), merges))
         tokenizer.pre_tokenizer, tokenizer.decoder = (
             pre_tokenizers.ByteLevel(add_prefix_space=False),
             decoders.ByteLevel(),
         )
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE, initial_alphabet=alphabet, **settings)
     else:
-        tokenizer = Tokenizer(models.Unigram())
+        pieces = [*((piece, 0.0) for piece in specials), *((piece, score) for piece, score in found)]
+        tokenizer = Tokenizer(models.Unigram(pieces, unk_id=specials.index("<unk>")))
         tokenizer.normalizer = normalizers.NFKC()
         tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=150, unk_token="<unk>", **settings)
-    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.add_special_tokens(specials)
     return tokenizer
+
+
+def _numbered(pieces: list[str]) -> dict[str, int]:
+    return {piece: number for number, piece in enumerate(pieces)}
 
 
 def reference_encoder(family: Family, folder: Path) -> torch.nn.Module:
