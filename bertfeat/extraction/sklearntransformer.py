@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.config import ExtractConfig, Level
-from bertfeat.errors import ConfigError
+from bertfeat.errors import ConfigError, UserError
+
+# Before torch is loaded.
+try:
+    from sklearn.base import BaseEstimator, TransformerMixin
+except ImportError as missing:
+    raise UserError("BertFeatures needs scikit-learn: pip install 'bertfeat[probes]'") from missing
+
 from bertfeat.extraction.cachedencoding import CachedEncoder, with_all_layers
 from bertfeat.extraction.textencoder import (
     TextEncoder,
@@ -21,12 +28,7 @@ from bertfeat.extraction.textencoder import (
     only_column,
     sentence_vectors,
 )
-from bertfeat.extras import require
 from bertfeat.records import Document, FeatureColumn, Float32Array
-
-require("sklearn", what="BertFeatures needs")
-
-from sklearn.base import BaseEstimator, TransformerMixin  # noqa: E402
 
 
 class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -153,6 +155,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = True
         tags.input_tags.one_d_array = True
         tags.input_tags.two_d_array = False
+        tags.transformer_tags.preserves_dtype = []
         tags.requires_fit = False
         return tags
 

@@ -60,6 +60,7 @@ class TextEncoder:
         self._lock = RLock()
         self._tokenizers: dict[bool, Tokenizer] = {}
         self._known: dict[ExtractConfig, _Settings] = {}
+        self._digests: dict[ExtractConfig, str] = {}
         self._loaded: Flow | None = None
         self._settings(self.config)
 
@@ -73,8 +74,11 @@ class TextEncoder:
 
     def digest(self, config: ExtractConfig) -> str:
         """Return a digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
-        fields = plan_fields(config, self.resolved(config), ())
-        return hash_fields({name: fields[name] for name in fields if name not in MODEL_NAMES} | versions())
+        if config not in self._digests:
+            fields = plan_fields(config, self.resolved(config), ())
+            decisive = {name: fields[name] for name in fields if name not in MODEL_NAMES}
+            self._digests[config] = hash_fields(decisive | versions())
+        return self._digests[config]
 
     def encode(self, documents: Sequence[Document]) -> Mapping[Level, LevelTable]:
         """Return the rows of each level in the order of the documents, with vectors of the stored type.

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertfeat.durable.filelock import ALONE_AFTER_OTHERS, lock
 from bertfeat.durable.files import make_parents, os_errors
-from bertfeat.errors import RunError, UserError
+from bertfeat.errors import BertfeatError, RunError, UserError
 from bertfeat.records import Float32Array
 from bertfeat.storage import local_path
 
@@ -41,7 +41,7 @@ class VectorCache:
     def __init__(self, folder: str | Path) -> None:
         self._path = local_path(folder, "a cache") / "vectors.sqlite3"
         make_parents(self._path)
-        with self._one_line():
+        with self._one_line(UserError):
             self._database = sqlite3.connect(self._path, timeout=_TIMEOUT_S)
         try:
             self._prepare()
@@ -111,12 +111,12 @@ class VectorCache:
             self._database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
 
     @contextlib.contextmanager
-    def _one_line(self) -> Iterator[None]:
-        """Turn an error of SQLite into one line."""
+    def _one_line(self, kind: type[BertfeatError] = RunError) -> Iterator[None]:
+        """Turn an error of SQLite into one line, an error of type `kind` unless the file is damaged."""
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise RunError(f"{self._path}: {error}; free space, or choose another cache folder") from error
+            raise kind(f"{self._path}: {error}; free space, or choose another cache folder") from error
         except sqlite3.DatabaseError as error:
             raise self._damaged(str(error)) from error
 

@@ -38,7 +38,7 @@ HEAVY = (
 FLOORS = [
     ["_version", "errors", "display"],
     ["storage"],
-    ["config", "settings", "extras"],
+    ["config", "settings"],
     ["records"],
     ["progress", "ragged", "devices", "memory", "levels", "finite", "moments", "nearest"],
     ["durable"],
