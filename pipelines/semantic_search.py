@@ -53,7 +53,9 @@ class Task:
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--layers", default="all", show_default=True, help="Such as all, 4..6, or 0,6.")
 @click.option("--poolings", default="mean,max,cls", show_default=True)
-@click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
+@click.option(
+    "--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM, truncate:DIM."
+)
 @click.option("--include-special-tokens", is_flag=True, help="[CLS] and [SEP] count in mean and max.")
 @click.option("--max-length", type=click.IntRange(min=3), help="Tokens of a window; by default what the model takes.")
 @click.option("--on-overlong", type=click.Choice(["window", "truncate", "error"]), default="window", show_default=True)

@@ -1,4 +1,4 @@
-"""Transforms of vectors before they are compared: centring, whitening, principal axes; unit length for cosine.
+"""Transforms of vectors before they are compared: centring, whitening, principal axes, truncation; unit length.
 
 Raw BERT vectors have a large part in common: any two of them have a cosine near 0.6. They differ in what is left after
 the mean is subtracted and the few dominant directions are scaled down.
@@ -6,6 +6,7 @@ the mean is subtracted and the few dominant directions are scaled down.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -40,6 +41,7 @@ class TransformKind(StrEnum):
     CENTER = "center", ("center",), "mean"
     WHITEN = "whiten", ("whiten", "whiten:DIM"), "scatter", True
     PCA = "pca", ("pca:DIM",), "scatter"
+    TRUNCATE = "truncate", ("truncate:DIM",), None
 
     forms: tuple[str, ...]
     fitted_to: Literal["mean", "scatter"] | None
@@ -92,10 +94,10 @@ class TransformSpec:
         Raises:
             UserError: The vectors have too few dimensions, or there are too few of them.
         """
-        if self.kind.fitted_to is None:
-            return
         if self.dim is not None and self.dim > dim:
             raise UserError(f"transform '{self}': the vectors have {dim} dimensions; give 1 to {dim}")
+        if self.kind.fitted_to is None:
+            return
         if n_vectors == 0:
             raise UserError(f"transform '{self}': there are no vectors to fit it to; use none")
         wanted = self.out_dim(dim)
@@ -107,8 +109,78 @@ class TransformSpec:
             )
 
 
+class Transform(ABC):
+    """A transform that is ready to use."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """The dimensions of the vectors that it takes."""
+
+    @property
+    @abstractmethod
+    def out_dim(self) -> int:
+        """The dimensions of the vectors that it gives."""
+
+    @abstractmethod
+    def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
+        """Transform vectors, float (n, dim), to float32 (n, out_dim)."""
+
+    @abstractmethod
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays to save."""
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
+        """Make the transform of saved arrays.
+
+        Raises:
+            UserError: The arrays are not those of a transform; the message names the wrong one.
+        """
+        return Truncation.from_arrays(arrays) if "dimensions" in arrays else Projection.from_arrays(arrays)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Transform:
+class Truncation(Transform):
+    """The first `n_kept` of `n_values` values, scaled to length 1, for models trained so that these serve alone.
+
+    Source: Kusupati et al. 2022, Matryoshka Representation Learning (arXiv 2205.13147).
+    """
+
+    n_values: int
+    n_kept: int
+
+    @property
+    def dim(self) -> int:
+        """The dimensions of the vectors that it takes."""
+        return self.n_values
+
+    @property
+    def out_dim(self) -> int:
+        """The dimensions of the vectors that it gives."""
+        return self.n_kept
+
+    def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
+        """Return float32 (n, n_kept) vectors of length 1; a zero vector stays zero."""
+        return unit_length(np.ascontiguousarray(vectors[:, : self.n_kept], dtype=np.float32))
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays to save."""
+        return {"dimensions": np.array([self.n_values, self.n_kept], dtype=np.int64)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Make the transform of saved arrays; see `Transform.from_arrays`."""
+        found = _valid_array("dimensions", arrays["dimensions"], np.int64, 1)
+        if len(arrays) > 1 or len(found) != 2 or not 1 <= found[1] <= found[0]:
+            raise UserError(f"transform: its dimensions are {found.tolist()!s:.60}; build the index again")
+        return cls(*map(int, found))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Projection(Transform):
     """A fitted transform: subtract the mean, then rotate and scale.
 
     `mean` is float64 (dim,), so that a mean far from zero costs no precision; `matrix` is float32 (dim, out_dim), or
@@ -152,11 +224,7 @@ class Transform:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Make the transform of saved arrays.
-
-        Raises:
-            UserError: The arrays are not those of a transform; the message names the wrong one.
-        """
+        """Make the transform of saved arrays; see `Transform.from_arrays`."""
         if not {"mean"} <= set(arrays) <= {"mean", "matrix"}:
             names = ", ".join(sorted(arrays)) or "missing"
             raise UserError(f"transform: its arrays are {names}, not mean and matrix; build the index again")
@@ -172,7 +240,7 @@ class Transform:
 
 
 def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
-    """Fit a transform to all vectors of a source, read once; None for `none`.
+    """Fit a transform to all vectors of a source, read once; None for `none`. `truncate:DIM` needs no reading.
 
     The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the DIM axes of largest
     variance. `whiten` projects to all axes, or to the DIM largest, and divides by the standard deviations, so that the
@@ -184,18 +252,18 @@ def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
     """
     spec.check(source.dim, source.n_vectors)
     if spec.kind.fitted_to is None:
-        return None
+        return None if spec.dim is None else Truncation(source.dim, spec.dim)
     moments = Moments(source.dim, spec.kind.fitted_to)
     for batch in all_batches(source):
         moments.add(checked(batch))
     if spec.kind.fitted_to == "mean":
-        return Transform(moments.mean)
+        return Projection(moments.mean)
     variances, axes = _principal_axes(moments.squares / (moments.n_rows - 1), spec.out_dim(source.dim))
     if variances[0] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
         raise UserError(f"transform '{spec}': all {moments.n_rows} vectors are the same; use none")
     if spec.kind.divides:
         axes = axes / np.sqrt(np.maximum(variances, EIGENVALUE_FLOOR * variances[0]))
-    return Transform(moments.mean, np.ascontiguousarray(axes, dtype=np.float32))
+    return Projection(moments.mean, np.ascontiguousarray(axes, dtype=np.float32))
 
 
 def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metric) -> Float32Array:

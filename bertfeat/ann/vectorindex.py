@@ -57,7 +57,7 @@ class VectorIndex:
     Args:
         index: The faiss index, of prepared vectors (`transforms.prepare`).
         metric: How vectors are compared.
-        transform: The fitted transform of raw vectors, if any.
+        transform: The transform of raw vectors, if any.
         parameters: The search parameters: `nprobe`, `efSearch`, ...
 
     Raises:

@@ -59,8 +59,10 @@ def command() -> None:
     default="none",
     show_default=True,
     metavar="NAME",
-    help="none, center, whiten, whiten:DIM, pca:DIM. BERT's vectors have much in common; centring removes it.",
+    help="none, center, whiten, whiten:DIM, pca:DIM, truncate:DIM. BERT's vectors have much in common; centring "
+    "removes it. truncate keeps the first DIM values, at length 1, for models that were trained for it (Matryoshka).",
 )
+@option(_HOW, "--query-prompt-name", metavar="NAME", help="Prompt of queries.  [default: the model's query prompt]")
 @option(_HOW, "--recall", type=float, default=0.95, show_default=True, help="Part of the ten nearest to be found.")
 @option(_HOW, "--max-memory", type=ByteSize(), default="4GB", show_default=True, help="To build it, and to hold it.")
 @option(_HOW, "--seed", type=int, default=0, show_default=True, help="Random seed.")
@@ -72,6 +74,7 @@ def build(
     output: str,
     level: str | None,
     feature: str | None,
+    query_prompt_name: str | None,
     overwrite: bool,
     as_json: bool,
     quiet: bool,
@@ -86,7 +89,7 @@ def build(
     settings = parse_settings(**values)
     with reporting(is_watched(quiet=quiet or as_json)) as progress:
         index, was_there = build_or_find(
-            store, output, settings, level, feature, overwrite=overwrite, progress=progress
+            store, output, settings, level, feature, query_prompt_name, overwrite=overwrite, progress=progress
         )
     with index:
         if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertfeat.cli.progress import counted, human_bytes, human_time
-from bertfeat.config import Level
+from bertfeat.config import Level, Pooling
 from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema, Receipt
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from bertfeat.extraction.estimation import Estimate
 
 
+# Poolings of several tokens, and their special tokens by whether they were included.
+_COUNTING = (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN)
+_TOKENS = {False: " without special tokens", True: " with special tokens"}
 _LAID = {"array": "fixed-size lists", "binary": "fixed-size binary"}
 
 
@@ -71,7 +74,26 @@ def result_line(store: Store, *, was_complete: bool) -> str:
     rate = f", {summary['tokens_per_s']:,.0f} tokens/s" if summary["tokens_per_s"] else ""
     aside = f", {summary['n_bad_rows']:,} bad rows set aside" if summary["n_bad_rows"] else ""
     before = "already complete; nothing to do: " if was_complete else ""
-    return f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
+    line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
+    return f"{line}\nsentences: {_sentence_line(store)}" if Level.SENTENCE in store.levels else line
+
+
+def _sentence_line(store: Store) -> str:
+    """Return how sentence rows were made, and how the model's authors make them."""
+    meta = store.metadata
+    pooling, prompt = meta["pooling"], meta.get("prompt", "")
+    asked, prompts = meta.get("sentence_model"), meta.get("prompts", {})
+    done = f"stored: {pooling}{_TOKENS[meta['include_special_tokens']] if pooling in _COUNTING else ''}"
+    after = f", after the prompt {prompt!r}" if prompt else ""
+    name = meta["model"].rpartition("/")[2]
+    if pooling == Pooling.MODEL:
+        said = f"{name} pools by {asked}; stored: the same{after}"
+    elif asked:
+        said = f"{name} pools by {asked} (--pooling model); {done}{after}"
+    else:
+        said = f"{name} names no pooling of its own; {done}{after}"
+    unused = [key for key, text in prompts.items() if text and not prompt]
+    return f"{said}, without its prompts ({', '.join(unused)})" if unused else said
 
 
 def inspect_lines(store: Store) -> list[str]:
@@ -120,7 +142,8 @@ def _pooling_lines(store: Store) -> list[str]:
     special = {Level.SENTENCE: ", special tokens included"} if meta["include_special_tokens"] else {}
     settings = [(level, LEVELS[level].pooling) for level in store.levels]
     pooled = [f"{level} {meta[setting]}{special.get(level, '')}" for level, setting in settings if setting]
-    return [f"pooling    {', '.join(pooled)}"] if pooled else []
+    own = [f"sentences  {_sentence_line(store)}"] if Level.SENTENCE in store.levels else []
+    return [f"pooling    {', '.join(pooled)}", *own] if pooled else []
 
 
 def _level_lines(schema: LevelSchema, info: dict[str, Any]) -> list[str]:

@@ -14,9 +14,10 @@ from typing import Any
 
 from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
-from bertfeat.encoder.families import REFUSED, Family, family_of
+from bertfeat.encoder.families import Family, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
+from bertfeat.encoder.refusals import REFUSED, rope_fault
 from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
@@ -35,7 +36,7 @@ _LIMITS = {
     "n_positions": 10_000_000,
     "intermediate_size": 1_000_000,
     "type_vocab_size": 100_000,
-    "num_attention_heads": 65_536,
+    **dict.fromkeys(("num_attention_heads", "num_heads", "n_heads", "n_head", "encoder_attention_heads"), 65_536),
     "embedding_size": 65_536,
     "num_hidden_groups": 1_000,
     "inner_group_num": 1,
@@ -148,7 +149,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     _refuse_code(folder, config, tokenizer_config)
     family = _family(folder, config)
     n_layers, hidden_size, n_ids = _check_sizes(folder, family, config)
-    tokenizer_files = _tokenizer_files(folder, root)
+    tokenizer_files = _tokenizer_files(folder, root, family)
     weights = find_weights(folder, root)
     digest = weights_digest(weights.files)
     if pinned is not None and digest != pinned:
@@ -222,8 +223,10 @@ def _root(folder: Path) -> Path:
 def _refuse_code(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:
     for file, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config)):
         if content.get("auto_map"):
-            known = family_of(str(config.get("model_type")))
+            model_type = str(config.get("model_type"))
+            known, reason = family_of(model_type), REFUSED.get(model_type)
             hint = f"; {known.title} is built in, so a copy without that key may do" if known else ""
+            hint = f"; {reason}" if reason else hint
             raise CheckpointError(f"{folder / file}: auto_map asks to run code of its own; that never runs here{hint}")
     if config.get("quantization_config"):
         raise CheckpointError(f"{folder / 'config.json'}: quantized weights are not supported; use the original model")
@@ -252,7 +255,11 @@ def _check_sizes(folder: Path, family: Family, config: Mapping[str, Any]) -> tup
     for key, most in _LIMITS.items():
         if config.get(key) is not None:
             _bounded(path, key, config[key], most, least=0 if key == "type_vocab_size" else 1)
-    return n_layers, hidden_size, _size(path, config, ("vocab_size",), _LIMITS["vocab_size"])
+    n_ids = _size(path, config, ("vocab_size", "n_words"), _LIMITS["vocab_size"])
+    for fault in (family.fault, rope_fault if family.path == "packed" else None):
+        if fault is not None and (reason := fault(config)) is not None:
+            raise CheckpointError(f"{path}: {reason}")
+    return n_layers, hidden_size, n_ids
 
 
 def _size(path: Path, config: Mapping[str, Any], keys: tuple[str, ...], most: int) -> int:
@@ -281,9 +288,13 @@ def _max_length(folder: Path, family: Family, config: Mapping[str, Any], tokeniz
     return positions
 
 
-def _tokenizer_files(folder: Path, root: Path) -> list[Path]:
+def _tokenizer_files(folder: Path, root: Path, family: Family) -> list[Path]:
     present = [folder / name for name in hub.TOKENIZER_FILES if (folder / name).exists()]
     names = {path.name for path in present}
+    if family.slow_tokenizer and "tokenizer.json" not in names:
+        raise CheckpointError(
+            f"{folder}: no tokenizer.json; the own tokenizer of {family.title} gives no character offsets"
+        )
     if not names & _TOKENIZERS and not {"vocab.json", "merges.txt"} <= names:
         raise CheckpointError(
             f"{folder}: no fast tokenizer; it needs tokenizer.json, or vocab.txt, or vocab.json with merges.txt, "

@@ -8,9 +8,11 @@ their own; MobileBERT too, whose embeddings look at the neighbouring tokens).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
+
+from bertfeat.encoder.refusals import esm_fault, flaubert_fault, nystromformer_fault, xlm_fault, xmod_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,13 @@ class Family:
             below the last block leaves it out, as `output_hidden_states` of the whole model does.
         per_layer: Config lists with one entry per block, cut along with the blocks.
         overrides: Config values that are set on loading.
+        fault: Returns why transformers cannot run a config, or None where it can.
+        unused: Parts of the model that are never run: their weights are not needed, and are dropped.
+        whole: All blocks are loaded and run, because the number of blocks changes what each computes.
         type_ids: The model takes `token_type_ids` (where its config has two types or more, or names no number).
         pooler: Whether the model has a pooler, and whether it can be built without.
         pooler_activation: Attribute of the activation, where it is not part of the pooler.
+        slow_tokenizer: Its own tokenizer gives no character offsets: the folder needs a tokenizer.json.
         picks_states: `output_hidden_states` takes a list of layers, so that the others are freed on the way.
         note: A line for `bertfeat models`.
     """
@@ -52,9 +58,13 @@ class Family:
     final_norm: str | None = None
     per_layer: tuple[str, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    fault: Callable[[Mapping[str, Any]], str | None] | None = None
+    unused: tuple[str, ...] = ()
+    whole: bool = False
     type_ids: bool = False
     pooler: Literal["none", "optional", "always"] = "none"
     pooler_activation: str | None = None
+    slow_tokenizer: bool = False
     picks_states: bool = True
     note: str = ""
 
@@ -91,6 +101,15 @@ _BART_LIKE: dict[str, Any] = {
     # The decoder is never run: one without blocks costs next to nothing.
     "overrides": {"decoder_layers": 0},
 }
+_MBART_LIKE: dict[str, Any] = {**_BART_LIKE, "final_norm": "layer_norm", "note": f"encoder only; {_NORMED}"}
+_XLM_LIKE: dict[str, Any] = {
+    **_PLAIN,
+    "layers_key": ("n_layers", "num_hidden_layers"),
+    "hidden_key": ("emb_dim", "hidden_size"),
+    "picks_states": False,
+    "slow_tokenizer": True,
+    "note": "no language embedding is added",
+}
 
 _FAMILIES: tuple[Family, ...] = (
     Family("bert", "BERT", "BertModel", **_BERT_LIKE),
@@ -122,6 +141,18 @@ _FAMILIES: tuple[Family, ...] = (
         **_BERT_LIKE,
     ),
     Family("ernie", "ERNIE", "ErnieModel", **_BERT_LIKE),
+    Family("data2vec-text", "data2vec text", "Data2VecTextModel", **_ROBERTA_LIKE),
+    Family(
+        "xmod",
+        "X-MOD",
+        "XmodModel",
+        final_norm="encoder.LayerNorm",
+        fault=xmod_fault,
+        note="runs the adapters of default_language",
+        **_ROBERTA_LIKE,
+    ),
+    Family("bert-generation", "BertGeneration", "BertGenerationEncoder", slow_tokenizer=True, **_PACKED),
+    Family("splinter", "Splinter", "SplinterModel", type_ids=True, **_PACKED),
     Family(
         "electra",
         "ELECTRA",
@@ -140,7 +171,19 @@ _FAMILIES: tuple[Family, ...] = (
         **_PACKED,
     ),
     Family("nomic_bert", "NomicBERT", "NomicBertModel", type_ids=True, **_PACKED),
+    Family("gte", "GTE", "GteModel", **_BERT_LIKE),
+    Family("jina_embeddings_v3", "Jina Embeddings v3", "JinaEmbeddingsV3Model", note="no task adapter", **_BERT_LIKE),
     Family("eurobert", "EuroBERT", "EuroBertModel", final_norm="norm", note=_NORMED, **_PACKED),
+    Family(
+        "ultrabert",
+        "UltraBERT",
+        "UltrabertModel",
+        final_norm="norm",
+        per_layer=("layer_types",),
+        note=f"{_NORMED}; sliding windows are kept",
+        **_PACKED,
+    ),
+    Family("esmc", "ESM C", "EsmcModel", final_norm="norm", whole=True, note=_NORMED, **_PACKED),
     Family("gpt2", "GPT-2", "GPT2Model", final_norm="ln_f", note=f"causal; {_NORMED}", **_PACKED, **_GPT_LIKE),
     Family(
         "mobilebert",
@@ -196,18 +239,47 @@ _FAMILIES: tuple[Family, ...] = (
         note="full attention at every length",
         **_TYPED,
     ),
+    Family(
+        "esm",
+        "ESM",
+        "EsmModel",
+        positions="after-padding",
+        final_norm="encoder.emb_layer_norm_after",
+        unused=("contact_head",),
+        fault=esm_fault,
+        pooler="optional",
+        note=f"{_NORMED}; embeddings are scaled by the share of masked tokens, hence no packs",
+        **_PLAIN,
+    ),
+    Family(
+        "luke",
+        "LUKE",
+        "LukeModel",
+        positions="after-padding",
+        unused=("entity_embeddings",),
+        # Entities are never given: a table without rows takes no memory.
+        overrides={"entity_vocab_size": 1},
+        pooler="optional",
+        note="words only, no entities",
+        **_ALL_STATES,
+    ),
+    Family("xlm", "XLM", "XLMModel", fault=xlm_fault, **_XLM_LIKE),
+    Family("flaubert", "FlauBERT", "FlaubertModel", fault=flaubert_fault, **_XLM_LIKE),
+    Family("ibert", "I-BERT", "IBertModel", positions="after-padding", pooler="optional", **_ALL_STATES),
+    Family("squeezebert", "SqueezeBERT", "SqueezeBertModel", pooler="always", **_ALL_STATES),
+    Family("nystromformer", "Nyströmformer", "NystromformerModel", fault=nystromformer_fault, **_ALL_STATES),
     Family("convbert", "ConvBERT", "ConvBertModel", **_TYPED),
     Family("layoutlm", "LayoutLM", "LayoutLMModel", pooler="always", note="text only: every box is zero", **_TYPED),
     Family("t5", "T5", "T5EncoderModel", **_T5_LIKE),
     Family("mt5", "mT5", "MT5EncoderModel", **_T5_LIKE),
     Family("umt5", "UMT5", "UMT5EncoderModel", **_T5_LIKE),
+    Family("longt5", "LongT5", "LongT5EncoderModel", **_T5_LIKE),
     Family("bart", "BART", "BartModel", note="encoder only", **_BART_LIKE),
-    Family("mbart", "mBART", "MBartModel", final_norm="layer_norm", note=f"encoder only; {_NORMED}", **_BART_LIKE),
+    Family("mbart", "mBART", "MBartModel", **_MBART_LIKE),
+    Family("m2m_100", "M2M100 and NLLB", "M2M100Model", **_MBART_LIKE),
     Family("openai-gpt", "OpenAI GPT", "OpenAIGPTModel", note="causal", picks_states=False, **_PLAIN, **_GPT_LIKE),
 )
 _BY_TYPE = {family.model_type: family for family in _FAMILIES}
-# Model types that are refused for a reason of their own.
-REFUSED = {"funnel": "its layers have different lengths, so that a token has no vector in most of them"}
 
 
 def families() -> tuple[Family, ...]:

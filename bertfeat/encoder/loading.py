@@ -63,8 +63,11 @@ def load_encoder(
     with _no_progress_bars():
         config = _config(checkpoint, n_blocks)
         model = _load(checkpoint, config, compute_dtype, with_pooler)
+    dropped = list(checkpoint.family.unused)
     if checkpoint.family.final_norm is not None and n_blocks < checkpoint.n_layers:
-        model.set_submodule(checkpoint.family.final_norm, nn.Identity())
+        dropped.append(checkpoint.family.final_norm)
+    for name in dropped:
+        model.set_submodule(name, nn.Identity())
     _unify_dtype(model, compute_dtype)
     model = model.to(device).eval().requires_grad_(False)
     if can_pack(torch.device(device), compute_dtype):
@@ -96,11 +99,11 @@ def _config(checkpoint: Checkpoint, n_blocks: int) -> Any:
     plain = {key: value for key, value in checkpoint.config.items() if key not in _IGNORED}
     with checkpoint_errors(checkpoint.folder, "config.json does not fit its family"):
         config = CONFIG_MAPPING[checkpoint.family.model_type].from_dict(plain)
-        agrees = (config.num_hidden_layers, config.hidden_size) == (checkpoint.n_layers, checkpoint.hidden_size)
-        if not agrees:
+        read = config.num_hidden_layers, config.hidden_size, config.vocab_size
+        if read != (checkpoint.n_layers, checkpoint.hidden_size, checkpoint.n_ids):
             raise CheckpointError(
-                f"{checkpoint.folder}: config.json says {checkpoint.n_layers} blocks of {checkpoint.hidden_size}, "
-                f"transformers reads {config.num_hidden_layers} of {config.hidden_size}"
+                f"{checkpoint.folder}: config.json says {checkpoint.n_layers} blocks of {checkpoint.hidden_size} and "
+                f"{checkpoint.n_ids} tokens, transformers reads {read[0]} of {read[1]} and {read[2]}"
             )
         for key, value in checkpoint.family.overrides.items():
             setattr(config, key, value)
@@ -109,7 +112,7 @@ def _config(checkpoint: Checkpoint, n_blocks: int) -> Any:
             if hasattr(config, key):
                 setattr(config, key, False)
         # ALBERT spreads its groups of shared blocks over the whole depth: fewer blocks would change who shares.
-        if getattr(config, "num_hidden_groups", 1) == 1:
+        if getattr(config, "num_hidden_groups", 1) == 1 and not checkpoint.family.whole:
             for key in checkpoint.family.per_layer:
                 if isinstance(getattr(config, key, None), (list, tuple)):
                     setattr(config, key, list(getattr(config, key))[:n_blocks])
@@ -160,7 +163,8 @@ def _check_parameter_count(checkpoint: Checkpoint, model_class: Any, config: Any
 
 
 def _check_report(checkpoint: Checkpoint, report: dict[str, Any], with_pooler: bool) -> None:
-    mismatched = sorted(report["mismatched_keys"])
+    unused = tuple(f"{name}." for name in checkpoint.family.unused)
+    mismatched = sorted(found for found in report["mismatched_keys"] if not found[0].startswith(unused))
     if mismatched:
         name, in_file, in_model = mismatched[0]
         raise CheckpointError(
@@ -180,6 +184,8 @@ def _check_report(checkpoint: Checkpoint, report: dict[str, Any], with_pooler: b
 def _is_needed(checkpoint: Checkpoint, key: str, with_pooler: bool) -> bool:
     if key.startswith("pooler"):
         return with_pooler
+    if key.startswith(tuple(f"{name}." for name in checkpoint.family.unused)):
+        return False
     return checkpoint.family.inner is None or key.startswith((f"{checkpoint.family.inner}.", "shared."))
 
 

@@ -174,9 +174,14 @@ class Prompts:
 
     @property
     def document(self) -> str | None:
-        """The prompt for documents: the first of `document`, `passage` and `corpus` that is not empty.
+        """The prompt for documents, or None."""
+        return None if self.document_name is None else self.texts[self.document_name]
+
+    @property
+    def document_name(self) -> str | None:
+        """The name of the prompt for documents: the first of `document`, `passage` and `corpus` that is not empty.
 
         That is the rule that `encode_document` of sentence-transformers states. Its 6.2 never reaches the second name,
         because it adds an empty `document` first.
         """
-        return next((self.texts[name] for name in ("document", "passage", "corpus") if self.texts.get(name)), None)
+        return next((name for name in ("document", "passage", "corpus") if self.texts.get(name)), None)

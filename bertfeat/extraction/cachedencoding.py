@@ -59,7 +59,7 @@ class CachedEncoder:
             folder: The folder of the cache, which is made if it is missing.
 
         Raises:
-            UserError: The folder is no cache of this version, or is damaged.
+            UserError: The folder has a cache of another version, or a damaged one.
             RunError: The system refused, or memory does not suffice.
         """
         with contextlib.closing(VectorCache(folder)) as cache:

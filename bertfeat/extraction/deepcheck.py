@@ -17,7 +17,7 @@ from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
-from bertfeat.extraction.job import Job, load_tokenizer, open_inputs, sentence_model
+from bertfeat.extraction.job import Job, authors_advice, load_tokenizer, open_inputs
 from bertfeat.extraction.plan import hash_fields, plan_fields, resolve
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
@@ -84,7 +84,7 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer = load_tokenizer(checkpoint, files, config)
-    resolved = resolve(config, checkpoint.info(), tokenizer, sentence_model(checkpoint, config))
+    resolved = resolve(config, checkpoint.info(), tokenizer, authors_advice(checkpoint, config))
     now = plan_fields(config, resolved, files)
     if hash_fields(now) != plan.plan_hash:
         fields = differing(plan.fields, now)

@@ -21,11 +21,19 @@ from bertfeat.devices import resolve_compute_dtype, resolve_device
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.encoder.sentencesteps import apply_steps, load_steps
 from bertfeat.errors import CheckpointError, InputError, PlanMismatch
 from bertfeat.extraction.flow import Flow
-from bertfeat.extraction.plan import MODEL_NAMES, Resolved, hash_fields, make_plan, plan_fields, resolve, versions
+from bertfeat.extraction.plan import (
+    MODEL_NAMES,
+    AuthorsAdvice,
+    Resolved,
+    hash_fields,
+    make_plan,
+    plan_fields,
+    resolve,
+    versions,
+)
 from bertfeat.extraction.pooling import needs_pooler
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
@@ -132,7 +140,7 @@ def open_job(
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer = load_tokenizer(checkpoint, files, config)
-    resolved = resolve(config, checkpoint.info(), tokenizer, sentence_model(checkpoint, config))
+    resolved = resolve(config, checkpoint.info(), tokenizer, authors_advice(checkpoint, config))
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:
         progress.stage("reading the corpus")
@@ -207,21 +215,29 @@ def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:
     return "" if name is None else prompts.text_of(name)
 
 
-def sentence_model(checkpoint: Checkpoint, config: ExtractConfig) -> SentenceModel | None:
-    """Return how the model makes its own sentence embedding if that is asked for, else None.
+def authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> AuthorsAdvice:
+    """Return how a model is meant to be used at the sentence level; nothing if no such rows are asked for.
 
     Raises:
-        CheckpointError: The model does not say how, or asks for something that is not supported.
+        CheckpointError: `--pooling model` is asked for, and the model has no sentence embedding of its own, or one that
+            is not supported.
     """
-    if config.pooling is not Pooling.MODEL:
-        return None
-    sentence = checkpoint.sentence_model()
-    if sentence is None:
+    if Level.SENTENCE not in config.levels:
+        return AuthorsAdvice()
+    is_used = config.pooling is Pooling.MODEL
+    try:
+        sentence, prompts = checkpoint.sentence_model(), checkpoint.prompts()
+    except CheckpointError:
+        if is_used:
+            raise
+        return AuthorsAdvice("other means, which bertfeat does not support")
+    if sentence is None and is_used:
         raise CheckpointError(
             f"--pooling model: {checkpoint.folder} has no modules.json, so the model has no sentence embedding of its "
             "own; pass --pooling mean"
         )
-    return sentence
+    description = sentence.describe() if sentence else ""
+    return AuthorsAdvice(description, prompts.texts, sentence if is_used else None)
 
 
 def load_flow(
@@ -241,6 +257,6 @@ def load_flow(
         with_pooler=needs_pooler(config),
     )
     finish = None
-    if (sentence := sentence_model(checkpoint, config)) is not None:
+    if config.pooling is Pooling.MODEL and (sentence := checkpoint.sentence_model()) is not None:
         finish = partial(apply_steps, loaded=load_steps(sentence, device))
     return Flow(config, schemas, resolved, tokenizer, encoder, finish)

@@ -6,12 +6,12 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 from bertfeat._version import __version__
-from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Runner, StoreDtype
+from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
@@ -55,34 +55,61 @@ class Resolved:
     device_kind: str
     max_batch_tokens: int
     attention: str
-    prompt: str = ""
-    sentence: SentenceModel | None = None
+    prompt: str
+    authors: AuthorsAdvice
+
+    @property
+    def sentence(self) -> SentenceModel | None:
+        """The model's own sentence embedding if it is asked for, else None."""
+        return self.authors.used
 
 
-def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, sentence: SentenceModel | None) -> Resolved:
+@dataclass(frozen=True, slots=True)
+class AuthorsAdvice:
+    """How the model is meant to be used at the sentence level.
+
+    Attributes:
+        description: Its own sentence embedding in plain words; empty if the model does not say.
+        prompts: Its prompts by name.
+        used: That embedding, if it is asked for.
+    """
+
+    description: str = ""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    used: SentenceModel | None = None
+
+
+def resolve(
+    config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, authors: AuthorsAdvice | None = None
+) -> Resolved:
     """Fill in the defaults that depend on the model and the device, and check the settings against them.
-
-    `sentence` is the model's own sentence embedding; None if it is not asked for.
 
     Raises:
         ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
             `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
     device = planned_device(config.device, elsewhere=config.runner is Runner.RAY)
-    family = family_of(info.family)
-    layers = parse_layers(config.layers, info.n_layers, model=config.model)
+    family, authors = family_of(info.family), authors or AuthorsAdvice()
+    layers = _layers(config, info)
     return Resolved(
         model=info,
         layers=layers,
-        columns={level: _columns(level, config, layers, info, tokenizer, sentence) for level in config.levels},
-        limits=_limits(config, info, tokenizer, sentence),
+        columns={level: _columns(level, config, layers, info, tokenizer, authors.used) for level in config.levels},
+        limits=_limits(config, info, tokenizer, authors.used),
         compute_dtype=str(resolve_compute_dtype(config.compute_dtype, device)).removeprefix("torch."),
         device_kind=device.type,
         max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device.type, info.hidden_size),
         attention=family.path if family else "",
         prompt=tokenizer.prompt,
-        sentence=sentence,
+        authors=authors,
     )
+
+
+def _layers(config: ExtractConfig, info: ModelInfo) -> tuple[int, ...]:
+    if config.levels == (Level.SENTENCE,) and config.pooling is Pooling.MODEL and config.layers == "last4":
+        # No column is made of the default layers, which a small model does not have.
+        return (info.n_layers,)
+    return parse_layers(config.layers, info.n_layers, model=config.model)
 
 
 def _columns(
@@ -237,7 +264,11 @@ def _row_cost(n_bytes: int, n_tokens: int, resolved: Resolved, dtype: StoreDtype
     stored = sum(n_rows[level] * row_bytes(level, columns, dtype) for level, columns in resolved.columns.items())
     if Level.SENTENCE in resolved.columns:
         stored += n_bytes
-    return max(stored, n_tokens * _WORKING_BYTES_PER_TOKEN)
+    working = n_tokens * _WORKING_BYTES_PER_TOKEN
+    if resolved.sentence is not None:
+        # Its modes are pooled in float32.
+        working += 4 * len(resolved.sentence.modes) * resolved.model.hidden_size
+    return max(stored, working)
 
 
 def row_bytes(level: Level, columns: Sequence[FeatureColumn], dtype: StoreDtype) -> int:
@@ -272,6 +303,15 @@ def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
         "hidden_size": model.hidden_size,
         "attention": resolved.attention,
         "versions": versions(),
-        **({"prompt": resolved.prompt} if resolved.prompt else {}),
-        **({"sentence_sha256": resolved.sentence.sha256} if resolved.sentence else {}),
+        **{name: value for name, value in _advice(resolved).items() if value},
+    }
+
+
+def _advice(resolved: Resolved) -> dict[str, Any]:
+    """Return what a store keeps of prompts and of the model's own sentence embedding, where there is any."""
+    return {
+        "prompt": resolved.prompt,
+        "prompts": dict(resolved.authors.prompts),
+        "sentence_model": resolved.authors.description,
+        "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
     }

@@ -23,6 +23,7 @@ Place = Callable[[torch.Tensor, torch.Tensor], None]
 # A function that turns joined pooled vectors, float32 (n_rows, n), into embeddings, float32 (n_rows, dim).
 Finish = Callable[[torch.Tensor], torch.Tensor]
 _CPU = torch.device("cpu")
+_ROWS_AT_ONCE = 8192
 # The column of the model's own sentence embedding.
 EMBEDDING = "embedding"
 
@@ -271,8 +272,11 @@ class EmbeddingBuffer:
     @property
     def vectors(self) -> dict[str, torch.Tensor]:
         """The stored embeddings, (n_rows, dim), once all packs were added."""
-        joined = torch.cat([vectors for buffer in self._buffers for vectors in buffer.vectors.values()], dim=1)
-        return {EMBEDDING: self._finish(joined).to(self._dtype)}
+        pooled = [vectors for buffer in self._buffers for vectors in buffer.vectors.values()]
+        # In pieces, because the steps compute in float64.
+        pieces = zip(*(torch.split(vectors, _ROWS_AT_ONCE) for vectors in pooled), strict=True)
+        finished = [self._finish(torch.cat(piece, dim=1)).to(self._dtype) for piece in pieces]
+        return {EMBEDDING: torch.cat(finished).to(pooled[0].device)}
 
 
 def _allocate(

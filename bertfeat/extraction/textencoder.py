@@ -17,7 +17,7 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.sentencemodel import Prompts
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow
-from bertfeat.extraction.job import find_prompt, load_flow, sentence_model
+from bertfeat.extraction.job import authors_advice, find_prompt, load_flow
 from bertfeat.extraction.plan import (
     MODEL_NAMES,
     Resolved,
@@ -114,7 +114,7 @@ class TextEncoder:
                     loaded = Tokenizer.load(checkpoint.folder, given_words=words, n_ids=checkpoint.n_ids)
                     self._tokenizers[words] = loaded
                 tokenizer = self._tokenizers[words].with_prompt(find_prompt(checkpoint, config))
-                resolved = resolve(config, self.info, tokenizer, sentence_model(checkpoint, config))
+                resolved = resolve(config, self.info, tokenizer, authors_advice(checkpoint, config))
                 corpus = CorpusSchema(has_pairs=config.text_pairs)
                 schemas = {level: level_schema(level, corpus, found) for level, found in resolved.columns.items()}
                 self._known[config] = _Settings(tokenizer, resolved, schemas)

@@ -70,7 +70,9 @@ class Index:
             has = f"has {len(self._rows)} rows of level {self._rows.level}"
             self._rows.close()
             raise UserError(f"{path / ROWS}: {has}, not {self.n_vectors} of level {self.level}; build the index again")
-        self._encoder = QueryEncoder(self.spec, given_words=self.origin.given_words, name=f"index {path}")
+        self._encoder = QueryEncoder(
+            self.spec, given_words=self.origin.given_words, name=f"index {path}", prompt=self.origin.query_prompt
+        )
 
     def __repr__(self) -> str:
         return f"Index({str(self.path)!r}, {self.n_vectors} vectors, level {self.level}, {self.description.factory})"
@@ -136,7 +138,9 @@ class Index:
         return self.store.take(self.level, self.spec.feature, self._rows.rows(positions))
 
     def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> EncodedQueries:
-        """Encode queries exactly as the store's rows were; see `QueryEncoder.encode`.
+        """Encode queries as the store's rows were, after the prompt for queries if there is one.
+
+        See `QueryEncoder.encode`.
 
         Raises:
             UserError: A query cannot be encoded, or the store or the model is not the one of the index.

@@ -30,6 +30,7 @@ class Origin:
         n_rows: The rows of the level, including those without a vector.
         rows_digest: The digest of the rows in the index.
         given_words: Whether the corpus consists of words.
+        query_prompt: The text that is put before each query; None for that of the store's rows.
     """
 
     spec: FeatureSpec
@@ -39,9 +40,12 @@ class Origin:
     n_rows: int
     rows_digest: str
     given_words: bool
+    query_prompt: str | None = None
 
     @classmethod
-    def of(cls, store: Store, spec: FeatureSpec, index: Path, rows_digest: str) -> Self:
+    def of(
+        cls, store: Store, spec: FeatureSpec, index: Path, rows_digest: str, query_prompt: str | None = None
+    ) -> Self:
         """Return the origin of an index in the folder `index`; raise a StoreError if a copied store has no plan."""
         path = store.path.resolve() if isinstance(store.path, Path) else store.path
         return cls(
@@ -52,6 +56,7 @@ class Origin:
             n_rows=store.n_rows(spec.level),
             rows_digest=rows_digest,
             given_words=gives_words(store),
+            query_prompt=query_prompt,
         )
 
     @classmethod

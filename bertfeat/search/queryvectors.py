@@ -48,10 +48,12 @@ class QueryEncoder:
         spec: The feature.
         given_words: Whether the store's corpus consists of words: texts are then split at whitespace.
         name: What has the feature, for messages.
+        prompt: The text that is put before each query; None for that of the store's rows.
     """
 
-    def __init__(self, spec: FeatureSpec, *, given_words: bool, name: str) -> None:
+    def __init__(self, spec: FeatureSpec, *, given_words: bool, name: str, prompt: str | None = None) -> None:
         self.spec = spec
+        self._prompt = spec.prompt if prompt is None else prompt
         self._given_words = given_words
         self._name = name
         self._encoder: TextEncoder | None = None
@@ -83,7 +85,8 @@ class QueryEncoder:
         from bertfeat.extraction.textencoder import TextEncoder
 
         if self._encoder is None:
-            encoder = TextEncoder(self.spec.extract_config(is_split_into_words=self._given_words))
+            settings = {"prompt": self._prompt, "is_split_into_words": self._given_words}
+            encoder = TextEncoder(self.spec.extract_config(**settings))
             self.spec.require_model(encoder.info, mine=self._name)
             self._encoder = encoder
         return self._encoder

@@ -13,7 +13,7 @@ from bertfeat.ann.description import INDEX, ROWS, IndexDescription
 from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.ann.indexfolder import building_folder, publish, read_description, write_transform
 from bertfeat.ann.transforms import TransformSpec
-from bertfeat.config import parse_size
+from bertfeat.config import Level, Pooling, parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
@@ -42,12 +42,40 @@ class _Request:
     spec: FeatureSpec
     settings: BuildSettings
     output: Path
+    query_prompt: str | None
 
     def asked(self) -> dict[str, Any]:
         """Return what the index depends on, as JSON values."""
         settings = {name: value for name, value in self.settings.to_json().items() if name not in _RUN_ONLY}
         about = {"level": str(self.spec.level), "feature": self.spec.feature, "store": self.store.manifest["plan_hash"]}
-        return {**settings, **about}
+        return {**settings, **about, **_shown(self.query_prompt)}
+
+
+def _shown(query_prompt: str | None) -> dict[str, Any]:
+    return {} if query_prompt is None else {"query_prompt": query_prompt}
+
+
+def find_query_prompt(store: Store, level: Level, name: str | None) -> str | None:
+    """Return the text that is put before each query of an index; None for that of the store's rows.
+
+    By default it is the model's own prompt for queries, if the rows are the model's own sentence embeddings or were
+    made with a prompt. An empty name gives no prompt.
+
+    Raises:
+        UserError: The model has no prompt of that name, or the level is not `sentence`.
+    """
+    if level is not Level.SENTENCE:
+        if name is not None:
+            raise UserError(f"--query-prompt-name {name!r} is for the sentence level, and the index is of {level} rows")
+        return None
+    prompts = store.metadata.get("prompts", {})
+    if name is None:
+        asks = store.metadata["pooling"] == Pooling.MODEL or store.metadata.get("prompt")
+        return prompts.get("query") if asks else None
+    if name and name not in prompts:
+        there = f"choose one of {', '.join(sorted(prompts))}" if prompts else "it names no prompts"
+        raise UserError(f"--query-prompt-name {name!r}: the model of {store.path} has no prompt of that name; {there}")
+    return prompts[name] if name else ""
 
 
 def build_index(
@@ -63,6 +91,7 @@ def build_index(
     recall: float = 0.95,
     seed: int = 0,
     threads: int | None = None,
+    query_prompt_name: str | None = None,
     overwrite: bool = False,
     progress: bool | Progress = False,
 ) -> Index:
@@ -80,11 +109,14 @@ def build_index(
         index: A faiss factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, ...), or `auto`: by size, memory and recall.
         metric: `cosine`, `ip` (inner product) or `l2` (Euclidean distance).
         max_memory: The most memory of the build, and of the index, without the program itself: bytes, or `"4GB"`.
-        transform: What is done to vectors first: `none`, `center`, `whiten`, `whiten:DIM` or `pca:DIM`. Raw BERT
-            vectors have much in common; centring removes it.
+        transform: What is done to vectors first: `none`, `center`, `whiten`, `whiten:DIM`, `pca:DIM` or
+            `truncate:DIM`. Raw BERT vectors have much in common; centring removes it. Truncation keeps the first DIM
+            values, at length 1.
         recall: The part of the ten nearest vectors that a search must find; search parameters are tuned for it.
         seed: The random seed.
         threads: Threads to compute on; all by default.
+        query_prompt_name: The model's prompt that is put before each query, by name, `""` for none; by default the one
+            named `query`, if the rows are the model's own embeddings (pooling `model`) or were made with a prompt.
         overwrite: Replace an index that is there.
         progress: See `bertfeat.progress.Progress`.
 
@@ -106,7 +138,9 @@ def build_index(
     asked: dict[str, Any] = {"index": index, "recall": recall, "seed": seed}
     settings = parse_settings(metric=metric, transform=transform, max_memory=max_memory, threads=threads, **asked)
     with reporting(progress) as reports:
-        return build_or_find(store, output, settings, level, feature, overwrite=overwrite, progress=reports)[0]
+        return build_or_find(
+            store, output, settings, level, feature, query_prompt_name, overwrite=overwrite, progress=reports
+        )[0]
 
 
 def parse_settings(
@@ -128,6 +162,7 @@ def build_or_find(
     settings: BuildSettings,
     level: str | None = None,
     feature: str | None = None,
+    query_prompt_name: str | None = None,
     *,
     overwrite: bool = False,
     progress: Progress,
@@ -136,7 +171,8 @@ def build_or_find(
     opened = store if isinstance(store, Store) else open_store(store)
     where = choose_level(opened, level)
     spec = FeatureSpec.of(opened, where, choose_feature(opened, where, feature))
-    request = _Request(opened, spec, settings, local_path(output, "an index"))
+    query_prompt = find_query_prompt(opened, where, query_prompt_name)
+    request = _Request(opened, spec, settings, local_path(output, "an index"), query_prompt)
     if isinstance(opened.path, Path) and request.output.resolve().is_relative_to(opened.path.resolve()):
         raise UserError(f"{request.output}: is inside the store {opened.path}; choose another place for the index")
     source = StoreParts(opened, where, spec.feature, progress)
@@ -184,6 +220,7 @@ def _check_same(request: _Request, there: IndexDescription) -> None:
     origin = Origin.from_json(there.source, request.output)
     about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
     settings = {name: value for name, value in there.settings.items() if name not in _RUN_ONLY}
+    about |= _shown(origin.query_prompt)
     asked = request.asked() | {"store": origin.plan_hash_of(request.store)}
     if fields := named(differing({**settings, **about}, asked)):
         grown = "run bertfeat index update if rows were added, " if origin.plan_hash != asked["store"] else ""
@@ -219,7 +256,7 @@ def _make(request: _Request, source: StoreParts, folder: Path, *, overwrite: boo
         factory=result.factory,
         parameters=result.parameters,
         settings=settings.to_json(),
-        source=Origin.of(request.store, request.spec, request.output, rows_digest).to_json(),
+        source=Origin.of(request.store, request.spec, request.output, rows_digest, request.query_prompt).to_json(),
         measured=result.measured,
         seconds=result.seconds,
     )

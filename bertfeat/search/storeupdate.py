@@ -79,7 +79,7 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Pr
         with threads(settings.threads):
             grown = _grow(source, there, plan, path, ready)
         write_rows(source, ready)
-        made = Origin.of(opened, spec, path, digest)
+        made = Origin.of(opened, spec, path, digest, origin.query_prompt)
         publish(ready, path, dataclasses.replace(grown, source=made.to_json()), overwrite=True)
     return open_index(path, store=opened), source.n_vectors - there.n_vectors
 

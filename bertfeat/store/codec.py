@@ -132,6 +132,8 @@ _METADATA: dict[str, Any] = {
     "store_dtype": StoreDtype,
     "vector_encoding": VectorEncoding,
     "versions": Mapping[str, str],
+    "prompts": Mapping[str, str],
+    **dict.fromkeys(("prompt", "sentence_sha256", "sentence_model"), str),
 }
 
 

@@ -29,6 +29,8 @@ _IDENTITY = {
     "pooling": "pooling",
     "include_special_tokens": "include-special-tokens",
     "document_context": "document-context",
+    "prompt": "prompt",
+    "sentence_sha256": "sentence embedding of the model",
 }
 
 
@@ -38,7 +40,8 @@ class FeatureSpec:
 
     `layers` are absolute and ascending; `pooling` makes one row of several tokens: `word_pooling` at word level,
     `pooling` at sentence level, None at token level. Fields that do not concern the level are None. `is_added_up` marks
-    a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read.
+    a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read. `prompt`
+    was put before each text; `sentence_sha256` is the digest of the model's own sentence embedding, if this is it.
     """
 
     level: Level
@@ -61,6 +64,8 @@ class FeatureSpec:
     store_dtype: str
     compute_dtype: str
     is_added_up: bool = False
+    prompt: str = ""
+    sentence_sha256: str | None = None
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str) -> Self:
@@ -83,6 +88,8 @@ class FeatureSpec:
             pooling=metadata[pooling] if pooling else None,
             include_special_tokens=metadata["include_special_tokens"] if where is Level.SENTENCE else None,
             is_added_up=not is_stored and found.combine in (Combine.SUM, Combine.MEAN),
+            prompt=metadata.get("prompt", ""),
+            sentence_sha256=metadata.get("sentence_sha256") if where is Level.SENTENCE else None,
             **{name: metadata[name] for name in _COPIED},
         )
 
@@ -124,6 +131,9 @@ class FeatureSpec:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 found[label] = (mine, theirs)
+        if "pooling" in found:
+            # Only one of the two is the model's own sentence embedding.
+            found.pop(_IDENTITY["sentence_sha256"], None)
         if "model weights" in found and self.model != other.model:
             # A name is easier to read than a digest.
             found = {"model": (self.model, other.model), **found}
@@ -185,6 +195,7 @@ class FeatureSpec:
         """
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},
+            "prompt": self.prompt,
             "levels": (self.level,),
             "layers": ",".join(map(str, self.layers)),
             # Each layer is rounded as before, so that the sum is bit-identical.

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as BackendTokenizer
 
 from bertfeat.errors import CheckpointError, checkpoint_errors
@@ -61,22 +62,50 @@ def load_backend(folder: Path) -> tuple[BackendTokenizer, int | None]:
         remedy = "save a tokenizer.json, or for SentencePiece models pip install 'bertfeat[sentencepiece]'"
     with checkpoint_errors(lambda: _file_at_fault(folder), "the tokenizer cannot be loaded", remedy):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        if not tokenizer.is_fast:
-            raise CheckpointError(
-                f"{folder}: {type(tokenizer).__name__} has no fast version, and so no character offsets; "
-                "save a tokenizer.json into the folder"
-            )
-        pieces = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
+        found = tokenizer.backend_tokenizer if tokenizer.is_fast else _fast_form(folder, tokenizer)
+        pieces = found.get_vocab(with_added_tokens=True)
         piece, largest = max(pieces.items(), key=lambda item: item[1], default=("", 0))
         # This comes before `to_str`, which makes a table as long as the largest id.
         if largest >= _MAX_IDS:
             raise CheckpointError(
                 f"{folder}: the tokenizer gives token {piece!r:.60} the id {largest}; expected less than {_MAX_IDS}"
             )
-        backend = BackendTokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        backend = BackendTokenizer.from_str(found.to_str())
         if backend.normalizer is not None:
             _check_normalizer(folder, json.loads(backend.normalizer.__getstate__()))
         return backend, tokenizer.cls_token_id
+
+
+def _fast_form(folder: Path, tokenizer: Any) -> BackendTokenizer:
+    """Return the fast form of a slow tokenizer: of ESM's, which transformers has in Python only.
+
+    It takes the pieces of its vocabulary out of the text, the longest first; what is left between them and whitespace
+    is unknown.
+    """
+    kind = type(tokenizer).__name__
+    if kind != "EsmTokenizer":
+        raise CheckpointError(
+            f"{folder}: {kind} has no fast version, and so no character offsets; save a tokenizer.json into the folder "
+            "and tokenizer_class PreTrainedTokenizerFast in its tokenizer_config.json"
+        )
+    vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder.values()
+    first, last = tokenizer.cls_token, tokenizer.eos_token
+    if first is None or last is None or tokenizer.unk_token not in vocabulary:
+        raise CheckpointError(f"{folder}: {kind} needs cls_token, eos_token and unk_token")
+    if tokenizer.split_special_tokens or any(token.single_word for token in added):
+        raise CheckpointError(f"{folder}: split_special_tokens and single_word are not supported with {kind}")
+    backend = BackendTokenizer(models.WordLevel(vocabulary, unk_token=tokenizer.unk_token))
+    # Python splits at these four characters as well, Rust does not.
+    backend.normalizer = normalizers.Sequence([normalizers.Replace(chr(n), " ") for n in range(0x1C, 0x20)])
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = set(tokenizer.all_special_tokens)
+    backend.add_tokens([AddedToken(t, normalized=False, special=t in special) for t in sorted(vocabulary) if t])
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B {last}",
+        special_tokens=[(token, vocabulary[token]) for token in (first, last)],
+    )
+    return backend
 
 
 def _check_normalizer(folder: Path, state: object) -> None:

@@ -29,6 +29,7 @@ QUERIES = vectors(9, seed=5)
 ALLOWED = np.random.default_rng(3).random(N_VECTORS) < 0.4
 SETTINGS = [
     {"factory": "Flat", "metric": "cosine", "transform": "whiten:8"},
+    {"factory": "Flat", "metric": "ip", "transform": "truncate:8"},
     {"factory": "Flat", "metric": "l2"},
     {"factory": "SQ8", "metric": "ip"},
     {"factory": "IVF8,Flat", "metric": "l2", "parameters": {"nprobe": 3}},

@@ -39,6 +39,7 @@ def fit(vectors: np.ndarray | VectorParts, spec: str) -> Transform:
         ("whiten", TransformKind.WHITEN, None, 48),
         ("whiten:32", TransformKind.WHITEN, 32, 32),
         ("pca:1", TransformKind.PCA, 1, 1),
+        ("truncate:16", TransformKind.TRUNCATE, 16, 16),
     ],
 )
 def test_specs_are_read_and_written(text, kind, dim, out_dim):
@@ -48,7 +49,7 @@ def test_specs_are_read_and_written(text, kind, dim, out_dim):
     assert spec.out_dim(48) == out_dim
 
 
-BAD_NAMES = ["", "pca", "center:3", "none:3", "Whiten", "zca", "zca:3"]
+BAD_NAMES = ["", "pca", "truncate", "center:3", "none:3", "Whiten", "zca", "zca:3"]
 BAD_NUMBERS = ["pca:", "pca:0", "whiten:-3", "whiten:+3", "whiten:x", "whiten:1e2", "whiten:3.0", "whiten: 3", "pca:²"]
 
 
@@ -67,6 +68,7 @@ LESS = "use {0}:DIM with DIM below {1}, or center, " + MORE
     [
         ("pca:25", 100, "transform 'pca:25': the vectors have 24 dimensions; give 1 to 24"),
         ("whiten:400", 100, "transform 'whiten:400': the vectors have 24 dimensions; give 1 to 24"),
+        ("truncate:25", 0, "transform 'truncate:25': the vectors have 24 dimensions; give 1 to 24"),
         ("center", 0, "transform 'center': there are no vectors to fit it to; use none"),
         (
             "whiten",
@@ -88,6 +90,26 @@ def test_the_least_number_of_vectors_is_enough(spec):
     n_vectors = 1 if spec == "center" else TransformSpec.parse(spec).out_dim(24) + 1
     vectors = features(n_vectors)
     assert np.isfinite(fit(vectors, spec).apply(vectors)).all()
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_truncation_keeps_the_first_values_at_length_one(metric):
+    vectors = features(50)
+    vectors[7, :5] = 0
+    transform = fit(vectors, "truncate:5")
+    want = vectors[:, :5].astype(np.float64)
+    want /= np.maximum(np.linalg.norm(want, axis=1, keepdims=True), 1e-30)
+    np.testing.assert_allclose(prepare(vectors, transform, metric), want, rtol=2**-22, atol=0)
+    half = vectors.astype(np.float16)
+    np.testing.assert_array_equal(transform.apply(half), transform.apply(half.astype(np.float32)))
+    np.testing.assert_array_equal(transform.apply(vectors[3:4]), transform.apply(vectors)[3:4])
+    assert (transform.dim, transform.out_dim) == (24, 5)
+    again = Transform.from_arrays(transform.to_arrays())
+    np.testing.assert_array_equal(again.apply(vectors), transform.apply(vectors))
+
+
+def test_truncation_takes_any_number_of_vectors_and_all_dimensions():
+    assert fit(features(1), "truncate:24").apply(features(0)).shape == (0, 24)
 
 
 def test_no_transform_is_none():
@@ -252,6 +274,11 @@ MEAN, MATRIX = np.zeros(3), np.eye(3, dtype=np.float32)
         ({"mean": MEAN, "matrix": np.ones((3, 4), np.float32)}, r"its matrix has shape \(3, 4\) and its mean \(3,\)"),
         ({"mean": MEAN * np.nan}, "its mean holds NaN or infinity"),
         ({"mean": MEAN, "matrix": MATRIX + np.float32(np.inf)}, "its matrix holds NaN or infinity"),
+        ({"dimensions": np.array([3, 4])}, r"its dimensions are \[3, 4\]"),
+        ({"dimensions": np.array([3, 0])}, r"its dimensions are \[3, 0\]"),
+        ({"dimensions": np.array([3])}, r"its dimensions are \[3\]"),
+        ({"dimensions": np.array([3, 2]), "mean": MEAN}, r"its dimensions are \[3, 2\]"),
+        ({"dimensions": MEAN}, "its dimensions is float64"),
     ],
 )
 def test_wrong_arrays_are_refused(arrays, message):

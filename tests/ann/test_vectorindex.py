@@ -40,7 +40,7 @@ def check_exact(index, vectors, queries, k, **narrow):
 
 
 @pytest.mark.parametrize("metric", Metric)
-@pytest.mark.parametrize("transform", ["none", "center", "whiten", "whiten:8", "pca:8"])
+@pytest.mark.parametrize("transform", ["none", "center", "whiten", "whiten:8", "pca:8", "truncate:8"])
 def test_flat_is_brute_force(metric, transform):
     vectors, queries = mixture(2000, DIM), mixture(60, DIM, seed=1)
     fitted = fit_transform(ArrayParts(vectors), TransformSpec.parse(transform))

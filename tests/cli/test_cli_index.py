@@ -81,6 +81,7 @@ class TestBuild:
             (["--level", "word", "--transform", "whitten"], "transform 'whitten': choose one of none, center, whiten"),
             (["--level", "word", "--transform", "pca:33"], "give 1 to 32"),
             (["--level", "sentence", "--transform", "whiten"], "takes 33 vectors or more, and there are 24"),
+            (["--level", "sentence", "--transform", "truncate:33"], "the vectors have 32 dimensions; give 1 to 32"),
             (["--level", "word", "--index", "PQ5"], "index 'PQ5' of 32 dimensions"),
             (["--level", "word", "--index", "IVF0,Flat"], "index 'IVF0,Flat'"),
             (["--level", "word", "--index", "HNSW32,SQ8", "--max-memory", "1MB"], "more than max_memory 1.0 MB"),

@@ -122,6 +122,11 @@ def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.Mon
     assert (asked["revision"], asked["downloaded"]) == ("v1.0", "a" * 40)
     assert checkpoint.revision == checkpoint.info().revision == "a" * 40
     assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["patterns"])
+    described = ["modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"]
+    described += ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+    others = ["2_Dense/pytorch_model.bin", "onnx/model.onnx", "onnx/model.safetensors", "evil.py", "README.md"]
+    found = huggingface_hub.utils.filter_repo_objects([*described, *others], allow_patterns=asked["patterns"])
+    assert list(found) == described
 
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:

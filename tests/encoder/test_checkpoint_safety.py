@@ -146,6 +146,8 @@ def test_code_of_its_own(folder: Path, canary: Path, file: str) -> None:
     (folder / "evil.py").write_text(f"open({str(canary)!r}, 'w').close()\nclass Evil: pass\n")
     change_json(folder / file, auto_map={"AutoModel": "evil.Evil"})
     assert "auto_map" in refusal(folder)
+    change_json(folder / "config.json", model_type="new")
+    assert "take a copy of the model with the model type 'gte'" in refusal(folder)
 
 
 def test_weights_and_attention_code_named_by_the_config_are_ignored(folder: Path, canary: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from tests.support.families import (
     HIDDEN,
     MAX_LENGTH,
     N_LAYERS,
+    VOCAB_SIZE,
     all_model_types,
     build_model,
     random_pack,
@@ -34,6 +36,7 @@ from tests.support.families import (
 from tests.support.places import ROOT
 
 ALL_LAYERS = range(N_LAYERS + 1)
+LINEAR_ROPE = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
 
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -96,7 +99,7 @@ def test_cut_models_equal_the_whole_one(folders: dict[str, Path], model_type: st
         assert encoder.n_blocks == max(1, *layers)
         assert_equal_layers(encoder, pack, expected)
         n_cut = sum(parameter.numel() for parameter in encoder._model.parameters())
-        assert n_cut < n_whole or model_type == "albert"
+        assert n_cut < n_whole or model_type == "albert" or checkpoint.family.whole
 
 
 @pytest.mark.parametrize("model_type", [family.model_type for family in families() if family.pooler != "none"])
@@ -136,11 +139,16 @@ def test_neighbours_in_a_pack_change_nothing(folders: dict[str, Path], model_typ
         assert not torch.equal(states.layer(layer)[:29], changed.layer(layer)[:29])
 
 
-def test_padding_token_in_the_text_keeps_transformers_positions(folders: dict[str, Path]) -> None:
-    checkpoint = checkpoint_of(folders, "roberta")
+@pytest.mark.parametrize(
+    ("model_type", "token"),
+    # The padding token has a position of its own in most of these; ESM drops its mask token, 7, and rescales the text.
+    [("roberta", 1), ("data2vec-text", 1), ("luke", 1), ("ibert", 1), ("xmod", 1), ("xlm", 2), ("esm", 1), ("esm", 7)],
+)
+def test_padding_and_mask_tokens_in_the_text(folders: dict[str, Path], model_type: str, token: int) -> None:
+    checkpoint = checkpoint_of(folders, model_type)
     encoder = load_encoder(checkpoint, ALL_LAYERS)
     pack = random_pack([12, 8, 8, 3], seed=6)
-    pack.input_ids[[3, 4, 13, 30]] = 1
+    pack.input_ids[[3, 4, 13, 30]] = token
     expected = reference_states(reference_encoder(checkpoint.family, checkpoint.folder), pack, type_ids=False)
     assert_equal_layers(encoder, pack, expected)
 
@@ -150,7 +158,19 @@ def test_padding_token_in_the_text_keeps_transformers_positions(folders: dict[st
     [
         # A decoder stays causal, and ALBERT with several groups of blocks is not cut.
         ("bert", {"is_decoder": True}, ALL_LAYERS),
+        ("bert-generation", {"is_decoder": True}, ALL_LAYERS),
         ("albert", {"num_hidden_groups": 2}, [1, 2]),
+        ("gte", {"type_vocab_size": 0}, ALL_LAYERS),
+        ("gte", {"type_vocab_size": 2, "rope_parameters": LINEAR_ROPE}, ALL_LAYERS),
+        ("jina_embeddings_v3", {"rope_parameters": LINEAR_ROPE}, ALL_LAYERS),
+        ("esm", {"position_embedding_type": "rotary", "emb_layer_norm_before": True}, ALL_LAYERS),
+        ("esm", {"position_embedding_type": "rotary", "token_dropout": False}, [1, 2]),
+        ("luke", {"use_entity_aware_attention": False}, ALL_LAYERS),
+        ("xlm", {"causal": True, "use_lang_emb": False}, ALL_LAYERS),
+        ("flaubert", {"sinusoidal_embeddings": True, "layerdrop": 0.5}, ALL_LAYERS),
+        ("xmod", {"pre_norm": True}, ALL_LAYERS),
+        ("xmod", {"pre_norm": True, "adapter_layer_norm": True}, [1, 2]),
+        ("longt5", {"encoder_attention_type": "transient-global", "global_block_size": 4}, ALL_LAYERS),
     ],
 )
 def test_other_configs_equal_transformers(
@@ -158,8 +178,9 @@ def test_other_configs_equal_transformers(
 ) -> None:
     checkpoint = open_checkpoint(str(build_model(model_type, tmp_path / model_type, **changes)))
     pack = random_pack([12, 12, 5], seed=7)
-    expected = reference_states(reference_encoder(checkpoint.family, checkpoint.folder), pack, type_ids=True)
-    assert_equal_layers(load_encoder(checkpoint, layers), pack, expected)
+    encoder = load_encoder(checkpoint, layers)
+    reference = reference_encoder(checkpoint.family, checkpoint.folder)
+    assert_equal_layers(encoder, pack, reference_states(reference, pack, type_ids=encoder.supports_type_ids))
 
 
 def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
@@ -170,7 +191,15 @@ def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "reason"),
-    [("funnel", "different lengths"), ("llama", "'llama' is not supported; `bertfeat models` lists")],
+    [
+        ("funnel", "different lengths"),
+        ("canine", "different lengths"),
+        ("embedding_gemma2", "another width"),
+        ("embedding_gemma2_text", "another width"),
+        ("new", "not part of transformers; take a copy of the model with the model type 'gte'"),
+        ("roc_bert", "no character offsets"),
+        ("llama", "'llama' is not supported; `bertfeat models` lists"),
+    ],
 )
 def test_other_families_are_refused(tmp_path: Path, model_type: str, reason: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
@@ -178,12 +207,99 @@ def test_other_families_are_refused(tmp_path: Path, model_type: str, reason: str
         open_checkpoint(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("model_type", "changes", "reason"),
+    [
+        ("xmod", {"default_language": None}, "default_language is None; set it to one of en_XX, de_DE"),
+        ("xmod", {"default_language": "fr_XX"}, "default_language is 'fr_XX'; set it to one of en_XX, de_DE"),
+        ("xmod", {"default_language": [1]}, r"default_language is \[1\]; set it to one of"),
+        ("xmod", {"languages": {"en_XX": 1}}, "languages must be a list of 1 to 1000 names"),
+        ("xmod", {"languages": []}, "languages must be a list of 1 to 1000 names"),
+        ("xmod", {"languages": ["de_DE"] * 1001}, "languages must be a list of 1 to 1000 names"),
+        ("esm", {"is_decoder": None}, "is_decoder is null; expected true or false"),
+        ("esm", {"mask_token_id": None}, "token_dropout is set, and mask_token_id is not"),
+        ("flaubert", {"pre_norm": True}, "pre_norm is set, and transformers cannot run such a model"),
+        ("nystromformer", {"num_landmarks": 4}, "num_landmarks is 4, segment_means_seq_len 8"),
+        ("xlm", {"n_layers": 10**6}, "n_layers is 1000000; expected a whole number from 1 to 1000"),
+        ("xlm", {"n_heads": -1}, "n_heads is -1; expected a whole number from 1 to 65536"),
+        ("xlm", {"pad_token_id": None}, "pad_token_id is null; expected a whole number"),
+        ("flaubert", {"pad_token_id": None}, "pad_token_id is null; expected a whole number"),
+        ("xlm", {"emb_dim": "x"}, "emb_dim is 'x'; expected a whole number"),
+        ("xlm", {"vocab_size": None, "n_words": 0}, "n_words is 0; expected a whole number"),
+        ("gte", {"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters has the type longrope"),
+        (
+            "modernbert",
+            {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}},
+            "rope_parameters has the type",
+        ),
+        ("gte", {"max_position_embeddings": 10**9}, "max_position_embeddings is 1000000000"),
+    ],
+)
+def test_configs_that_cannot_run_are_refused(
+    folders: dict[str, Path], tmp_path: Path, model_type: str, changes: dict[str, object], reason: str
+) -> None:
+    folder = changed(checkpoint_of(folders, model_type).folder, tmp_path, changes)
+    with pytest.raises(CheckpointError, match=rf"config.json: {reason}"):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "reason"),
+    [
+        ("xlm", {"n_words": 10**6}, "320 tokens, transformers reads 4 of 32 and 1000000"),
+        ("luke", {"intermediate_size": 10**6}, "asks for [0-9]+ weights, the files hold"),
+        ("luke", {"entity_emb_size": 10**9}, "asks for [0-9]+ weights, the files hold"),
+        ("esm", {"num_attention_heads": 5}, "config.json does not fit its family"),
+        ("xmod", {"adapter_reduction_factor": 0}, "config.json does not fit its family"),
+        ("gte", {"rope_parameters": {"rope_type": "x"}}, "config.json does not fit its family"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_on_loading(
+    folders: dict[str, Path], tmp_path: Path, model_type: str, changes: dict[str, object], reason: str
+) -> None:
+    folder = changed(checkpoint_of(folders, model_type).folder, tmp_path, changes)
+    with pytest.raises(CheckpointError, match=reason):
+        load_encoder(open_checkpoint(str(folder)), [1])
+
+
+def test_sizes_may_have_the_old_names(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = changed(checkpoint_of(folders, "xlm").folder, tmp_path, {"vocab_size": None, "n_words": VOCAB_SIZE})
+    config = json.loads((folder / "config.json").read_text())
+    del config["vocab_size"]
+    (folder / "config.json").write_text(json.dumps(config))
+    checkpoint = open_checkpoint(str(folder))
+    assert checkpoint.n_ids == VOCAB_SIZE
+    assert load_encoder(checkpoint, [1]).hidden_size == HIDDEN
+
+
+def changed(folder: Path, tmp_path: Path, changes: dict[str, object]) -> Path:
+    """Copy a model folder with other values in its config.json."""
+    copy = Path(shutil.copytree(folder, tmp_path / "model"))
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, **changes}))
+    return copy
+
+
+@pytest.mark.parametrize("model_type", [family.model_type for family in families() if family.slow_tokenizer])
+def test_tokenizers_without_offsets_are_refused(folders: dict[str, Path], tmp_path: Path, model_type: str) -> None:
+    folder = changed(checkpoint_of(folders, model_type).folder, tmp_path, {})
+    (folder / "tokenizer.json").rename(folder / "vocab.json")
+    with pytest.raises(CheckpointError, match=r"no tokenizer.json; the own tokenizer of .* gives no character offsets"):
+        open_checkpoint(str(folder))
+
+
+def test_luke_keeps_no_table_of_entities_and_esm_no_contact_head(folders: dict[str, Path]) -> None:
+    for model_type, unused in (("luke", "entity_embeddings"), ("esm", "contact_head")):
+        encoder = load_encoder(checkpoint_of(folders, model_type), [N_LAYERS])
+        assert not any(unused in name for name, _ in encoder._model.named_parameters())
+
+
 def test_packed_families_take_the_attention_interface() -> None:
     import transformers
 
     for family in families():
-        takes = bool(getattr(getattr(transformers, family.model_class), "_supports_attention_backend", False))
-        assert takes or family.path == "equal-length", family.model_type
+        module = sys.modules[getattr(transformers, family.model_class).__module__]
+        assert hasattr(module, "ALL_ATTENTION_FUNCTIONS") or family.path == "equal-length", family.model_type
     assert family_of("mobilebert").path == "equal-length"  # type: ignore[union-attr]
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -446,6 +446,38 @@ def test_dense_weights_that_are_not_numbers_or_too_many(hostile: Path) -> None:
     assert "not 'linear.weight'" in refusal(hostile)
     path.write_bytes(path.read_bytes()[:-1])
     assert "not a whole safetensors file" in refusal(hostile)
+
+
+ODD = [None, True, -1, 1.5, 10**30, "", "\x00", "\ud800", [], [[]], {}, {"a": 1}]
+FILES = [
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer_config.json"),
+    *("1_Pooling/config.json", "2_Dense/config.json", "3_Normalize/config.json"),
+]
+
+
+def _with_odd_values(content: Any) -> Iterator[Any]:
+    """Yield copies of a JSON value in which one part is replaced."""
+    yield from ODD
+    for key in range(len(content)) if isinstance(content, list) else content if isinstance(content, dict) else ():
+        for value in _with_odd_values(content[key]):
+            changed = content.copy()
+            changed[key] = value
+            yield changed
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_any_odd_value_is_read_or_refused_in_one_line(hostile: Path, file: str) -> None:
+    content = json.loads((hostile / file).read_text())
+    messages = []
+    for changed in _with_odd_values(content):
+        (hostile / file).write_text(json.dumps(changed))
+        for reading in (lambda: read_sentence_model(hostile, hostile, HIDDEN), lambda: read_prompts(hostile, hostile)):
+            try:
+                reading()
+            except CheckpointError as error:
+                messages.append(str(error))
+    assert messages
+    assert all(message.isprintable() for message in messages)
 
 
 def test_a_transformer_one_folder_deeper_says_what_to_do(hostile: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
 import bertfeat
 from bertfeat.config import Level
@@ -20,6 +21,7 @@ from bertfeat.extraction import job
 from bertfeat.extraction.textencoder import TextEncoder, documents_of
 from bertfeat.settings import EncodeSettings, ExtractSettings
 from tests.support.families import build_model
+from tests.support.sentence_models import save_sentence_model
 
 TEXTS = ["one quick fox", "", "she sells sea shells by the sea shore " * 20, "über naïve cafés", "the fox"]
 PAIRS = [("one quick fox", "the sea shore"), ("", "the fox"), ("she sells", "")]
@@ -185,3 +187,54 @@ def test_an_encoder_made_for_one_level_has_that_level_only(tiny_folder: Path) ->
     config = bertfeat.ExtractConfig(model=str(tiny_folder), levels=("word",), layers="1")
     tables = TextEncoder(config).encode(documents_of(TEXTS))
     assert set(tables) == {Level.WORD}
+
+
+PROMPTS = {"query": "the query is ", "passage": "a passage, ", "other": "she "}
+
+
+@pytest.fixture(scope="module")
+def sentence_model(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with prompts and a sentence embedding of its own."""
+    folder = tmp_path_factory.mktemp("sentence") / "model"
+    settings: dict[str, Any] = {"prompts": PROMPTS, "default_prompt_name": "other", "max_length": 32}
+    return save_sentence_model(tiny_folder, folder, modes=("mean", "cls"), normalize=True, **settings)
+
+
+class TestPrompts:
+    TEXTS = ("one quick fox", "she sells sea shells by the sea shore " * 2)
+
+    def test_queries_and_documents_are_those_of_sentence_transformers(self, sentence_model: Path) -> None:
+        ours = bertfeat.Encoder(str(sentence_model), pooling="model", device="cpu")
+        theirs = SentenceTransformer(str(sentence_model), device="cpu")
+        texts = list(self.TEXTS)
+        np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
+        np.testing.assert_allclose(ours.encode_query(texts), theirs.encode_query(texts), atol=1e-5)
+        # sentence-transformers 6.2 finds `passage` only by its name: it adds an empty prompt `document`.
+        passages = theirs.encode_document(texts, prompt_name="passage")
+        np.testing.assert_allclose(ours.encode_document(texts), passages, atol=1e-5)
+        assert not np.allclose(ours.encode_query(texts), ours.encode(texts), atol=1e-3)
+
+    def test_other_poolings_take_the_same_prompts(self, sentence_model: Path) -> None:
+        encoder = bertfeat.Encoder(str(sentence_model), pooling="max")
+        for vectors, prompt in (
+            (encoder.encode_query(self.TEXTS), PROMPTS["query"]),
+            (encoder.encode_document(self.TEXTS), PROMPTS["passage"]),
+            (encoder.encode(self.TEXTS), ""),
+        ):
+            given = bertfeat.Encoder(str(sentence_model), pooling="max", prompt=prompt)
+            np.testing.assert_array_equal(vectors, given.encode(self.TEXTS))
+        with pytest.raises(ConfigError, match="no prompt of that name; choose one of"):
+            bertfeat.Encoder(str(sentence_model), prompt_name="unknown")
+
+    def test_a_model_without_prompts_takes_the_one_that_was_passed(self, tiny_folder: Path) -> None:
+        plain, prompted = (bertfeat.Encoder(str(tiny_folder), prompt=prompt) for prompt in (None, "the "))
+        np.testing.assert_array_equal(plain.encode_query(self.TEXTS), plain.encode(self.TEXTS))
+        np.testing.assert_array_equal(prompted.encode_query(self.TEXTS), prompted.encode(self.TEXTS))
+        assert not np.allclose(prompted.encode(self.TEXTS), plain.encode(self.TEXTS), atol=1e-3)
+
+    def test_tokens_of_a_prompt_have_no_rows(self, sentence_model: Path) -> None:
+        encoder = bertfeat.Encoder(str(sentence_model), pooling="model")
+        words = encoder.words(["one quick fox"])
+        assert words["word"].to_list() == ["one", "quick", "fox"]
+        assert words["char_start"].to_list() == [0, 4, 10]
+        assert encoder.tokens(self.TEXTS).columns[-1] == "layer_03"

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bertfeat.config import Combine, Pooling, StoreDtype, WordPooling
+from bertfeat.encoder.sentencemodel import SentenceMode
 from bertfeat.extraction import pooling
 from bertfeat.extraction.pooling import MODES, LevelBuffer, combine_layers
 from bertfeat.records import FeatureColumn
@@ -34,7 +35,7 @@ STATES = torch.tensor([[1.0, -1.0], [2.0, -2.0], [4.0, -4.0], [8.0, -8.0]])
 def test_segments_become_vectors(
     mode: str, positions: list[int], starts: list[int], expected: list[list[float]]
 ) -> None:
-    found = MODES[mode].reduce(STATES, torch.tensor(positions), torch.tensor(starts))
+    found = MODES[mode].reduce(STATES, torch.tensor(positions), torch.tensor(starts), None)
     assert found.tolist() == expected
 
 
@@ -42,15 +43,16 @@ def test_segments_become_vectors(
 def test_a_mean_of_half_precision_states_adds_up_in_float32(dtype: torch.dtype) -> None:
     states = torch.full((1000, 1), 1.0, dtype=dtype)
     states[0] = 2048
-    found = MODES["mean"].reduce(states, torch.arange(1000), torch.tensor([0]))
+    found = MODES["mean"].reduce(states, torch.arange(1000), torch.tensor([0]), None)
     assert found.dtype == torch.float32
     assert found.item() == 2048 + 999
 
 
 def test_every_name_has_a_mode_that_fits_its_level() -> None:
-    assert set(MODES) == {*WordPooling, *Pooling}
+    assert set(MODES) == {*WordPooling, *Pooling, *SentenceMode} - {Pooling.MODEL}
     assert {MODES[name].takes for name in WordPooling} <= {Takes.ALL, Takes.FIRST, Takes.LAST}
-    assert {MODES[name].takes for name in Pooling} <= {Takes.ALL, Takes.CLS, Takes.WINDOW}
+    of_sentences = {MODES[name].takes for name in {*Pooling, *SentenceMode} - {Pooling.MODEL}}
+    assert of_sentences == {Takes.ALL, Takes.LAST, Takes.CLS, Takes.WINDOW}
 
 
 def test_the_sum_of_half_precision_layers_is_taken_in_float32() -> None:

@@ -41,7 +41,8 @@ def refused(root: Path, settings: dict[str, Any]) -> set[str]:
     ("name", "value"),
     {
         "layers": "0",
-        "combine": "none",
+        "combine": "none,concat",
+        "prompt": "query: ",
         "levels": ["word"],
         "word_pooling": "mean",
         "pooling": "max",
@@ -118,3 +119,12 @@ def test_a_model_is_what_its_digests_say_under_any_name(made, tmp_path, monkeypa
     bertfeat.build_index(tmp_path / "s", tmp_path / "index", level="word").close()
     (tmp_path / "copied" / "vocab.txt").write_text("another tokenizer")
     assert "model.tokenizer_sha256" in refused(tmp_path / "s", spelled | copied)
+
+
+def test_a_store_with_the_old_default_of_combine_says_how_to_go_on(made, tmp_path):
+    _, settings = made
+    old = {**settings, "layers": "1,2", "combine": "none,concat"}
+    store = extract(output=tmp_path / "old", **old)
+    with pytest.raises(PlanMismatch, match=r"combine .*; pass --combine none,concat, the default of 0.1.0$"):
+        extract(output=tmp_path / "old", **{name: old[name] for name in old if name != "combine"})
+    assert extract(output=tmp_path / "old", **old).plan == store.plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import signal
 import sqlite3
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -260,7 +262,10 @@ class TestCache:
     def test_a_model_without_a_classification_token_has_the_other_poolings(
         self, tmp_path: Path, n_windows: list[int]
     ) -> None:
-        features = bertfeat.BertFeatures(str(build_model("t5", tmp_path / "t5")), cache=tmp_path / "cache")
+        model = build_model("bert", tmp_path / "bert", num_hidden_layers=1)
+        tokenizer = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+        (model / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": None}), encoding="utf-8")
+        features = bertfeat.BertFeatures(str(model), cache=tmp_path / "cache")
         for pooling in ("mean", "max", "lasttoken", "weightedmean"):
             features.set_params(pooling=pooling).transform(TEXTS)
         assert sum(n_windows) == len(TEXTS)
@@ -347,7 +352,7 @@ def n_vectors(folder: Path) -> int:
     if not (folder / "vectors.sqlite3").exists():
         return 0
     try:
-        with sqlite3.connect(folder / "vectors.sqlite3", timeout=60) as database:
+        with closing(sqlite3.connect(folder / "vectors.sqlite3", timeout=60)) as database:
             return int(database.execute("SELECT count(*) FROM vectors").fetchone()[0])
     except sqlite3.OperationalError:  # the table is not there yet
         return 0
@@ -368,17 +373,19 @@ class TestVectorCache:
     def test_damage_is_one_line(self, features: bertfeat.BertFeatures, tmp_path: Path) -> None:
         features.transform(TEXTS)
         path = tmp_path / "cache" / "vectors.sqlite3"
-        with sqlite3.connect(path) as database:
+        with closing(sqlite3.connect(path)) as database, database:
             database.execute("UPDATE vectors SET vector = x'00'")
         with pytest.raises(UserError, match=r"a vector has 1 bytes, not 128\); delete its folder"):
             features.transform(TEXTS)
-        with sqlite3.connect(path) as database:
+        with closing(sqlite3.connect(path)) as database, database:
             database.execute("PRAGMA user_version = 2")
         with pytest.raises(UserError, match="has version 2, expected 1; choose another cache folder"):
             features.transform(TEXTS)
+        path = tmp_path / "other" / "vectors.sqlite3"
+        path.parent.mkdir()
         path.write_bytes(b"no database " * 1000)
         with pytest.raises(UserError, match=r"is not a cache of vectors, or is damaged .*; delete its folder"):
-            features.transform(TEXTS)
+            features.set_params(cache=path.parent).transform(TEXTS)
 
     def test_a_place_that_cannot_be_used_is_one_line(self, features: bertfeat.BertFeatures, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

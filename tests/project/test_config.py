@@ -22,7 +22,7 @@ RUN_ONLY = {"device", "workers", "runner", "ray_address"}
 
 @pytest.mark.parametrize(("name", "member"), MEMBERS)
 def test_a_choice_from_its_text_and_back(name: str, member: StrEnum) -> None:
-    config = ExtractConfig.from_dict({name: str(member)})
+    config = ExtractConfig.from_dict({"levels": "sentence", name: str(member)})
     assert getattr(config, name) is member
     assert config.to_dict()[name] == str(member)
     assert type(config.to_dict()[name]) is str
@@ -85,6 +85,11 @@ def test_layers_become_text(value: object, text: str) -> None:
         ({"document_context": True, "text_pair_column": "b"}, "--document-context"),
         ({"document_context": True, "levels": "sentence", "pooling": "cls"}, "--pooling cls"),
         ({"document_context": True, "levels": "sentence", "pooling": "pooler"}, "--pooling pooler"),
+        ({"document_context": True, "levels": "sentence", "pooling": "lasttoken"}, "--pooling lasttoken"),
+        ({"document_context": True, "prompt": "query: "}, "--prompt has no meaning with --document-context"),
+        ({"prompt": "query: ", "prompt_name": "query"}, "--prompt and --prompt-name"),
+        ({"pooling": "model"}, "add their level: --level sentence"),
+        ({"pooling": "model", "levels": "sentence", "include_special_tokens": True}, "drop --include-special-tokens"),
         ({"keep_columns": "a"}, "--keep-columns"),
     ],
 )
@@ -102,7 +107,8 @@ def test_frozen_and_comparable() -> None:
 
 
 def test_settings_of_where_a_run_takes_place_are_not_planned() -> None:
-    assert set(ExtractConfig().to_dict()) - set(ExtractConfig().planned()) == RUN_ONLY
+    # The plan has the text of the prompt, which is known once the model is found.
+    assert set(ExtractConfig().to_dict()) - set(ExtractConfig().planned()) == RUN_ONLY | {"prompt", "prompt_name"}
     elsewhere = ExtractConfig(device="cuda:1", workers=4)
     assert elsewhere.planned() == ExtractConfig().planned()
 
@@ -123,8 +129,18 @@ def test_settings_of_where_a_run_takes_place_are_not_planned() -> None:
     )
 )
 def test_json_both_ways(values: dict[str, object]) -> None:
+    if values.get("pooling") == "model":
+        values |= {"levels": "sentence", "include_special_tokens": False}
     config = ExtractConfig.from_dict(values)
     assert ExtractConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    ("layers", "combine"), [("last4", ["none", "concat"]), ("all", ["none"]), (-1, ["none"]), ("-4..-1", ["none"])]
+)
+def test_layers_are_joined_by_default_for_the_last_four_only(layers: str | int, combine: list[str]) -> None:
+    assert ExtractConfig(layers=layers).to_dict()["combine"] == combine  # type: ignore[arg-type]
+    assert ExtractConfig(layers=layers, combine="concat,sum").to_dict()["combine"] == ["concat", "sum"]  # type: ignore[arg-type]
 
 
 def test_sizes_are_decimal_and_exact() -> None:

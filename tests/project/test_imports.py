@@ -253,6 +253,18 @@ def test_reading_a_store_loads_no_encoder() -> None:
     assert not found & {"torch", "transformers", "tokenizers"}
 
 
+def test_inspecting_a_model_loads_no_encoder() -> None:
+    code = """
+sys.argv = ["bertfeat", "inspect", "minilm"]
+from bertfeat.cli import main
+try:
+    main()
+except SystemExit as done:
+    assert not done.code, done.code
+"""
+    assert not loaded_by(code) & {"torch", "transformers", "tokenizers", "huggingface_hub"}
+
+
 def test_a_run_on_this_machine_loads_no_ray(tmp_path: Path, tiny_folder: Path) -> None:
     """Importing ray.data registers types with Arrow for the whole process."""
     (tmp_path / "corpus.txt").write_text("the bank of the river\n")

@@ -92,7 +92,9 @@ class TestFlatIsBruteForce:
     @pytest.mark.parametrize(
         ("level", "metric", "transform"),
         [
-            *itertools.product(["sentence"], ["cosine", "ip", "l2"], ["none", "center", "whiten:16", "pca:8"]),
+            *itertools.product(
+                ["sentence"], ["cosine", "ip", "l2"], ["none", "center", "whiten:16", "pca:8", "truncate:16"]
+            ),
             ("word", "cosine", "whiten"),
             ("word", "l2", "center"),
         ],

@@ -30,11 +30,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> tuple[S
 
 
 class TestUpdate:
-    @pytest.mark.parametrize(("level", "metric"), [("sentence", "l2"), ("word", "cosine"), ("token", "ip")])
+    @pytest.mark.parametrize(
+        ("level", "metric", "transform"),
+        [("sentence", "l2", "none"), ("word", "cosine", "truncate:16"), ("token", "ip", "none")],
+    )
     def test_flat_is_the_same_as_a_new_index(
-        self, store: Store, grown: Store, tmp_path: Path, level: str, metric: str
+        self, store: Store, grown: Store, tmp_path: Path, level: str, metric: str, transform: str
     ) -> None:
-        settings = {"level": level, "feature": FEATURE, "metric": metric, "index": "Flat", "threads": 1}
+        how = {"metric": metric, "transform": transform, "index": "Flat", "threads": 1}
+        settings = {"level": level, "feature": FEATURE, **how}
         bertfeat.build_index(store, tmp_path / "index", **settings).close()
         heard = Heard()
         with bertfeat.update_index(tmp_path / "index", grown, progress=heard) as updated:

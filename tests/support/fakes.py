@@ -129,7 +129,7 @@ def run(
     corpus = CorpusSchema(annotations=tuple(Column(name, "string") for name in own), has_pairs=True)
     schemas = {level: level_schema(level, corpus, features[level]) for level in config.levels}
     limits = WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
-    resolved = SimpleNamespace(limits=limits, max_batch_tokens=max_batch_tokens)
+    resolved = SimpleNamespace(limits=limits, max_batch_tokens=max_batch_tokens, sentence=None)
     flow = Flow(config, schemas, resolved, tokenizer, FakeEncoder())  # type: ignore[arg-type]
     prepared = flow.prepare(documents)
     return Features(prepared.text, flow.encode(prepared, Silent()).tables, prepared.packs)

@@ -80,10 +80,32 @@ _GPT = {
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
+_XLM = {
+    "vocab_size": VOCAB_SIZE,
+    "emb_dim": HIDDEN,
+    "n_layers": N_LAYERS,
+    "n_heads": 4,
+    "max_position_embeddings": MAX_LENGTH,
+    "n_langs": 2,
+}
 # The config of each family.
 _CONFIGS: dict[str, dict[str, Any]] = {
     "bert": _BERT,
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), _ROBERTA),
+    "data2vec-text": _ROBERTA,
+    "xmod": {**_ROBERTA, "languages": ["en_XX", "de_DE"], "default_language": "de_DE"},
+    "bert-generation": _BERT,
+    "splinter": _BERT,
+    "gte": {**_BERT, "pad_token_id": 1, "type_vocab_size": 1},
+    "jina_embeddings_v3": {**_BERT, "pad_token_id": 1, "type_vocab_size": 1},
+    "ultrabert": {**_BERT, "num_key_value_heads": 2, "sliding_window": 4},
+    "esmc": _BERT,
+    "esm": {**_ROBERTA, "position_embedding_type": "absolute", "mask_token_id": 7, "token_dropout": True},
+    "luke": {**_ROBERTA, "entity_vocab_size": 50, "entity_emb_size": 8},
+    "xlm": _XLM,
+    "flaubert": _XLM,
+    "ibert": _ROBERTA,
+    "squeezebert": {**_BERT, "embedding_size": HIDDEN},
     "distilbert": {
         "vocab_size": VOCAB_SIZE,
         "dim": HIDDEN,
@@ -140,8 +162,10 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "big_bird": _BERT,
     "convbert": {**_BERT, "embedding_size": 16, "conv_kernel_size": 3, "head_ratio": 2},
     "layoutlm": {**_BERT, "max_2d_position_embeddings": 64},
+    "nystromformer": {**_BERT, "segment_means_seq_len": 8, "num_landmarks": 8, "conv_kernel_size": 5},
     **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
-    **dict.fromkeys(("bart", "mbart"), _BART),
+    "longt5": {**_T5, "local_radius": 4},
+    **dict.fromkeys(("bart", "mbart", "m2m_100"), _BART),
     "openai-gpt": _GPT,
 }
 # Classes with heads and decoders, whose weights must be ignored without a message.
@@ -151,13 +175,19 @@ _SAVED_AS = {
     "distilbert": "DistilBertForMaskedLM",
     "modernbert": "ModernBertForMaskedLM",
     "gpt2": "GPT2LMHeadModel",
+    "gte": "GteForSequenceClassification",
+    "xlm": "XLMWithLMHeadModel",
+    "luke": "LukeForSequenceClassification",
     "t5": "T5ForConditionalGeneration",
     "mt5": "MT5Model",
     "umt5": "UMT5Model",
     "bart": "BartForConditionalGeneration",
 }
-_BYTE_BPE = "roberta gpt2 openai-gpt longformer bart modernbert deberta eurobert"
-_UNIGRAM = "albert camembert xlm-roberta xlm-roberta-xl xlnet deberta-v2 t5 mt5 umt5 mbart rembert big_bird"
+_BYTE_BPE = "roberta gpt2 openai-gpt longformer bart modernbert deberta eurobert data2vec-text ultrabert luke ibert"
+_UNIGRAM = (
+    "albert camembert xlm-roberta xlm-roberta-xl xlnet deberta-v2 t5 mt5 umt5 mbart rembert big_bird xmod gte "
+    "jina_embeddings_v3 bert-generation longt5 m2m_100"
+)
 _TOKENIZER_KINDS = dict.fromkeys(_BYTE_BPE.split(), "bpe") | dict.fromkeys(_UNIGRAM.split(), "unigram")
 
 
@@ -256,7 +286,9 @@ def _numbered(pieces: list[str]) -> dict[str, int]:
 
 def reference_encoder(family: Family, folder: Path) -> torch.nn.Module:
     """Load the whole encoder with plain transformers."""
-    model = getattr(transformers, family.model_class).from_pretrained(folder).eval()
+    # Some classes make a pooler only when they are asked for it.
+    options = {"add_pooling_layer": True} if family.pooler == "optional" else {}
+    model = getattr(transformers, family.model_class).from_pretrained(folder, **options).eval()
     return model if family.inner is None else model.get_submodule(family.inner)
 
 

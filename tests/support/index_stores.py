@@ -110,7 +110,10 @@ def brute_force(
     """Return scores and positions of the k best vectors, with the transform in float64 from its definition."""
     vectors, queries = vectors.astype(np.float64), queries.astype(np.float64)
     kind, _, dim = transform.partition(":")
-    if kind != "none":
+    if kind == "truncate":
+        vectors, queries = (part[:, : int(dim)] for part in (vectors, queries))
+        vectors, queries = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (vectors, queries))
+    elif kind != "none":
         mean = vectors.mean(axis=0)
         vectors, queries = vectors - mean, queries - mean
     if kind in ("whiten", "pca"):

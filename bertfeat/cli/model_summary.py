@@ -1,0 +1,86 @@
+"""Summary of a model for the command line, as text and as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from bertfeat.encoder.checkpoint import Checkpoint
+from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
+from bertfeat.errors import CheckpointError
+
+_NO_MODULES = "its folder describes none (no modules.json)"
+
+
+def model_summary(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what a model is and asks for as JSON values."""
+    sentence: SentenceModel | None = None
+    problem: str | None = _NO_MODULES
+    try:
+        if (sentence := checkpoint.sentence_model()) is not None:
+            problem = None
+    except CheckpointError as error:
+        # The other poolings work without it.
+        problem = str(error)
+    prompts = checkpoint.prompts()
+    return {
+        "model": checkpoint.name,
+        "folder": str(checkpoint.folder),
+        "revision": checkpoint.revision,
+        "family": checkpoint.family.model_type,
+        "title": checkpoint.family.title,
+        "path": checkpoint.family.path,
+        "n_layers": checkpoint.n_layers,
+        "hidden_size": checkpoint.hidden_size,
+        "max_length": checkpoint.max_length,
+        "tuned_length": sentence.max_length if sentence else None,
+        "n_parameters": checkpoint.n_values,
+        "weights_sha256": checkpoint.weights_sha256,
+        "tokenizer_sha256": checkpoint.tokenizer_sha256,
+        "embedding": _embedding(sentence, checkpoint.hidden_size) if sentence else None,
+        "embedding_problem": problem,
+        "prompts": dict(prompts.texts),
+        "default_prompt_name": prompts.default_name,
+        "flags": _flags(sentence, prompts),
+    }
+
+
+def _embedding(sentence: SentenceModel, hidden_size: int) -> dict[str, Any]:
+    return {
+        "description": sentence.describe(),
+        "dim": sentence.dim(hidden_size),
+        "modes": list(sentence.modes),
+        "include_prompt": sentence.include_prompt,
+        "sha256": sentence.sha256,
+    }
+
+
+def _flags(sentence: SentenceModel | None, prompts: Prompts) -> str:
+    name = prompts.document_name
+    prompt = f" --prompt-name {shlex.quote(name)}" if name else ""
+    return f"--level sentence --pooling {'model' if sentence else 'mean'}{prompt}"
+
+
+def model_lines(summary: dict[str, Any]) -> list[str]:
+    """Return what `bertfeat inspect` prints of a model."""
+    revision = f" at {summary['revision']}" if summary["revision"] else ""
+    tuned = f", tuned on {summary['tuned_length']:,}" if summary["tuned_length"] else ""
+    embedding = summary["embedding"]
+    said = f"{embedding['description']}; {embedding['dim']:,} values" if embedding else summary["embedding_problem"]
+    default = summary["default_prompt_name"]
+    prompts = [
+        f"{name} {text!r}{' (the default)' if name == default else ''}" for name, text in summary["prompts"].items()
+    ]
+    return [
+        f"{summary['model']}{revision}: {summary['title']}, {summary['n_parameters']:,} parameters",
+        "",
+        f"folder     {summary['folder']}",
+        f"family     {summary['family']}, {summary['path']}",
+        f"size       {summary['n_layers']} layers, {summary['hidden_size']:,} wide",
+        f"limit      {summary['max_length']:,} tokens{tuned}",
+        f"weights    sha256 {summary['weights_sha256']}",
+        f"tokenizer  sha256 {summary['tokenizer_sha256']}",
+        f"embedding  {said}",
+        f"prompts    {', '.join(prompts) or 'none'}",
+        f"flags      {summary['flags']}",
+    ]

@@ -1,0 +1,200 @@
+"""The model's own sentence embedding: equal to sentence-transformers, recorded in the store, and used by an index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from bertfeat import build_index, evaluate_retrieval, extract, open_index, update_index
+from bertfeat.cli.summary import result_line
+from bertfeat.encoder.packaged import minilm
+from bertfeat.errors import CheckpointError, ConfigError, PlanMismatch, UserError
+from bertfeat.extraction.deepcheck import recheck
+from tests.support.families import build_model
+from tests.support.sentence_models import save_sentence_model
+
+pytestmark = pytest.mark.numeric
+
+# Of different lengths; the last is longer than the tiny models take.
+TEXTS = ["The fox", "She sells sea shells by the sea shore.", "", "42", "naïve café owners", "the sea " * 30]
+FAMILIES = ("bert", "roberta", "xlm-roberta")
+PROMPTS = {"query": "search: ", "document": "text: ", "none": ""}
+CASES: dict[str, dict[str, Any]] = {
+    "cls": {"modes": ["cls"]},
+    "max": {"modes": ["max"], "normalize": True},
+    "mean": {"modes": ["mean"]},
+    "mean_sqrt_len_tokens": {"modes": ["mean_sqrt_len_tokens"]},
+    "weightedmean": {"modes": ["weightedmean"]},
+    "lasttoken": {"modes": ["lasttoken"], "normalize": True},
+    "joined": {"modes": ["lasttoken", "mean"]},
+    "all": {"modes": ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]},
+    "dense": {"dense": [{"out_features": 12}], "normalize": True},
+    "two dense": {"modes": ["cls", "max"], "dense": [{"out_features": 40, "bias": False}, {"out_features": 8}]},
+}
+
+
+def own(texts: list[str], folder: Path, model: Path, **settings: Any) -> np.ndarray:
+    """Extract the model's own sentence embeddings of texts that are cut as sentence-transformers cuts them."""
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    chosen = {"levels": "sentence", "pooling": "model", "store_dtype": "float32", "on_overlong": "truncate"}
+    store = extract(corpus, folder / "store", model=str(model), overwrite=True, **{**chosen, **settings})
+    return store.numpy("sentence", "embedding")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Random models of three tokenizers; which no test may change."""
+    folder = tmp_path_factory.mktemp("models")
+    return {name: build_model(name, folder / name, num_hidden_layers=2) for name in FAMILIES}
+
+
+@pytest.mark.parametrize(
+    ("case", "family"),
+    [*((case, "bert") for case in CASES), *((case, name) for case in ("all", "dense") for name in FAMILIES[1:])],
+)
+def test_every_pooling_equals_sentence_transformers(case: str, family: str, tiny, tmp_path) -> None:
+    model = save_sentence_model(tiny[family], tmp_path / "model", **CASES[case], prompts=PROMPTS, max_length=24)
+    oracle = SentenceTransformer(str(model), device="cpu")
+    for name in (None, "query"):
+        expected = oracle.encode(TEXTS, prompt_name=name)
+        found = own(TEXTS, tmp_path, model, prompt_name=name)
+        assert found.shape == expected.shape
+        assert np.abs(found - expected).max() < 1e-5 * max(1, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+@pytest.mark.parametrize("mode", ["cls", "mean", "weightedmean", "lasttoken", "max"])
+def test_a_prompt_counts_as_the_model_says(mode: str, include_prompt: bool, tiny, tmp_path) -> None:
+    settings: dict[str, Any] = {"prompts": PROMPTS, "default_prompt_name": "document"}
+    model = save_sentence_model(
+        tiny["bert"], tmp_path / "model", modes=[mode], include_prompt=include_prompt, **settings
+    )
+    oracle = SentenceTransformer(str(model), device="cpu")
+    for asked in ({}, {"prompt": "Find the sea: "}, {"prompt_name": "query"}, {"prompt": ""}):
+        # The default prompt is used unless another one, or none, is asked for.
+        expected = oracle.encode(TEXTS, **(asked if asked != {"prompt": ""} else {"prompt_name": "none"}))
+        assert np.abs(own(TEXTS, tmp_path, model, **asked) - expected).max() < 1e-5
+
+
+def test_minilm_equals_sentence_transformers_on_real_text(tmp_path) -> None:
+    lines = Path("examples/data/peps.txt").read_text("utf-8").splitlines()
+    oracle = SentenceTransformer(str(minilm().folder), device="cpu")
+    for prompt in (None, "query: "):
+        expected = oracle.encode(lines, prompt=prompt)
+        assert np.abs(own(lines, tmp_path, Path("minilm"), prompt=prompt) - expected).max() < 1e-5
+
+
+def test_long_texts_are_read_whole_unless_they_are_cut(tiny, tmp_path) -> None:
+    model = save_sentence_model(tiny["bert"], tmp_path / "model", max_length=12)
+    settings = {"model": str(model), "levels": "word,sentence", "pooling": "model", "layers": "-1"}
+    store = extract(write(tmp_path / "c.txt", ["the sea " * 20]), tmp_path / "s", store_dtype="float32", **settings)
+    assert store.metadata["max_length"] == 12
+    assert store.arrow("sentence", ["n_windows", "truncated"]).to_pylist() == [{"n_windows": 6, "truncated": False}]
+    # Forty words, and the special tokens of the first and of the last window.
+    words = store.numpy("word", "layer_02").sum(axis=0)
+    rest = store.numpy("sentence", "embedding")[0] * 42 - words
+    token = extract(
+        tmp_path / "c.txt", tmp_path / "t", **{**settings, "levels": "token", "pooling": "mean", "max_length": 12}
+    )
+    special = token.arrow("token", ["is_special"]).column(0).to_numpy()
+    np.testing.assert_allclose(rest, token.numpy("token", "layer_02")[special].sum(axis=0), atol=0.1)
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_the_result_says_what_the_model_asks_for_and_what_was_done(tiny, tmp_path) -> None:
+    model = save_sentence_model(tiny["bert"], tmp_path / "own", modes=["cls"], normalize=True, prompts=PROMPTS)
+    corpus = write(tmp_path / "c.txt", ["the sea"])
+
+    def said(number: int, **settings: Any) -> str:
+        store = extract(corpus, tmp_path / str(number), levels="sentence", layers="-1", **settings)
+        return result_line(store, was_complete=False).splitlines()[1]
+
+    assert said(1, model=str(tiny["bert"])).endswith(
+        "bert names no pooling of its own; stored: mean without special tokens"
+    )
+    assert said(2, model=str(model), include_special_tokens=True).endswith(
+        "own pools by first token, then normalises (--pooling model); stored: mean with special tokens, without its "
+        "prompts (document, query)"
+    )
+    assert said(3, model=str(model), pooling="model", prompt_name="query").endswith(
+        "own pools by first token, then normalises; stored: the same, after the prompt 'search: '"
+    )
+    (model / "modules.json").write_text("[]")
+    assert "own pools by other means, which bertfeat does not support" in said(4, model=str(model))
+
+
+def test_what_a_model_does_not_have_is_named(tiny, tmp_path) -> None:
+    corpus = write(tmp_path / "c.txt", ["the sea"])
+    settings: dict[str, Any] = {"levels": "sentence", "pooling": "model"}
+    with pytest.raises(CheckpointError, match=r"--pooling model: .*bert has no modules.json.*; pass --pooling mean"):
+        extract(corpus, tmp_path / "s", model=str(tiny["bert"]), **settings)
+    model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts=PROMPTS)
+    with pytest.raises(ConfigError, match=r"--prompt-name 'qeury'.*choose one of document, none, query"):
+        extract(corpus, tmp_path / "s", model=str(model), prompt_name="qeury", **settings)
+    with pytest.raises(ConfigError, match=r"--max-length 5 leaves .* tokens .* of the prompt; at least 1"):
+        extract(corpus, tmp_path / "s", model=str(model), prompt="the sea shore of the sea ", max_length=5, **settings)
+    assert not (tmp_path / "s").exists()
+
+
+def test_prompt_and_embedding_are_part_of_the_plan(tiny, tmp_path) -> None:
+    model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts=PROMPTS)
+    settings: dict[str, Any] = {"model": str(model), "levels": "word,sentence", "layers": "-1", "pooling": "model"}
+    corpus = write(tmp_path / "c.txt", TEXTS[:2])
+    store = extract(corpus, tmp_path / "s", prompt_name="query", **settings)
+    assert store.plan.fields["prompt"] == store.metadata["prompt"] == "search: "
+    assert not recheck(store.path).problems
+    # The text of the prompt counts, not the way in which it was given.
+    assert extract(corpus, tmp_path / "s", prompt="search: ", **settings).plan == store.plan
+    with pytest.raises(PlanMismatch, match="prompt 'search: ' != 'find: '"):
+        extract(corpus, tmp_path / "s", prompt="find: ", **settings)
+    save_sentence_model(tiny["bert"], tmp_path / "own", modes=["max"], prompts=PROMPTS)
+    with pytest.raises(PlanMismatch, match=r"model.sentence_sha256 "):
+        extract(corpus, tmp_path / "s", prompt_name="query", **settings)
+    # Plans without prompts are those of older versions.
+    plain = extract(corpus, tmp_path / "p", **{**settings, "pooling": "mean"})
+    assert not {"prompt", "prompt_name", "model.sentence_sha256"} & plain.plan.fields.keys()
+
+
+def test_queries_have_the_prompt_of_the_model_for_queries(tiny, tmp_path) -> None:
+    model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts=PROMPTS, normalize=True)
+    oracle = SentenceTransformer(str(model), device="cpu")
+    settings: dict[str, Any] = {"model": str(model), "levels": "sentence", "store_dtype": "float32", "layers": "-1"}
+    corpus = write(tmp_path / "c.txt", [text for text in TEXTS[:5] if text])
+    store = extract(corpus, tmp_path / "s", pooling="model", prompt_name="document", **settings)
+    index = build_index(store, tmp_path / "i")
+    assert index.origin.query_prompt == "search: "
+    found = open_index(tmp_path / "i").encode(["sea shells"]).vectors
+    np.testing.assert_allclose(found, oracle.encode_query(["sea shells"]), atol=1e-5)
+    np.testing.assert_allclose(
+        store.numpy("sentence", "embedding"), oracle.encode_document(TEXTS[:2] + TEXTS[3:5]), atol=1e-5
+    )
+    # Queries are those of `evaluate_retrieval` and of later searches too.
+    (tmp_path / "q.jsonl").write_text('{"query_id": "q", "text": "sea shells"}\n')
+    (tmp_path / "r.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
+    assert evaluate_retrieval(index, tmp_path / "r.tsv", tmp_path / "q.jsonl")["n_queries"] == 1
+    write(corpus, [text for text in TEXTS[:5] if text] + ["another line"])
+    grown = extract(corpus, tmp_path / "grown", pooling="model", prompt_name="document", **settings)
+    assert update_index(tmp_path / "i", grown).origin.query_prompt == "search: "
+    for name, prompt in (("document", "text: "), ("", "")):
+        other = build_index(store, tmp_path / f"i-{name}", query_prompt_name=name)
+        expected = oracle.encode(["sea shells"], prompt=prompt)
+        np.testing.assert_allclose(other.encode(["sea shells"]).vectors, expected, atol=1e-5)
+    with pytest.raises(UserError, match="query_prompt 'text: ' != 'search: '"):
+        build_index(store, tmp_path / "i-document")
+    with pytest.raises(UserError, match=r"--query-prompt-name 'qeury'.*choose one of document, none, query"):
+        build_index(store, tmp_path / "other", query_prompt_name="qeury")
+    # Rows without a prompt are searched without one.
+    plain = extract(corpus, tmp_path / "p", pooling="mean", **settings)
+    assert build_index(plain, tmp_path / "ip").origin.query_prompt is None
+    with pytest.raises(UserError, match=r"pooling 'model' != 'mean'"):
+        open_index(tmp_path / "i", store=plain).search("sea")
