@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from bertfeat.cli.failures import report_failures
     from bertfeat.config import ExtractConfig
     from bertfeat.errors import BertfeatError
-    from bertfeat.extraction.embedding import embed
+    from bertfeat.extraction.embedding import Encoder, embed
     from bertfeat.extraction.run import extract
+    from bertfeat.extraction.sklearntransformer import BertFeatures
     from bertfeat.probes.fitted import FittedProbe, load_probe
     from bertfeat.probes.fitting import fit_probe
     from bertfeat.probes.sweeps import sweep_probes
@@ -40,10 +41,11 @@ if sys.platform == "win32":
     raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
-    "BertfeatError", "Context", "ExtractConfig", "FittedProbe", "Index", "Progress", "QueryFile", "Store",
-    "TransformSpec", "__version__", "build_index", "embed", "errors", "evaluate_index", "evaluate_retrieval",
-    "extract", "fit_probe", "load_probe", "nearest_rows", "open_index", "open_store", "read_qrels",
-    "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index", "verify", "words_in_context",
+    "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "Progress",
+    "QueryFile", "Store", "TransformSpec", "__version__", "build_index", "embed", "errors", "evaluate_index",
+    "evaluate_retrieval", "extract", "fit_probe", "load_probe", "nearest_rows", "open_index", "open_store",
+    "read_qrels", "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index", "verify",
+    "words_in_context",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -53,8 +55,9 @@ _HOMES = {
     "cli.failures": "report_failures",
     "config": "ExtractConfig",
     "errors": "BertfeatError",
-    "extraction.embedding": "embed",
+    "extraction.embedding": "Encoder embed",
     "extraction.run": "extract",
+    "extraction.sklearntransformer": "BertFeatures",
     "probes.fitted": "FittedProbe load_probe",
     "probes.fitting": "fit_probe",
     "probes.sweeps": "sweep_probes",

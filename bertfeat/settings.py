@@ -47,6 +47,21 @@ class ExtractSettings(TypedDict, total=False):
     ray_address: str | None
 
 
+class EncodeSettings(TypedDict, total=False):
+    """The fields of `ExtractConfig` that `Encoder` and `embed` take beside those in their signatures."""
+
+    revision: str | None
+    word_pooling: str
+    include_special_tokens: bool
+    prompt: str | None
+    prompt_name: str | None
+    max_length: int | None
+    stride: int | None
+    on_overlong: str
+    compute_dtype: str
+    max_batch_tokens: int | None
+
+
 class HeadSettings(TypedDict, total=False):
     """The parameters of all heads, as `fit_probe` and `sweep_probes` take them; each head uses some of them."""
 

@@ -18,9 +18,7 @@ with tempfile.TemporaryDirectory() as temporary:
     corpus = Path(temporary, "long.txt")
     corpus.write_text(lines[0] + "\n" + " ".join(lines[:40]) + "\n", encoding="utf-8")
     # A store knows its input by its bytes, not by its path: a second run finds the store complete.
-    store = bertfeat.extract(
-        corpus, folder, levels="token,sentence", layers="-1", max_length=128, stride=32
-    )
+    store = bertfeat.extract(corpus, folder, levels="token,sentence", layers="-1", max_length=128, stride=32)
 
 print(store.polars("sentence", ["doc_id", "n_tokens", "n_windows", "truncated"]))
 tokens = store.polars("token", ["doc_id", "is_special"])

@@ -7,6 +7,7 @@ the number of cores.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,7 +51,11 @@ def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack
     Raises:
         RunError: Memory does not suffice for a single window.
     """
-    if encoder.n_lanes == 1:
+    packs = iter(packs)
+    first = list(itertools.islice(packs, 2))
+    packs = itertools.chain(first, packs)
+    # For a single pack, such as a query, starting threads would take more than a millisecond.
+    if encoder.n_lanes == 1 or len(first) == 1:
         for pack in packs:
             yield from encoder.encode_parts(pack)
         return

@@ -1,27 +1,30 @@
-"""Embeddings of a few texts in memory, made by the same flow as a store."""
+"""Vectors of texts in memory: `Encoder`, which is loaded once, and `embed`, its form of one call."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Unpack
 
-import numpy as np
-import numpy.typing as npt
+from bertfeat.config import ExtractConfig, Level, Pooling, StoreDtype
+from bertfeat.extraction.textencoder import (
+    Text,
+    TextEncoder,
+    documents_from,
+    memory_config,
+    normalized,
+    sentence_vectors,
+)
+from bertfeat.records import Document, Float32Array
+from bertfeat.settings import EncodeSettings
+from bertfeat.store.parts import frame_of
 
-from bertfeat.config import ExtractConfig, Level, StoreDtype
-from bertfeat.corpus.columns import CorpusSchema
-from bertfeat.corpus.content import clean
-from bertfeat.devices import resolve_device
-from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.errors import ConfigError
-from bertfeat.extraction.job import authors_advice, find_prompt, load_flow
-from bertfeat.extraction.plan import level_schema, resolve
-from bertfeat.records import Document, FeatureColumn, LevelTable
-from bertfeat.text.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def embed(
-    texts: Iterable[str],
+    texts: Iterable[Text],
     model: str = "minilm",
     *,
     pooling: str = "mean",
@@ -29,89 +32,147 @@ def embed(
     combine: str = "concat",
     normalize: bool = False,
     device: str = "auto",
-) -> npt.NDArray[np.float32]:
-    """Return one vector per text, in memory; for more than a few thousand texts, use `extract`.
+    **settings: Unpack[EncodeSettings],
+) -> Float32Array:
+    """Load a model and return one vector per text, in memory.
+
+    To encode more than once, keep an `Encoder`; for more than a few thousand texts, use `extract`.
 
     Args:
-        texts: The texts; a long text is split into windows, nothing is cut off.
-        model: Installed model package, local folder, or hub id.
-        pooling: `mean`, `max`, `cls` or `pooler`.
-        layers: The layer, or several: `-1`, `"last4"`, `[9, 12]`.
-        combine: How several layers become one vector: `concat`, `sum` or `mean`.
+        texts: The texts, or lists of words, or pairs of texts; see `Encoder`.
+        model: See `Encoder`, also for all that follows.
+        pooling: How tokens become one vector.
+        layers: The layer, or several.
+        combine: How several layers become one vector.
         normalize: Divide each vector by its Euclidean length.
         device: `auto`, `cpu`, `cuda`, ...
+        **settings: `max_length`, `include_special_tokens`, ...
 
     Returns:
         float32 (n_texts, dim). The row of a text without tokens is NaN: it has no mean and no maximum.
 
     Raises:
-        UserError: The model or a setting cannot be used, or an item of `texts` is not a string.
+        UserError: The model or a setting cannot be used, or an item of `texts` is not a text.
 
     Examples:
         >>> embed(["a river bank", "a savings bank"]).shape
         (2, 384)
     """
-    documents = documents_of(texts)
-    chosen = {"model": model, "layers": layers, "combine": combine, "pooling": pooling, "device": device}
-    config = ExtractConfig.from_dict({**chosen, "levels": Level.SENTENCE, "store_dtype": StoreDtype.FLOAT32})
-    encoder = TextEncoder(config)
-    columns = encoder.features(Level.SENTENCE)
-    if len(columns) > 1:
-        raise ConfigError(f"combine {list(config.combine)} gives {len(columns)} columns; choose concat, sum or mean")
-    table = encoder.encode(documents)[Level.SENTENCE]
-    vectors: npt.NDArray[np.float32] = table.vectors[columns[0].name].astype(np.float32, copy=False)
-    if table.valid is not None:
-        vectors[~table.valid] = np.nan
-    if normalize:
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    return vectors
+    documents = documents_from(texts)
+    encoder = Encoder(
+        model, pooling=pooling, layers=layers, combine=combine, normalize=normalize, device=device, **settings
+    )
+    return encoder._vectors(documents)
 
 
-class TextEncoder:
-    """A model and its settings, loaded once, that turns texts into the rows of a store.
+class Encoder:
+    """A model that is loaded once and turns texts in memory into vectors; threads may share it.
+
+    An item of `texts` is a text, a list of words (a document whose words are given), or a tuple of two texts (a pair,
+    which the model sees together). The items of one call are of one kind. Long texts are split into windows.
 
     Args:
-        config: The settings; settings of the corpus have no effect.
-        given_words: Whether the documents are lists of words.
-
-    Attributes:
-        info: The model, with the digests of its weights and tokenizer.
+        model: Installed model package, local folder, or hub id.
+        pooling: How the tokens of a text become one vector: `model` (the model's own sentence embedding), `mean`,
+            `max`, `cls`, `lasttoken`, `weightedmean` or `pooler`.
+        layers: The layer, or several: `-1`, `"last4"`, `[9, 12]`. Blocks above the highest are not loaded.
+        combine: How several layers become one vector: `concat`, `sum` or `mean`; `none` gives `tokens` and `words` a
+            column per layer.
+        normalize: Divide each vector of a text by its Euclidean length.
+        device: `auto`, `cpu`, `cuda`, ...
+        **settings: `revision`, `word_pooling`, `include_special_tokens`, `prompt`, `prompt_name`, `max_length`,
+            `stride`, `on_overlong`, `compute_dtype`, `max_batch_tokens`; they mean the same as for `extract`.
 
     Raises:
         UserError: The model or a setting cannot be used.
+
+    Examples:
+        >>> encoder = Encoder("minilm", normalize=True)
+        >>> vectors = encoder.encode(["a river bank", "a savings bank"])
+        >>> vectors.shape, float(vectors[0] @ vectors[1]) > 0.3
+        ((2, 384), True)
+        >>> encoder.words(["a river bank"])["word"].to_list()
+        ['a', 'river', 'bank']
     """
 
-    def __init__(self, config: ExtractConfig, *, given_words: bool = False) -> None:
-        checkpoint = open_checkpoint(config.model, config.revision)
-        self.info = checkpoint.info()
-        prompt = find_prompt(checkpoint, config)
-        tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids, prompt=prompt)
-        # Each text is a separate document.
-        config = dataclasses.replace(config, document_context=False)
-        resolved = resolve(config, self.info, tokenizer, authors_advice(checkpoint, config))
-        schemas = {level: level_schema(level, CorpusSchema(), columns) for level, columns in resolved.columns.items()}
-        device = resolve_device(config.device)[0]
-        self._flow = load_flow(config, schemas, resolved, checkpoint, tokenizer, device)
+    def __init__(
+        self,
+        model: str = "minilm",
+        *,
+        pooling: str = "mean",
+        layers: str | int | Iterable[int] = -1,
+        combine: str = "concat",
+        normalize: bool = False,
+        device: str = "auto",
+        **settings: Unpack[EncodeSettings],
+    ) -> None:
+        named = {"model": model, "pooling": pooling, "layers": layers, "combine": combine, "device": device}
+        self._texts = TextEncoder(memory_config({**named, **settings}))
+        self._texts.load()
+        self._normalize = normalize
 
-    def features(self, level: Level) -> tuple[FeatureColumn, ...]:
-        """Return the vector columns of a level."""
-        return self._flow.schemas[level].features
+    def encode(self, texts: Iterable[Text]) -> Float32Array:
+        """Return one vector per text: float32 (n_texts, dim); NaN for a text without tokens.
 
-    def encode(self, documents: Sequence[Document]) -> Mapping[Level, LevelTable]:
-        """Return the rows of each level in the order of the documents, with vectors of the stored type."""
-        return self._flow.run(documents)
+        Raises:
+            UserError: An item of `texts` is not a text, or `combine` gives several columns.
+        """
+        return self._vectors(documents_from(texts))
 
+    def encode_query(self, texts: Iterable[Text]) -> Float32Array:
+        """Return one vector per query, after the model's own prompt for queries where it has one; see `encode`.
 
-def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]:
-    """Make documents from texts, numbered from 0; invalid characters such as surrogates are replaced as in files.
+        Without one, the prompt that was passed to `Encoder` is used, and not the model's default prompt.
+        """
+        return self._vectors(documents_from(texts), self._with_prompt(self._texts.prompts().query))
 
-    Raises:
-        ConfigError: `texts` is a single string, or an item is not a string.
-    """
-    if isinstance(texts, str):
-        raise ConfigError(f"{what} takes a list of texts, not one string; put the text into a list")
-    texts = list(texts)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ConfigError(f"{what}[{number}] is {text!r:.60}, which is not text")
-    return [Document(index=i, doc_id=i, text=clean(text)) for i, text in enumerate(texts)]
+    def encode_document(self, texts: Iterable[Text]) -> Float32Array:
+        """Return one vector per document, after the model's own prompt for documents; see `encode_query`."""
+        return self._vectors(documents_from(texts), self._with_prompt(self._texts.prompts().document))
+
+    def tokens(self, texts: Iterable[Text]) -> pl.DataFrame:
+        """Return one row per token, special tokens included, with its vectors.
+
+        Returns:
+            The columns of a store's token level: `doc_id` (the number of the text), `token_index`, `token`,
+            `token_id`, `word_index`, `char_start`, `char_end`, `is_special`, `segment` (pairs), and the vectors as
+            Arrays of float32, such as `layer_06`.
+
+        Raises:
+            UserError: An item of `texts` is not a text.
+        """
+        return self._frame(texts, Level.TOKEN)
+
+    def words(self, texts: Iterable[Text]) -> pl.DataFrame:
+        """Return one row per word with its vectors, which are null for a word that lost its tokens to truncation.
+
+        Returns:
+            The columns of a store's word level: `doc_id` (the number of the text), `word_index`, `word`,
+            `char_start`, `char_end`, `n_tokens`, `segment` (pairs), and the vectors as Arrays of float32.
+
+        Raises:
+            UserError: An item of `texts` is not a text.
+        """
+        return self._frame(texts, Level.WORD)
+
+    def _vectors(self, documents: Sequence[Document], config: ExtractConfig | None = None) -> Float32Array:
+        config = config or self._config(Level.SENTENCE)
+        vectors = sentence_vectors(self._texts, config, documents)
+        return normalized(vectors) if self._normalize else vectors
+
+    def _frame(self, texts: Iterable[Text], level: Level) -> pl.DataFrame:
+        documents = documents_from(texts)
+        flow = self._texts.flow(documents, self._config(level))
+        return frame_of(flow.run(documents)[level], flow.schemas[level], StoreDtype.FLOAT32)
+
+    def _config(self, level: Level) -> ExtractConfig:
+        config = self._texts.config
+        # The model's own sentence embedding also decides the windows of tokens and words.
+        levels = {level, Level.SENTENCE} if config.pooling is Pooling.MODEL else {level}
+        return dataclasses.replace(config, levels=tuple(levels))
+
+    def _with_prompt(self, prompt: str | None) -> ExtractConfig:
+        config = self._config(Level.SENTENCE)
+        if prompt is None and (config.prompt is not None or config.prompt_name is not None):
+            return config
+        return dataclasses.replace(config, prompt=prompt or "", prompt_name=None)

@@ -14,7 +14,7 @@ from bertfeat.config import ExtractConfig, Level
 from bertfeat.encoder.encoder import Encoder, memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
-from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
+from bertfeat.extraction.leveltables import Buffer, ShardText, align, level_table, make_buffers
 from bertfeat.extraction.plan import Resolved
 from bertfeat.extraction.pooling import Finish
 from bertfeat.progress import Progress, Silent, Stopwatch
@@ -69,12 +69,7 @@ class Flow:
         encoder, text, clock = self.encoder, prepared.text, prepared.clock
         buffers = make_buffers(text, self.schemas, self.config, self.resolved, self.finish, encoder.device)
         fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
-        for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
-            with clock.time("pool"), memory_errors(encoder.device):
-                for buffer in buffers.values():
-                    buffer.add(pack, states)
-            del states
-            progress.encoded(pack.n_tokens)
+        self.fill(buffers.values(), prepared, progress)
         tables = {
             level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
             for level, buffer in buffers.items()
@@ -84,6 +79,16 @@ class Flow:
         counts["n_repeated_windows"] = sum(len(pack.copies) for pack in prepared.packs)
         notes = {"n_halvings": encoder.n_halvings - n_halvings}
         return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)
+
+    def fill(self, buffers: Iterable[Buffer], prepared: PreparedText, progress: Progress) -> None:
+        """Run the encoder once and pool its states into each buffer."""
+        encoder, clock = self.encoder, prepared.clock
+        for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
+            with clock.time("pool"), memory_errors(encoder.device):
+                for buffer in buffers:
+                    buffer.add(pack, states)
+            del states
+            progress.encoded(pack.n_tokens)
 
     def run(self, documents: Iterable[Document]) -> Mapping[Level, LevelTable]:
         """Return the tables of documents, with all vectors on the host."""

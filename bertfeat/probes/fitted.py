@@ -31,7 +31,7 @@ from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 
 if TYPE_CHECKING:
-    from bertfeat.extraction.embedding import TextEncoder
+    from bertfeat.extraction.textencoder import TextEncoder
 
 
 @dataclass(eq=False)
@@ -140,7 +140,7 @@ class FittedProbe:
             UserError: The model is missing or has changed, or `texts` holds other values than strings.
         """
         # Imported here because scoring and fitting linear heads need no torch.
-        from bertfeat.extraction.embedding import TextEncoder, documents_of
+        from bertfeat.extraction.textencoder import TextEncoder, documents_of
 
         documents = documents_of(texts)
         if not documents:

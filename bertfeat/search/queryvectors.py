@@ -19,7 +19,7 @@ from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
 if TYPE_CHECKING:
-    from bertfeat.extraction.embedding import TextEncoder
+    from bertfeat.extraction.textencoder import TextEncoder
 
 # Texts whose rows are in memory at once.
 _ENCODED_AT_ONCE = 1024
@@ -82,10 +82,11 @@ class QueryEncoder:
 
     def _loaded(self) -> TextEncoder:
         # Imported here, because building and searching by vectors need no torch.
-        from bertfeat.extraction.embedding import TextEncoder
+        from bertfeat.extraction.textencoder import TextEncoder
 
         if self._encoder is None:
-            encoder = TextEncoder(self.spec.extract_config(prompt=self._prompt), given_words=self._given_words)
+            settings = {"prompt": self._prompt, "is_split_into_words": self._given_words}
+            encoder = TextEncoder(self.spec.extract_config(**settings))
             self.spec.require_model(encoder.info, mine=self._name)
             self._encoder = encoder
         return self._encoder
@@ -115,7 +116,7 @@ class QueryEncoder:
         return EncodedQueries(rows.vectors[chosen], tuple(rows.surfaces[row] for row in chosen))
 
     def _rows(self, texts: Sequence[str]) -> _Rows:
-        from bertfeat.extraction.embedding import documents_of
+        from bertfeat.extraction.textencoder import documents_of
 
         documents = documents_of(texts, what="queries")
         if self._given_words:

@@ -11,14 +11,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import VectorEncoding
+from bertfeat.config import StoreDtype, VectorEncoding
 from bertfeat.durable import files
 from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan, VectorRuns
 from bertfeat.store import layout
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
 from bertfeat.store.runs import find_runs
-from bertfeat.store.schema import VectorLayout, arrow_schema, row_group_rows
+from bertfeat.store.schema import VectorLayout, arrow_fields, arrow_schema, row_group_rows
 
 # More than the size of any column chunk, which so becomes one page.
 _PAGE_BYTES = 1 << 30
@@ -33,7 +33,7 @@ def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> Par
     """
     name = layout.part_path(table.level, shard)
     schema = plan.schemas[table.level]
-    arrow = _arrow_table(table, schema, plan)
+    arrow = _arrow_table(table, arrow_schema(schema, plan), VectorLayout.of(plan))
     runs: VectorRuns | None = None
 
     def fill(sink: files.Sink) -> None:
@@ -90,17 +90,21 @@ def _write_parquet(sink: files.Sink, arrow: pa.Table, table: LevelTable, plan: P
         writer.write_table(arrow, row_group_size=n_rows)
 
 
-def _arrow_table(table: LevelTable, schema: LevelSchema, plan: Plan) -> pa.Table:
+def frame_of(table: LevelTable, schema: LevelSchema, dtype: StoreDtype) -> pl.DataFrame:
+    """Return a table as a polars frame, the columns and types of its level's parts; vectors are polars Arrays."""
+    vectors = VectorLayout(dtype, VectorEncoding.ARRAY)
+    return cast("pl.DataFrame", pl.from_arrow(_arrow_table(table, arrow_fields(schema, vectors, {}), vectors)))
+
+
+def _arrow_table(table: LevelTable, target: pa.Schema, vectors: VectorLayout) -> pa.Table:
     """Return a table in Arrow; contiguous vectors are not copied."""
-    target = arrow_schema(schema, plan)
-    vectors = VectorLayout.of(plan)
-    arrays: dict[str, pa.Array] = {}
-    for column in schema.columns:
-        arrays[column.name] = _column(table, column.name, target.field(column.name))
-    for feature in schema.features:
-        array = np.ascontiguousarray(table.vectors[feature.name])
-        arrays[feature.name] = _vector_array(array, table.valid, vectors)
-    return pa.Table.from_arrays(list(arrays.values()), schema=target)
+    arrays = [
+        _vector_array(np.ascontiguousarray(table.vectors[field.name]), table.valid, vectors)
+        if field.name in table.vectors
+        else _column(table, field.name, field)
+        for field in target
+    ]
+    return pa.Table.from_arrays(arrays, schema=target)
 
 
 def _column(table: LevelTable, name: str, field: pa.Field) -> pa.Array:

@@ -116,8 +116,15 @@ def arrow_schema(schema: LevelSchema, plan: Plan) -> pa.Schema:
     Raises:
         StoreError: A column's type cannot be stored.
     """
-    kept = kept_types(plan)
-    vectors = VectorLayout.of(plan)
+    return arrow_fields(schema, VectorLayout.of(plan), kept_types(plan))
+
+
+def arrow_fields(schema: LevelSchema, vectors: VectorLayout, kept: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Return the Arrow schema of a level whose vectors have this layout; for `kept`, see `kept_types`.
+
+    Raises:
+        StoreError: A column's type cannot be stored.
+    """
     fields = [pa.field(c.name, _stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
     fields += [pa.field(f.name, vectors.arrow(f.dim), nullable=True) for f in schema.features]
     return pa.schema(fields)

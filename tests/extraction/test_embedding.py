@@ -10,7 +10,7 @@ import pytest
 import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.extraction.embedding import TextEncoder, documents_of
+from bertfeat.extraction.textencoder import TextEncoder, documents_of
 
 TEXTS = ["one quick fox", "", "she sells sea shells by the sea shore " * 20, "über naïve cafés", " \t "]
 EMPTY = [False, True, False, False, True]

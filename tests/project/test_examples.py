@@ -31,7 +31,11 @@ SAID = {
     "11_probe": ["classes: ", "F1 of entities on train: 0.", "Merkel     "],
     "12_search": ["206 vectors", "1. 0.", "nearest to document 0: [0, "],
     "13_update_index": ["monday:  60 vectors", "tuesday: 90 vectors", "found as document 75 with a cosine of 1.00"],
+    "14_bertopic": ["topic 0: ", "docstring"],
+    "15_keybert": ["river"],
 }
+# Examples that are skipped where a library is not installed.
+NEEDS = {"14_bertopic": "bertopic", "15_keybert": "keybert"}
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.stem in NEEDS:
+        pytest.importorskip(NEEDS[path.stem])
     monkeypatch.chdir(ROOT)
     before = {entry.name for entry in ROOT.iterdir()}
     output = folder / (path.stem if path.stem in OWN_STORE else "shared")

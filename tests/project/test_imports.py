@@ -80,7 +80,7 @@ HOMES = {
     "s3fs": set(),
     "gcsfs": set(),
     "pandas": set(),
-    "sklearn": {"heads"},
+    "sklearn": {"heads", "extraction"},
     "matplotlib": {"reports"},
     "sentence_transformers": set(),
     "ray": {"runners"},

@@ -14,7 +14,7 @@ import numpy as np
 import bertfeat
 from benchmarks.speed.peers import Task
 from bertfeat.config import Level
-from bertfeat.extraction.embedding import TextEncoder, documents_of
+from bertfeat.extraction.textencoder import TextEncoder, documents_of
 
 
 class Peer:

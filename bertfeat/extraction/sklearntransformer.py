@@ -1,0 +1,185 @@
+"""`BertFeatures`: a scikit-learn transformer that turns a column of texts into vectors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.config import ExtractConfig, Level
+from bertfeat.errors import ConfigError, UserError
+
+# Before torch is loaded.
+try:
+    from sklearn.base import BaseEstimator, TransformerMixin
+except ImportError as missing:
+    raise UserError("BertFeatures needs scikit-learn: pip install 'bertfeat[probes]'") from missing
+
+from bertfeat.extraction.cachedencoding import CachedEncoder, with_all_layers
+from bertfeat.extraction.textencoder import (
+    TextEncoder,
+    documents_of,
+    memory_config,
+    normalized,
+    only_column,
+    sentence_vectors,
+)
+from bertfeat.records import Document, FeatureColumn, Float32Array
+
+
+class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A scikit-learn transformer of texts: one contextual vector per text.
+
+    It learns nothing: `fit` checks the settings and the texts. It is pickled without
+    weights; the two models used last stay loaded in the process. A text without tokens, such as an empty one, gives NaN,
+    unless `pooling` is `cls` or special tokens are included.
+
+    Args:
+        model: Installed model package, local folder, or hub id.
+        layers: The layer, or several: `-1`, `"last4"`, `[9, 12]`.
+        pooling: How the tokens of a text become one vector; see `extract`.
+        combine: How several layers become one vector: `concat`, `sum` or `mean`.
+        normalize: Divide each vector by its Euclidean length.
+        revision: Branch, tag or commit of a hub model.
+        include_special_tokens: Let special tokens count in the mean and the maximum.
+        prompt: A text put before each text.
+        prompt_name: The name of one of the model's prompts.
+        max_length: The longest window in tokens; None is the model's limit.
+        stride: The overlap of windows in tokens.
+        on_overlong: `window`, `truncate` or `error`.
+        device: `auto`, `cpu`, `cuda`, ...
+        compute_dtype: `auto`, `float32`, `bfloat16` or `float16`.
+        max_batch_tokens: The tokens of one forward pass.
+        cache: A folder on a local disk where vectors are kept, so that cross-validation and a search over layers and
+            poolings run the network once per text. A new text is encoded whole and stored with all layers and all
+            poolings of hidden states: `4 * hidden_size * (n_layers + 1)` bytes for each of them. The folder grows
+            without a limit; delete it when you are done.
+
+    Examples:
+        >>> BertFeatures("minilm", layers=[5, 6]).fit_transform(["a river bank", "a savings bank"]).shape
+        (2, 768)
+    """
+
+    def __init__(
+        self,
+        model: str = "minilm",
+        *,
+        layers: str | int | Sequence[int] = -1,
+        pooling: str = "mean",
+        combine: str = "concat",
+        normalize: bool = False,
+        revision: str | None = None,
+        include_special_tokens: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        max_length: int | None = None,
+        stride: int | None = None,
+        on_overlong: str = "window",
+        device: str = "auto",
+        compute_dtype: str = "auto",
+        max_batch_tokens: int | None = None,
+        cache: str | Path | None = None,
+    ) -> None:
+        self.model = model
+        self.layers = layers
+        self.pooling = pooling
+        self.combine = combine
+        self.normalize = normalize
+        self.revision = revision
+        self.include_special_tokens = include_special_tokens
+        self.prompt = prompt
+        self.prompt_name = prompt_name
+        self.max_length = max_length
+        self.stride = stride
+        self.on_overlong = on_overlong
+        self.device = device
+        self.compute_dtype = compute_dtype
+        self.max_batch_tokens = max_batch_tokens
+        self.cache = cache
+
+    def fit(self, X: Any, y: object = None) -> Self:  # noqa: N803, ARG002
+        """Check the settings, against the model too, and the texts.
+
+        Args:
+            X: A list, an array or a Series of texts, or a frame or array with one column of texts.
+            y: Ignored.
+
+        Raises:
+            UserError: A setting cannot be used, or `X` is something else.
+        """
+        self._column()
+        _documents(X)
+        return self
+
+    def transform(self, X: Any) -> Float32Array:  # noqa: N803
+        """Return one vector per text: float32 (n_texts, dim), or a frame if `set_output` asks for one.
+
+        Args:
+            X: A list, an array or a Series of texts, or a frame or array with one column of texts.
+
+        Raises:
+            UserError: A setting cannot be used, or `X` is something else.
+        """
+        documents = _documents(X)
+        config = self._config()
+        encoder = self._encoder(config)
+        if self.cache is None:
+            vectors = sentence_vectors(encoder, config, documents)
+        else:
+            column = only_column(encoder.resolved(config))
+            vectors = CachedEncoder(encoder, config.pooling).encode(documents, column, self.cache)
+        return normalized(vectors) if self.normalize else vectors
+
+    def get_feature_names_out(self, input_features: object = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
+        """Return the names of the columns: that of the store's column, and a number, as in `layer_06_0`."""
+        column = self._column()
+        return np.array([f"{column.name}_{number}" for number in range(column.dim)], dtype=object)
+
+    def _config(self) -> ExtractConfig:
+        settings = {name: value for name, value in self.get_params().items() if name not in ("normalize", "cache")}
+        return memory_config(settings, (Level.SENTENCE,))
+
+    def _encoder(self, config: ExtractConfig) -> TextEncoder:
+        return _text_encoder(config if self.cache is None else with_all_layers(config))
+
+    def _column(self) -> FeatureColumn:
+        config = self._config()
+        return only_column(self._encoder(config).resolved(config))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        tags.transformer_tags.preserves_dtype = []
+        tags.requires_fit = False
+        return tags
+
+
+@functools.lru_cache(maxsize=2)
+def _text_encoder(config: ExtractConfig) -> TextEncoder:
+    return TextEncoder(config)
+
+
+def _documents(X: Any) -> list[Document]:  # noqa: N803
+    """Make documents of a column of texts.
+
+    Raises:
+        ConfigError: `X` is not one column, or an item is not a text.
+    """
+    try:
+        values = np.asarray(X, dtype=object)
+    except (TypeError, ValueError):
+        values = np.array(None)
+    if values.ndim == 2 and values.shape[1] != 1:
+        names = f" ({', '.join(map(str, X.columns))})" if hasattr(X, "columns") else ""
+        raise ConfigError(f"X has {values.shape[1]} columns{names:.200}; pass the one column of texts")
+    if values.ndim not in (1, 2):
+        raise ConfigError(
+            f"X is of type {type(X).__name__}; pass a list, an array or a Series of texts, or a frame with one column"
+        )
+    return documents_of(values.ravel().tolist(), what="X")

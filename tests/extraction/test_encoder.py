@@ -1,0 +1,240 @@
+"""`Encoder`: one loaded network that gives the rows of a store's levels, and that threads share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+import bertfeat
+from bertfeat.config import Level
+from bertfeat.encoder.encoder import Encoder as Network
+from bertfeat.errors import ConfigError, UserError
+from bertfeat.extraction import job
+from bertfeat.extraction.textencoder import TextEncoder, documents_of
+from bertfeat.settings import EncodeSettings, ExtractSettings
+from tests.support.families import build_model
+from tests.support.sentence_models import save_sentence_model
+
+TEXTS = ["one quick fox", "", "she sells sea shells by the sea shore " * 20, "über naïve cafés", "the fox"]
+PAIRS = [("one quick fox", "the sea shore"), ("", "the fox"), ("she sells", "")]
+WORDS = [["one", "quick-fox", "the"], [], ["sea shore", "fox"]]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_folder: Path) -> bertfeat.Encoder:
+    return bertfeat.Encoder(str(tiny_folder), layers=[1, -1], pooling="max", word_pooling="mean", max_length=24)
+
+
+def stored(texts: list[Any], model: Path, folder: Path, **settings: Any) -> bertfeat.Store:
+    """Extract texts with the settings of `encoder`, as a store of all levels in float32."""
+    columns = {"text": texts}
+    if isinstance(texts[0], tuple):
+        columns = {"text": [first for first, _ in texts], "other": [second for _, second in texts]}
+        settings["text_pair_column"] = "other"
+    pl.DataFrame(columns).write_parquet(folder / "texts.parquet")
+    same = {"layers": [1, -1], "pooling": "max", "word_pooling": "mean", "max_length": 24, "combine": "concat"}
+    same |= {"levels": "token,word,sentence", "store_dtype": "float32", "model": str(model)}
+    return bertfeat.extract(folder / "texts.parquet", folder / "store", **same, **settings)
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings"),
+    [(TEXTS, {}), (PAIRS, {}), (WORDS, {"is_split_into_words": True})],
+    ids=["texts", "pairs", "given words"],
+)
+def test_rows_are_those_of_a_store(
+    texts: list[Any], settings: dict[str, Any], encoder: bertfeat.Encoder, tiny_folder: Path, tmp_path: Path
+) -> None:
+    store = stored(texts, tiny_folder, tmp_path, **settings)
+    name = "concat_01_03"
+    for frame, level in ((encoder.tokens(texts), "token"), (encoder.words(texts), "word")):
+        expected = store.polars(level)
+        assert frame.schema == expected.schema
+        assert frame.drop(name).equals(expected.drop(name))
+        assert frame[name].is_null().to_list() == expected[name].is_null().to_list()
+        there = frame[name].is_not_null()
+        found, wanted = (f.filter(there)[name].to_numpy() for f in (frame, expected))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    vectors = encoder.encode(texts)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, store.numpy("sentence", name), rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert np.isnan(vectors).all(axis=1).tolist() == (~store.valid("sentence", name)).tolist()
+
+
+def test_a_word_lost_to_truncation_has_a_null_vector(tiny_folder: Path) -> None:
+    words = bertfeat.Encoder(str(tiny_folder), max_length=4, on_overlong="truncate").words(["one quick fox runs"])
+    assert words["word"].to_list() == ["one", "quick", "fox", "runs"]
+    assert words["layer_03"].is_null().to_list()[-1]
+    assert not words["layer_03"].is_null()[0]
+
+
+def test_each_call_on_one_text_gives_the_same_bits(encoder: bertfeat.Encoder) -> None:
+    first = encoder.encode(TEXTS[:1])
+    for _ in range(3):
+        np.testing.assert_array_equal(encoder.encode(TEXTS[:1]), first)
+
+
+def test_threads_share_an_encoder_and_get_the_bits_of_one_thread(tiny_folder: Path) -> None:
+    encoder = bertfeat.Encoder(str(tiny_folder), layers="1,-1")
+    calls: list[Callable[[], Any]] = []
+    for n in range(1, 9):
+        texts = [f"{text} {n}" for text in TEXTS * n]
+        calls += [
+            lambda texts=texts: encoder.encode(texts),
+            lambda texts=texts: encoder.tokens(texts)["concat_01_03"].to_numpy(),
+            lambda texts=texts: encoder.words([text.split() for text in texts])["concat_01_03"].to_numpy(),
+            lambda texts=texts: encoder.encode([(text, "the sea") for text in texts]),
+        ]
+    n_threads = torch.get_num_threads()
+    # Threads come first, so that they also race for the tokenizers and flows that are loaded on first use.
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda call: call(), calls * 2))
+    for vectors, call in zip(found, calls * 2, strict=True):
+        np.testing.assert_array_equal(vectors, call())
+    assert torch.get_num_threads() == n_threads
+
+
+def test_the_model_is_loaded_once_and_cut_at_the_highest_layer(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Network] = []
+
+    def load(*arguments: Any, **options: Any) -> Network:
+        loaded.append(plain(*arguments, **options))
+        return loaded[-1]
+
+    plain = job.load_encoder
+    monkeypatch.setattr(job, "load_encoder", load)
+    encoder = bertfeat.Encoder(str(tiny_folder), layers="0,2")
+    encoder.encode(TEXTS)
+    encoder.tokens(TEXTS)
+    encoder.words(WORDS)
+    encoder.encode(PAIRS)
+    assert [network.n_blocks for network in loaded] == [2]
+
+
+def test_the_pooler_of_a_cut_request_needs_the_whole_model(tmp_path: Path) -> None:
+    model = build_model("bert", tmp_path / "bert", num_hidden_layers=2)
+    encoder = bertfeat.Encoder(str(model), pooling="pooler", layers=0)
+    assert encoder.encode(TEXTS).shape == (len(TEXTS), 32)
+    assert encoder.words(["the fox"]).columns[-1] == "layer_00"
+
+
+def test_embed_takes_the_settings_of_an_encoder(encoder: bertfeat.Encoder, tiny_folder: Path) -> None:
+    settings: dict[str, Any] = {"layers": [1, -1], "pooling": "max", "max_length": 24}
+    np.testing.assert_array_equal(bertfeat.embed(TEXTS, str(tiny_folder), **settings), encoder.encode(TEXTS))
+    whole = bertfeat.embed(TEXTS, str(tiny_folder), include_special_tokens=True)
+    cut = bertfeat.embed(TEXTS, str(tiny_folder), include_special_tokens=True, max_length=8, on_overlong="truncate")
+    differs = ~np.isclose(whole, cut, atol=1e-5).all(axis=1)
+    assert differs.tolist() == [False, False, True, True, False]
+    assert not np.isnan(whole).any()
+
+
+def test_combine_none_gives_frames_a_column_per_layer(tiny_folder: Path) -> None:
+    encoder = bertfeat.Encoder(str(tiny_folder), layers="all", combine="none")
+    assert encoder.words(["the fox"]).columns[-4:] == ["layer_00", "layer_01", "layer_02", "layer_03"]
+    with pytest.raises(ConfigError, match="gives 4 columns; choose concat, sum or mean"):
+        encoder.encode(["the fox"])
+
+
+@pytest.mark.parametrize("method", ["encode", "tokens", "words"])
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ("one text", "takes a list of texts"),
+        (["a", 7], r"texts\[1\] is 7, which is not text; pass a string, a list of words, or a pair"),
+        ([None], r"texts\[0\] is None"),
+        ([["a", None]], r"texts\[0\] is \['a', None\]"),
+        ([("a", "b", "c")], r"texts\[0\] is \('a', 'b', 'c'\)"),
+        (["a", ["b"]], r"texts\[1\] is not of the kind of texts\[0\]"),
+        ([("a", "b"), "c"], r"texts\[1\] is not of the kind of texts\[0\]"),
+    ],
+)
+def test_what_is_not_text_is_refused(method: str, texts: Any, said: str, encoder: bertfeat.Encoder) -> None:
+    with pytest.raises(ConfigError, match=said):
+        getattr(encoder, method)(texts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"text_column": "body"}, "no setting 'text_column' for texts in memory; settings are model, pooling"),
+        ({"levels": "word"}, "no setting 'levels'"),
+        ({"max_length": 65}, "--max-length 65 is more than .* takes, which is 64"),
+        ({"layers": 4}, "layer 4 is out of range"),
+        ({"compute_dtype": "int3"}, "--compute-dtype 'int3' must be one of"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings: Any, said: str, tiny_folder: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        bertfeat.Encoder(str(tiny_folder), **settings)
+
+
+def test_its_settings_are_those_of_an_extraction() -> None:
+    fields = ExtractSettings.__annotations__
+    assert {name: fields[name] for name in EncodeSettings.__annotations__} == EncodeSettings.__annotations__
+
+
+def test_an_encoder_made_for_one_level_has_that_level_only(tiny_folder: Path) -> None:
+    config = bertfeat.ExtractConfig(model=str(tiny_folder), levels=("word",), layers="1")
+    tables = TextEncoder(config).encode(documents_of(TEXTS))
+    assert set(tables) == {Level.WORD}
+
+
+PROMPTS = {"query": "the query is ", "passage": "a passage, ", "other": "she "}
+
+
+@pytest.fixture(scope="module")
+def sentence_model(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with prompts and a sentence embedding of its own."""
+    folder = tmp_path_factory.mktemp("sentence") / "model"
+    settings: dict[str, Any] = {"prompts": PROMPTS, "default_prompt_name": "other", "max_length": 32}
+    return save_sentence_model(tiny_folder, folder, modes=("mean", "cls"), normalize=True, **settings)
+
+
+class TestPrompts:
+    TEXTS = ("one quick fox", "she sells sea shells by the sea shore " * 2)
+
+    def test_queries_and_documents_are_those_of_sentence_transformers(self, sentence_model: Path) -> None:
+        ours = bertfeat.Encoder(str(sentence_model), pooling="model", device="cpu")
+        theirs = SentenceTransformer(str(sentence_model), device="cpu")
+        texts = list(self.TEXTS)
+        np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
+        np.testing.assert_allclose(ours.encode_query(texts), theirs.encode_query(texts), atol=1e-5)
+        # sentence-transformers 6.2 finds `passage` only by its name: it adds an empty prompt `document`.
+        passages = theirs.encode_document(texts, prompt_name="passage")
+        np.testing.assert_allclose(ours.encode_document(texts), passages, atol=1e-5)
+        assert not np.allclose(ours.encode_query(texts), ours.encode(texts), atol=1e-3)
+
+    def test_other_poolings_take_the_same_prompts(self, sentence_model: Path) -> None:
+        encoder = bertfeat.Encoder(str(sentence_model), pooling="max")
+        for vectors, prompt in (
+            (encoder.encode_query(self.TEXTS), PROMPTS["query"]),
+            (encoder.encode_document(self.TEXTS), PROMPTS["passage"]),
+            (encoder.encode(self.TEXTS), ""),
+        ):
+            given = bertfeat.Encoder(str(sentence_model), pooling="max", prompt=prompt)
+            np.testing.assert_array_equal(vectors, given.encode(self.TEXTS))
+        with pytest.raises(ConfigError, match="no prompt of that name; choose one of"):
+            bertfeat.Encoder(str(sentence_model), prompt_name="unknown")
+
+    def test_a_model_without_prompts_takes_the_one_that_was_passed(self, tiny_folder: Path) -> None:
+        plain, prompted = (bertfeat.Encoder(str(tiny_folder), prompt=prompt) for prompt in (None, "the "))
+        np.testing.assert_array_equal(plain.encode_query(self.TEXTS), plain.encode(self.TEXTS))
+        np.testing.assert_array_equal(prompted.encode_query(self.TEXTS), prompted.encode(self.TEXTS))
+        assert not np.allclose(prompted.encode(self.TEXTS), plain.encode(self.TEXTS), atol=1e-3)
+
+    def test_tokens_of_a_prompt_have_no_rows(self, sentence_model: Path) -> None:
+        encoder = bertfeat.Encoder(str(sentence_model), pooling="model")
+        words = encoder.words(["one quick fox"])
+        assert words["word"].to_list() == ["one", "quick", "fox"]
+        assert words["char_start"].to_list() == [0, 4, 10]
+        assert encoder.tokens(self.TEXTS).columns[-1] == "layer_03"

@@ -1,0 +1,396 @@
+"""`BertFeatures` as scikit-learn uses it, and its cache, which encodes each text once."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest import SkipTest
+
+import joblib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
+from sklearn.utils.validation import validate_data
+
+import bertfeat
+from bertfeat.encoder.encoder import Encoder as Network
+from bertfeat.encoder.encoder import HiddenStates
+from bertfeat.errors import ConfigError, UserError
+from bertfeat.extraction.vectorcache import VectorCache
+from bertfeat.records import Pack
+from tests.support.families import build_model
+
+TEXTS = [f"{first} {second} {n}" for n in range(4) for first in ("one quick", "the slow") for second in ("fox", "sea")]
+LABELS = ["fox" in text for text in TEXTS]
+POOLINGS = ["mean", "max", "cls", "lasttoken", "weightedmean"]
+
+
+@pytest.fixture
+def features(tiny_folder: Path, tmp_path: Path) -> bertfeat.BertFeatures:
+    return bertfeat.BertFeatures(str(tiny_folder), cache=tmp_path / "cache")
+
+
+@pytest.fixture
+def n_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The windows of each forward pass, and those that repeat one of them."""
+    counted: list[int] = []
+    plain = Network._run
+
+    def run(self: Network, pack: Pack) -> HiddenStates:
+        counted.append(len(pack.served[0]))
+        return plain(self, pack)
+
+    monkeypatch.setattr(Network, "_run", run)
+    return counted
+
+
+class TestScikitLearn:
+    def test_vectors_are_those_of_embed(self, tiny_folder: Path) -> None:
+        settings: dict[str, Any] = {"layers": [1, 3], "pooling": "max", "normalize": True, "max_length": 8}
+        found = bertfeat.BertFeatures(str(tiny_folder), **settings).fit_transform(TEXTS)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, bertfeat.embed(TEXTS, str(tiny_folder), **settings))
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            list,
+            tuple,
+            np.array,
+            lambda texts: np.array(texts, dtype=object)[:, None],
+            pd.Series,
+            lambda texts: pd.Series(texts, dtype="category"),
+            lambda texts: pd.DataFrame({"text": texts}),
+            pl.Series,
+            lambda texts: pl.DataFrame({"text": texts}),
+            lambda texts: pa.table({"text": texts}),
+            pa.array,
+        ],
+    )
+    def test_one_column_of_texts_in_any_form(self, make: Callable[[Any], Any], tiny_folder: Path) -> None:
+        transformer = bertfeat.BertFeatures(str(tiny_folder))
+        expected = transformer.transform(TEXTS)
+        np.testing.assert_array_equal(transformer.fit(make(TEXTS)).transform(make(TEXTS)), expected)
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ("one text", "X is of type str; pass a list, an array or a Series of texts"),
+            (None, "X is of type NoneType"),
+            ({"text": TEXTS}, "X is of type dict"),
+            (iter(TEXTS), "X is of type list_iterator"),
+            (pd.DataFrame({"a": TEXTS, "b": TEXTS}), r"X has 2 columns \(a, b\); pass the one column of texts"),
+            (np.array([["a", "b"]]), "X has 2 columns; pass the one column"),
+            (["a", None], r"X\[1\] is None, which is not text"),
+            (pd.Series(["a", np.nan]), r"X\[1\] is nan, which is not text"),
+            (np.zeros((3, 1)), r"X\[0\] is 0.0, which is not text"),
+            ([["a", "b"], ["c"]], r"X\[0\] is \['a', 'b'\], which is not text"),
+            ([b"bytes"], r"X\[0\] is b'bytes', which is not text"),
+        ],
+    )
+    def test_anything_else_is_refused(self, given: Any, said: str, tiny_folder: Path) -> None:
+        transformer = bertfeat.BertFeatures(str(tiny_folder))
+        for method in (transformer.fit, transformer.transform):
+            with pytest.raises(ConfigError, match=said):
+                method(given)
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"model": "./nowhere"}, "no such folder"),
+            ({"pooling": "best"}, "--pooling 'best' must be one of"),
+            ({"layers": 9}, "layer 9 is out of range"),
+            ({"layers": "0,1", "combine": "none"}, "gives 2 columns; choose concat, sum or mean"),
+            ({"cache": "s3://bucket/cache"}, "a cache must be in a local folder"),
+        ],
+    )
+    def test_settings_are_checked_when_it_is_fitted_not_when_it_is_made(
+        self, settings: dict[str, Any], said: str, tiny_folder: Path
+    ) -> None:
+        transformer = bertfeat.BertFeatures(**{"model": str(tiny_folder), **settings})
+        with pytest.raises(UserError, match=said):
+            transformer.fit_transform(TEXTS)
+
+    def test_names_of_the_columns_and_frames_out(self, tiny_folder: Path) -> None:
+        transformer = bertfeat.BertFeatures(str(tiny_folder), layers="0,-1")
+        names = [f"concat_00_03_{number}" for number in range(64)]
+        assert transformer.get_feature_names_out().tolist() == names
+        expected = transformer.transform(TEXTS)
+        series = pd.Series(TEXTS, index=range(7, 7 + len(TEXTS)))
+        frame = transformer.set_output(transform="pandas").fit_transform(series)
+        assert isinstance(frame, pd.DataFrame)
+        assert frame.index.equals(series.index)
+        other = transformer.set_output(transform="polars").transform(pl.Series(TEXTS))
+        assert isinstance(other, pl.DataFrame)
+        for found in (frame, other):
+            assert list(found.columns) == names
+            np.testing.assert_array_equal(found.to_numpy(), expected)
+
+    @pytest.mark.parametrize("copy", [clone, lambda it: pickle.loads(pickle.dumps(it)), "joblib"])
+    def test_a_copy_has_no_weights_and_encodes_again(self, copy: Any, tiny_folder: Path, tmp_path: Path) -> None:
+        transformer = bertfeat.BertFeatures(str(tiny_folder), layers=[1], pooling="cls").fit(TEXTS)
+        expected = transformer.transform(TEXTS)
+        if copy == "joblib":
+            joblib.dump(transformer, tmp_path / "it.joblib")
+            assert (tmp_path / "it.joblib").stat().st_size < 2_000
+            other = joblib.load(tmp_path / "it.joblib")
+        else:
+            other = copy(transformer)
+        assert other.get_params() == transformer.get_params()
+        np.testing.assert_array_equal(other.transform(TEXTS), expected)
+
+    def test_a_step_of_pipelines_and_column_transformers(self, tiny_folder: Path) -> None:
+        frame = pd.DataFrame({"text": TEXTS, "n": range(len(TEXTS))})
+        for column in ("text", ["text"]):
+            columns = ColumnTransformer([("bert", bertfeat.BertFeatures(str(tiny_folder)), column)])
+            assert columns.fit_transform(frame).shape == (len(TEXTS), 32)
+            assert columns.get_feature_names_out()[0] == "bert__layer_03_0"
+        model = make_pipeline(columns, LogisticRegression()).fit(frame, LABELS)
+        assert model.score(frame, LABELS) == 1
+
+    def test_the_message_without_scikit_learn(self) -> None:
+        code = "import sys; sys.modules['sklearn'] = None\nimport bertfeat\ntry:\n    bertfeat.BertFeatures\n"
+        code += "except bertfeat.BertfeatError as error:\n    print(error, 'torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout == "BertFeatures needs scikit-learn: pip install 'bertfeat[probes]' False\n"
+
+
+class OfNumbers(bertfeat.BertFeatures):  # type: ignore[misc]
+    """`BertFeatures` of rows of numbers written as texts, for the checks of scikit-learn, which pass numbers."""
+
+    def fit(self, X: Any, y: object = None) -> OfNumbers:  # noqa: N803
+        super().fit(self._texts(X, reset=True))
+        return self
+
+    def transform(self, X: Any) -> Any:  # noqa: N803
+        return super().transform(self._texts(X, reset=False))
+
+    def _texts(self, X: Any, *, reset: bool) -> list[str]:  # noqa: N803
+        rows = validate_data(self, X, reset=reset, ensure_min_samples=1)
+        return [" ".join(f"{value:.3f}" for value in row) for row in rows]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = True
+        tags.input_tags.one_d_array = tags.input_tags.string = False
+        return tags
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model("bert", tmp_path_factory.mktemp("shallow") / "bert", num_hidden_layers=1)
+
+
+@pytest.mark.usefixtures("one_thread")
+class TestChecks:
+    @pytest.mark.filterwarnings("ignore:Can't test estimator:UserWarning")
+    def test_check_estimator_passes_and_knows_that_input_is_text(self, tiny_folder: Path) -> None:
+        check_estimator(bertfeat.BertFeatures(str(tiny_folder)))
+
+    @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+    def test_every_check_passes_on_numbers_written_as_texts(self, shallow: Path) -> None:
+        skipped, n_checks = [], 0
+        for estimator, check in estimator_checks_generator(OfNumbers(str(shallow))):
+            n_checks += 1
+            try:
+                check(estimator)
+            except SkipTest as reason:
+                skipped.append(str(reason))
+        assert n_checks > 40
+        # Vectors come as NumPy arrays: there are no arrays of other libraries to check.
+        assert skipped == ["SCIPY_ARRAY_API is not set: not checking array_api input"]
+
+
+class TestCache:
+    @pytest.mark.parametrize("pooling", [*POOLINGS, "pooler"])
+    @pytest.mark.parametrize(
+        ("layers", "combine"), [(-1, "concat"), ("0,2", "concat"), ("1..3", "sum"), ("all", "mean")]
+    )
+    def test_vectors_are_those_without_a_cache(
+        self, pooling: str, layers: str | int, combine: str, features: bertfeat.BertFeatures
+    ) -> None:
+        features.set_params(pooling=pooling, layers=layers, combine=combine, normalize=True)
+        texts = [*TEXTS, "", "she sells sea shells by the sea shore " * 20]
+        expected = clone(features).set_params(cache=None).transform(texts)
+        assert expected.dtype == np.float32
+        for _ in range(2):
+            np.testing.assert_array_equal(features.transform(texts), expected)
+
+    def test_cross_validation_encodes_each_text_once(
+        self, features: bertfeat.BertFeatures, n_windows: list[int]
+    ) -> None:
+        texts = [*TEXTS, *TEXTS]
+        scores = cross_validate(make_pipeline(features, LogisticRegression()), texts, LABELS * 2, cv=4)
+        assert sum(n_windows) == len(TEXTS)
+        assert len(scores["test_score"]) == 4
+
+    def test_a_search_over_layers_and_poolings_encodes_each_text_once(
+        self, features: bertfeat.BertFeatures, n_windows: list[int]
+    ) -> None:
+        grid = {
+            "bertfeatures__layers": [0, -1, "all"],
+            "bertfeatures__pooling": POOLINGS,
+            "bertfeatures__combine": ["concat", "sum"],
+        }
+        search = GridSearchCV(make_pipeline(features, LogisticRegression()), grid, cv=2, error_score="raise")
+        search.fit(TEXTS, LABELS)
+        assert len(search.cv_results_["params"]) == 30
+        assert sum(n_windows) == len(TEXTS)
+
+    def test_without_a_cache_each_fold_encodes_again(self, tiny_folder: Path, n_windows: list[int]) -> None:
+        features = bertfeat.BertFeatures(str(tiny_folder))
+        cross_validate(make_pipeline(features, LogisticRegression()), TEXTS, LABELS, cv=2)
+        assert sum(n_windows) == 2 * len(TEXTS)
+
+    def test_a_model_without_a_classification_token_has_the_other_poolings(
+        self, tmp_path: Path, n_windows: list[int]
+    ) -> None:
+        model = build_model("bert", tmp_path / "bert", num_hidden_layers=1)
+        tokenizer = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+        (model / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": None}), encoding="utf-8")
+        features = bertfeat.BertFeatures(str(model), cache=tmp_path / "cache")
+        for pooling in ("mean", "max", "lasttoken", "weightedmean"):
+            features.set_params(pooling=pooling).transform(TEXTS)
+        assert sum(n_windows) == len(TEXTS)
+        with pytest.raises(ConfigError, match="no classification token"):
+            features.set_params(pooling="cls").transform(TEXTS)
+
+    @pytest.mark.parametrize(
+        "change", [{"max_length": 63}, {"include_special_tokens": True}, {"prompt": "query: "}, {"stride": 3}]
+    )
+    def test_another_setting_has_vectors_of_its_own(
+        self, change: dict[str, Any], features: bertfeat.BertFeatures, n_windows: list[int]
+    ) -> None:
+        features.transform(TEXTS)
+        features.set_params(**change).transform(TEXTS)
+        assert sum(n_windows) == 2 * len(TEXTS)
+
+    def test_other_weights_have_vectors_of_their_own_and_a_copy_of_the_model_has_not(
+        self, features: bertfeat.BertFeatures, tiny_folder: Path, tmp_path: Path, n_windows: list[int]
+    ) -> None:
+        vectors = features.transform(TEXTS)
+        (tmp_path / "copy").symlink_to(tiny_folder)
+        np.testing.assert_array_equal(features.set_params(model=str(tmp_path / "copy")).transform(TEXTS), vectors)
+        assert sum(n_windows) == len(TEXTS)
+        other = build_model("bert", tmp_path / "other", num_hidden_layers=2)
+        assert not np.allclose(features.set_params(model=str(other)).transform(TEXTS), vectors)
+
+    def test_only_new_texts_are_encoded(self, features: bertfeat.BertFeatures, n_windows: list[int]) -> None:
+        features.transform(TEXTS[:5])
+        features.transform(TEXTS)
+        assert sum(n_windows) == len(TEXTS)
+
+    def test_no_texts(self, features: bertfeat.BertFeatures) -> None:
+        assert features.transform([]).shape == (0, 32)
+
+    def test_processes_share_a_cache(self, features: bertfeat.BertFeatures, tmp_path: Path) -> None:
+        """Both begin at once on the same texts; the batches that one commits, the other does not encode."""
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT)
+        command = [sys.executable, str(script), features.model, str(features.cache), "300"]
+        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        outputs = [process.communicate(timeout=300)[0].split() for process in running]
+        assert [process.returncode for process in running] == [0, 0]
+        (first, n_first), (second, n_second) = outputs
+        assert first == second
+        assert int(n_first) + int(n_second) == 300
+
+    def test_a_kill_loses_at_most_a_batch(
+        self, features: bertfeat.BertFeatures, tmp_path: Path, n_windows: list[int]
+    ) -> None:
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT)
+        n_texts = 600
+        command = [sys.executable, str(script), features.model, str(features.cache), str(n_texts)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            while not n_vectors(Path(str(features.cache))) and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+        there = n_vectors(Path(str(features.cache))) // (4 * len(POOLINGS))
+        assert there >= 256
+        texts = [f"text {n} of the sea" for n in range(n_texts)]
+        vectors = features.transform(texts)
+        assert sum(n_windows) == n_texts - there
+        some = [0, 255, 256, 599]
+        expected = clone(features).set_params(cache=None).transform([texts[n] for n in some])
+        np.testing.assert_allclose(vectors[some], expected, atol=1e-5)
+
+
+SCRIPT = """
+import hashlib, sys
+import bertfeat
+from bertfeat.encoder.encoder import Encoder
+
+model, cache, n_texts = sys.argv[1:]
+plain, n_windows = Encoder._run, []
+Encoder._run = lambda self, pack: n_windows.append(len(pack.served[0])) or plain(self, pack)
+texts = [f"text {n} of the sea" for n in range(int(n_texts))]
+vectors = bertfeat.BertFeatures(model, cache=cache).fit_transform(texts)
+print(hashlib.sha256(vectors.tobytes()).hexdigest(), sum(n_windows))
+"""
+
+
+def n_vectors(folder: Path) -> int:
+    """Return the number of vectors that are committed in a cache."""
+    if not (folder / "vectors.sqlite3").exists():
+        return 0
+    try:
+        with closing(sqlite3.connect(folder / "vectors.sqlite3", timeout=60)) as database:
+            return int(database.execute("SELECT count(*) FROM vectors").fetchone()[0])
+    except sqlite3.OperationalError:  # the table is not there yet
+        return 0
+
+
+class TestVectorCache:
+    def test_what_is_put_is_there_in_the_next_process_too(self, tmp_path: Path) -> None:
+        vectors = {bytes([n]) * 16: np.arange(3, dtype=np.float32) + n for n in range(5)}
+        first = VectorCache(tmp_path / "new" / "cache")
+        first.put(vectors)
+        first.close()
+        second = VectorCache(tmp_path / "new" / "cache")
+        found = second.get([*vectors, b"x" * 16], 3)
+        second.close()
+        assert found.keys() == vectors.keys()
+        assert all(np.array_equal(found[key], vectors[key]) for key in vectors)
+
+    def test_damage_is_one_line(self, features: bertfeat.BertFeatures, tmp_path: Path) -> None:
+        features.transform(TEXTS)
+        path = tmp_path / "cache" / "vectors.sqlite3"
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE vectors SET vector = x'00'")
+        with pytest.raises(UserError, match=r"a vector has 1 bytes, not 128\); delete its folder"):
+            features.transform(TEXTS)
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("PRAGMA user_version = 2")
+        with pytest.raises(UserError, match="has version 2, expected 1; choose another cache folder"):
+            features.transform(TEXTS)
+        path = tmp_path / "other" / "vectors.sqlite3"
+        path.parent.mkdir()
+        path.write_bytes(b"no database " * 1000)
+        with pytest.raises(UserError, match=r"is not a cache of vectors, or is damaged .*; delete its folder"):
+            features.set_params(cache=path.parent).transform(TEXTS)
+
+    def test_a_place_that_cannot_be_used_is_one_line(self, features: bertfeat.BertFeatures, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UserError, match=r"file/vectors.sqlite3: unable to open"):
+            features.set_params(cache=tmp_path / "file").transform(TEXTS)
+        (tmp_path / "taken" / "vectors.sqlite3").mkdir(parents=True)
+        with pytest.raises(UserError, match=r"vectors.sqlite3: unable to open database file; free space, or choose"):
+            features.set_params(cache=tmp_path / "taken").transform(TEXTS)
