@@ -42,6 +42,9 @@ _LIMITS = {
     "inner_group_num": 1,
     "num_feedforward_networks": 1_000,
     "num_labels": 1_000_000,
+    "local_radius": 1_000_000,
+    "global_block_size": 1_000_000,
+    "relative_attention_max_distance": 1_000_000,
 }
 _MAX_LAYERS = 1_000
 _MAX_HIDDEN = 65_536
@@ -255,6 +258,9 @@ def _check_sizes(folder: Path, family: Family, config: Mapping[str, Any]) -> tup
     for key, most in _LIMITS.items():
         if config.get(key) is not None:
             _bounded(path, key, config[key], most, least=0 if key == "type_vocab_size" else 1)
+    for key, value in config.items():
+        if "dropout" in key and isinstance(value, (int, float)) and not 0 <= value <= 1:
+            raise CheckpointError(f"{path}: {key} is {value!r:.60}; expected a number from 0 to 1")
     n_ids = _size(path, config, ("vocab_size", "n_words"), _LIMITS["vocab_size"])
     for fault in (family.fault, rope_fault if family.path == "packed" else None):
         if fault is not None and (reason := fault(config)) is not None:

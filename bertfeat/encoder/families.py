@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-from bertfeat.encoder.refusals import esm_fault, flaubert_fault, nystromformer_fault, xlm_fault, xmod_fault
+from bertfeat.encoder.refusals import esm_fault, flaubert_fault, nystromformer_fault, padding_fault, xmod_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ _FAMILIES: tuple[Family, ...] = (
         note="words only, no entities",
         **_ALL_STATES,
     ),
-    Family("xlm", "XLM", "XLMModel", fault=xlm_fault, **_XLM_LIKE),
+    Family("xlm", "XLM", "XLMModel", fault=padding_fault, **_XLM_LIKE),
     Family("flaubert", "FlauBERT", "FlaubertModel", fault=flaubert_fault, **_XLM_LIKE),
     Family("ibert", "I-BERT", "IBertModel", positions="after-padding", pooler="optional", **_ALL_STATES),
     Family("squeezebert", "SqueezeBERT", "SqueezeBertModel", pooler="always", **_ALL_STATES),
@@ -276,7 +276,7 @@ _FAMILIES: tuple[Family, ...] = (
     Family("longt5", "LongT5", "LongT5EncoderModel", **_T5_LIKE),
     Family("bart", "BART", "BartModel", note="encoder only", **_BART_LIKE),
     Family("mbart", "mBART", "MBartModel", **_MBART_LIKE),
-    Family("m2m_100", "M2M100 and NLLB", "M2M100Model", **_MBART_LIKE),
+    Family("m2m_100", "M2M100 and NLLB", "M2M100Model", fault=padding_fault, **_MBART_LIKE),
     Family("openai-gpt", "OpenAI GPT", "OpenAIGPTModel", note="causal", picks_states=False, **_PLAIN, **_GPT_LIKE),
 )
 _BY_TYPE = {family.model_type: family for family in _FAMILIES}

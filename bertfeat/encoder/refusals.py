@@ -50,8 +50,8 @@ def esm_fault(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def xlm_fault(config: Mapping[str, Any]) -> str | None:
-    """Return why XLM cannot run: transformers counts the tokens that are not padding."""
+def padding_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why XLM or M2M100 cannot run: transformers counts the tokens that are not padding."""
     missing = [key for key in ("pad_token_id", "pad_index") if config.get(key, 2) is None]
     return f"{missing[0]} is null; expected a whole number" if missing else None
 
@@ -60,7 +60,7 @@ def flaubert_fault(config: Mapping[str, Any]) -> str | None:
     """Return why FlauBERT cannot run: transformers 5 fails on the norm before attention."""
     if config.get("pre_norm"):
         return "pre_norm is set, and transformers cannot run such a model"
-    return xlm_fault(config)
+    return padding_fault(config)
 
 
 def nystromformer_fault(config: Mapping[str, Any]) -> str | None:
