@@ -130,7 +130,7 @@ class ExtractConfig:
 
     Enums may be given as strings, and tuples as lists or comma-separated strings. `None` selects a default that
     depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`). `combine` defaults
-    to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` is none at all.
+    to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` stands for no prompt.
 
     Raises:
         ConfigError: A value is not one of the choices, is out of range, or contradicts another value.

@@ -1,13 +1,19 @@
-"""Text for a terminal: on one line, with its width in columns."""
+"""Text for a terminal and a notebook: on one line, with its width in columns, and the cells of tables."""
 
 from __future__ import annotations
 
+import html
+import re
 import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 _CUT = "…"
 # Joiners change the shape of the letters around them, and are needed; other format characters can hide or reverse text.
 _JOINERS = "\u200c\u200d"
 _UNPRINTABLE = "\ufffd"
+# Cells that are aligned at the right: numbers, and texts that begin with one, such as "0.91 ± 0.01".
+_NUMERIC = re.compile(r"[-+±]?\d")
 
 
 def printable(text: str) -> str:
@@ -61,6 +67,61 @@ def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
     while at < len(text) and _width(text[at]) == 0:
         at += 1
     return _CUT + text[at:] if width else ""
+
+
+def plain_rows(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[Any]]:
+    """Return the rows of a table as Python values, NumPy's among them.
+
+    Raises:
+        ValueError: A row does not have one cell per header.
+    """
+    plain = [[cell.item() if hasattr(cell, "item") else cell for cell in row] for row in rows]
+    for row in plain:
+        if len(row) != len(headers):
+            raise ValueError(f"a row of {len(row)} cells in a table of {len(headers)} columns: {row!r}")
+    return plain
+
+
+def table_cells(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], list[bool]]:
+    """Return the header's and the rows' cells as text, and which columns are aligned at the right.
+
+    Fractions are shown with four digits, None as -.
+
+    Raises:
+        ValueError: A row does not have one cell per header.
+    """
+    lines = [[_cell(cell) for cell in row] for row in (headers, *plain_rows(headers, rows))]
+    is_right = []
+    for column in zip(*lines[1:], strict=True):
+        filled = [cell for cell in column if cell != "-"]
+        is_right.append(bool(filled) and all(_NUMERIC.match(cell) for cell in filled))
+    return lines, is_right or [False] * len(headers)
+
+
+def html_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table for a notebook, with cells as on a terminal; all texts are escaped.
+
+    Raises:
+        ValueError: A row does not have one cell per header.
+
+    Examples:
+        >>> html_table("a < b", ["rows"], [[3]])
+        '<p>a &lt; b</p><table><tr><th>rows</th></tr><tr><td style="text-align:right">3</td></tr></table>'
+    """
+    (header, *lines), is_right = table_cells(headers, rows)
+    sides = [f'<td style="text-align:{"right" if right else "left"}">' for right in is_right]
+    written = ["".join(f"<th>{html.escape(cell)}</th>" for cell in header)]
+    written += [
+        "".join(f"{side}{html.escape(cell)}</td>" for side, cell in zip(sides, line, strict=True)) for line in lines
+    ]
+    table = "".join(f"<tr>{line}</tr>" for line in written)
+    return f"<p>{html.escape(printable(title))}</p><table>{table}</table>"
+
+
+def _cell(cell: object) -> str:
+    if cell is None:
+        return "-"
+    return printable(f"{cell:.4f}" if isinstance(cell, float) else str(cell))
 
 
 def _n_fitting(text: str, width: int) -> int:

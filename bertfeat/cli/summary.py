@@ -75,7 +75,7 @@ def result_line(store: Store, *, was_complete: bool) -> str:
     aside = f", {summary['n_bad_rows']:,} bad rows set aside" if summary["n_bad_rows"] else ""
     before = "already complete; nothing to do: " if was_complete else ""
     line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
-    return f"{line}\nsentences: {_sentence_line(store)}" if Level.SENTENCE in store.levels else line
+    return f"{line}; {_sentence_line(store)}" if Level.SENTENCE in store.levels else line
 
 
 def _sentence_line(store: Store) -> str:

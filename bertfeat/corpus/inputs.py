@@ -19,6 +19,10 @@ from bertfeat.records import InputFile
 from bertfeat.storage import ObjectPath, as_path
 
 STDIN = "-"
+# The name of a data frame in plans and messages.
+FRAME = "<frame>"
+# The folder that an input without a path is copied to, by the start of its name -> the input's name in messages.
+SPOOLS = {".bertfeat-stdin-": "<stdin>", ".bertfeat-frame-": FRAME}
 _BLOCK_BYTES = 1 << 20
 # The names that pyarrow gives the codecs.
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
@@ -75,6 +79,12 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
             path.unlink(missing_ok=True)
         reason = f"standard input cannot be copied here ({error.strerror}); check the disk and the pipe"
         raise InputError(reason, path=str(folder)) from error
+
+
+def shown_path(path: str) -> str:
+    """Return the name of an input in messages: its path, or `<stdin>` or `<frame>` for a copy of these."""
+    folder = PurePosixPath(path).parent.name
+    return next((name for start, name in SPOOLS.items() if folder.startswith(start)), path)
 
 
 def _digest(stream: BinaryIO, copy: IO[bytes] | None = None) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from bertfeat.corpus.columns import CorpusSchema, SchemaSurvey
 from bertfeat.corpus.content import Content, Fault, Reader, Row, Start
 from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.corpus.formats import open_reader
+from bertfeat.corpus.inputs import shown_path
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, DocId, Document, InputFile, ShardSpec
 
@@ -56,6 +57,7 @@ class Corpus:
     def __init__(self, files: Sequence[InputFile], config: ExtractConfig) -> None:
         self.files = tuple(files)
         self.config = config
+        self._paths = [shown_path(file.path) for file in self.files]
         self._schema: CorpusSchema | None = None
         self._idle: tuple[int, Reader] | None = None
 
@@ -119,7 +121,7 @@ class Corpus:
                 raise InputError(
                     f"ends {end - index:,} rows before shard {shard.name} does; the file has changed since it was "
                     "planned: start again with --overwrite",
-                    path=self.files[piece.file].path,
+                    path=self._paths[piece.file],
                 )
 
     @contextmanager
@@ -140,7 +142,7 @@ class Corpus:
 
     def _scanned(self, index: int, number: int, row: Row) -> ScannedRow:
         content = row.content
-        path = self.files[number].path
+        path = self._paths[number]
         group = _group_name(number, content.group)
         if isinstance(content, Fault):
             bad = self._bad_row(index, path, row.row, content)
@@ -156,7 +158,7 @@ class Corpus:
 
     def _document(self, index: int, number: int, row: Row) -> Document | BadRow:
         content = row.content
-        path = self.files[number].path
+        path = self._paths[number]
         if isinstance(content, Fault):
             return self._bad_row(index, path, row.row, content)
         return Document(

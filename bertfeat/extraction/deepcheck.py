@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.config import ExtractConfig, Level
-from bertfeat.corpus import Corpus
-from bertfeat.corpus.inputs import STDIN
+from bertfeat.corpus import Corpus, Inputs
+from bertfeat.corpus.frames import is_frame, parquet_frame, paths_of
+from bertfeat.corpus.inputs import FRAME, STDIN
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
@@ -30,7 +31,7 @@ _FLOAT32_TOLERANCE = 1e-4
 _HALF_TOLERANCE = 3e-2
 
 
-def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_documents: int = 16) -> VerifyReport:
+def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int = 16) -> VerifyReport:
     """Encode documents from all over a store again and compare their vectors with the stored ones.
 
     The plan alone decides which documents. Texts are read from the inputs, and the model is the plan's; both must be
@@ -38,7 +39,8 @@ def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_d
 
     Args:
         path: A finished store.
-        inputs: Where the inputs are now; by default, where they were.
+        inputs: Where the inputs are now; by default, where they were. For a store of a frame, an equal frame or its
+            Parquet file.
         n_documents: How many documents to compare, or a few more; with document context, how many groups of sentences.
 
     Returns:
@@ -53,7 +55,7 @@ def recheck(path: str | Path, inputs: Sequence[str | Path] | None = None, *, n_d
     config = _config_of(plan)
     problems: list[Problem] = []
     n_parts = n_rows = n_bytes = 0
-    with open_inputs(inputs or _paths(store), path, config) as files:
+    with open_inputs(_inputs(store, inputs), path, config) as files:
         task = _task(store, config, files)
         shards = spread(plan.shards, n_documents)
         for number, shard in enumerate(shards):
@@ -73,11 +75,17 @@ def _config_of(plan: Plan) -> ExtractConfig:
     return ExtractConfig.from_dict({**settings, "device": plan.fields["device_kind"]})
 
 
-def _paths(store: Store) -> list[str]:
-    paths = [file.path for file in store.plan.inputs]
-    if STDIN in paths:
+def _inputs(store: Store, inputs: Inputs | None) -> Inputs:
+    """Return the inputs that were passed, or else those of the plan; a file that stands for a frame as a frame."""
+    planned = [file.path for file in store.plan.inputs]
+    if inputs is not None:
+        is_file = planned == [FRAME] and not is_frame(inputs)
+        return parquet_frame(str(paths_of(inputs)[0])) if is_file else inputs
+    if STDIN in planned:
         raise InputError(f"{store.path}: made from standard input; name a file with the same text with --input FILE")
-    return paths
+    if FRAME in planned:
+        raise InputError(f"{store.path}: made from a data frame; write it as Parquet and name it with --input FILE")
+    return planned
 
 
 def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> ShardTask:

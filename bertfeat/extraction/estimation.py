@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertfeat.config import ExtractConfig, Level
+from bertfeat.corpus import Inputs
 from bertfeat.encoder.encoder import Encoder
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
@@ -50,7 +51,7 @@ class Estimate:
         return {**dataclasses.asdict(self), "n_rows": {str(level): n for level, n in self.n_rows.items()}}
 
 
-def estimate(inputs: str | Path | Sequence[str | Path], config: ExtractConfig) -> Estimate:
+def estimate(inputs: Inputs, config: ExtractConfig) -> Estimate:
     """Read and tokenize a corpus, or shards from all over it, and encode a few packs.
 
     Raises:

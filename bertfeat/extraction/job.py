@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 
 from bertfeat.config import ExtractConfig, Level, Pooling, Runner
-from bertfeat.corpus import Corpus, resolve_inputs, spool_stdin
+from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import WORD_FORMATS
-from bertfeat.corpus.inputs import STDIN
+from bertfeat.corpus.frames import is_frame, paths_of, write_frame
+from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_compute_dtype, resolve_device
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
@@ -84,37 +85,47 @@ class Job:
 
 
 @contextmanager
-def open_inputs(
-    inputs: str | Path | Sequence[str | Path], output: str | AnyPath, config: ExtractConfig
-) -> Iterator[tuple[InputFile, ...]]:
-    """Resolve the inputs to files; standard input is copied to the folder of the output until the run ends.
+def open_inputs(inputs: Inputs, output: str | AnyPath, config: ExtractConfig) -> Iterator[tuple[InputFile, ...]]:
+    """Resolve the inputs to files; standard input or a data frame is copied beside the output until the run ends.
 
     Raises:
-        InputError: A file is missing, or its format is unknown.
+        InputError: A file is missing, its format is unknown, or a data frame cannot be read.
     """
-    listed = [inputs] if isinstance(inputs, str | Path) else inputs
-    arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in listed]
-    if not arguments:
-        raise InputError("no input; name files, a glob, or - for standard input")
+    if is_frame(inputs):
+        with _spool_folder("frame", output, config) as folder:
+            arguments = [str(write_frame(inputs, folder, config))]
+            yield resolve_inputs(arguments)
+        return
+    arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in paths_of(inputs)]
     if STDIN not in arguments:
         yield _with_bytes(resolve_inputs(arguments, config.format))
         return
+    with _spool_folder("stdin", output, config) as folder:
+        spooled = spool_stdin(sys.stdin.buffer, folder)
+        yield _with_bytes(resolve_inputs(arguments, config.format, spooled=spooled))
+
+
+@contextmanager
+def _spool_folder(kind: str, output: str | AnyPath, config: ExtractConfig) -> Iterator[Path]:
+    """Make a folder for the copy of an input, which messages name by its kind, and remove it at the end."""
+    what = {"stdin": "-", "frame": "a data frame"}[kind]
     place = as_path(output)
     beside = None if isinstance(place, ObjectPath) else place.absolute().parent
     if config.runner is Runner.RAY:
         if beside is None:
-            raise InputError("- cannot be read by the machines of a cluster; upload it first, and name the object")
+            raise InputError(
+                f"{what} cannot be read by the machines of a cluster; upload it first, and name the object"
+            )
         if not beside.is_dir():
-            raise InputError(f"- is copied to a folder that every machine can read; create {beside} first")
+            raise InputError(f"{what} is copied to a folder that every machine can read; create {beside} first")
     where = beside if beside is not None and beside.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix=".bertfeat-stdin-", dir=where, ignore_cleanup_errors=True) as folder:
-        spooled = spool_stdin(sys.stdin.buffer, Path(folder))
+    with tempfile.TemporaryDirectory(prefix=f".bertfeat-{kind}-", dir=where, ignore_cleanup_errors=True) as folder:
         try:
-            yield _with_bytes(resolve_inputs(arguments, config.format, spooled=spooled))
+            yield Path(folder)
         except InputError as error:
-            if error.path != str(spooled):
+            if error.path is None or shown_path(error.path) == error.path:
                 raise
-            raise InputError(error.reason, path="<stdin>", row=error.row) from None
+            raise InputError(error.reason, path=shown_path(error.path), row=error.row) from None
 
 
 def _absolute(place: AnyPath) -> AnyPath:
@@ -145,10 +156,9 @@ def open_job(
     if plan is None:
         progress.stage("reading the corpus")
         plan = make_plan(config, resolved, files, Corpus(files, config), tokenizer)
-        named = tuple(
-            dataclasses.replace(f, path=STDIN) if f.path.rpartition("/")[2].startswith("stdin-") else f for f in files
-        )
-        plan = dataclasses.replace(plan, inputs=named)
+        names = [shown_path(file.path).replace("<stdin>", STDIN) for file in files]
+        named = (dataclasses.replace(file, path=name) for file, name in zip(files, names, strict=True))
+        plan = dataclasses.replace(plan, inputs=tuple(named))
     if config.runner is Runner.RAY:
         folder = _absolute(output) / TMP
         workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda", folder)

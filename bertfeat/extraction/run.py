@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from bertfeat.config import ExtractConfig
+from bertfeat.corpus import Inputs
 from bertfeat.errors import RunError, TokenizingError
 from bertfeat.extraction.job import open_inputs, open_job
 from bertfeat.extraction.shardtask import ShardTask
@@ -20,7 +20,7 @@ from bertfeat.store.writer import open_for_writing
 
 
 def extract(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: Inputs,
     output: str | Path,
     config: ExtractConfig | None = None,
     *,
@@ -34,7 +34,9 @@ def extract(
     every input row. Then each shard is a separate task, which ends with a receipt. The manifest comes last.
 
     Args:
-        inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`).
+        inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`). Or
+            one data frame: any object with `__arrow_c_stream__` (of polars, pandas, pyarrow, DuckDB, ...) or a
+            `datasets.Dataset`. It is read like the Parquet file of that table.
         output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.

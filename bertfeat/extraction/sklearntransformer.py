@@ -35,8 +35,8 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn transformer of texts: one contextual vector per text.
 
     It learns nothing: `fit` checks the settings and the texts. It is pickled without weights; the two models used last
-    stay loaded in the process. A text without tokens, such as an empty one, gives NaN, unless `pooling` is `cls` or
-    special tokens are included.
+    stay loaded in the process. A text without tokens, such as an empty one, gives NaN, unless `pooling` is `cls`,
+    `lasttoken` or `model`, or special tokens are included.
 
     Args:
         model: Installed model package, local folder, or hub id.

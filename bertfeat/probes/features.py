@@ -27,13 +27,13 @@ class Choice:
         return self.feature if self.mix is None else _MIX + self.feature.removeprefix(_CONCAT)
 
 
-def choose_feature(store: Store, level: Level, feature: str | None, mix: str | Sequence[int] | None) -> Choice:
+def choose_feature(store: Store, level: Level, feature: str | int | None, mix: str | Sequence[int] | None) -> Choice:
     """Find the feature that is asked for.
 
     Args:
         store: The store.
         level: Its level.
-        feature: Its name; None for the only one that is stored, or `concat_last4`.
+        feature: Its name, or a layer's number; None for the only one that is stored, or `concat_last4`.
         mix: Layers to mix (`9..12`, or a list of numbers), instead of a feature.
 
     Raises:
@@ -95,13 +95,13 @@ def features_to_sweep(store: Store, level: Level, *, with_mixes: bool) -> list[C
     return list(dict.fromkeys(choices))
 
 
-def named_choice(store: Store, level: Level, name: str) -> Choice:
+def named_choice(store: Store, level: Level, name: str | int) -> Choice:
     """Return a feature or a mix by its `Choice.name`.
 
     Raises:
         UserError: The feature is not stored and cannot be made.
     """
-    if not name.startswith(_MIX):
+    if not isinstance(name, str) or not name.startswith(_MIX):
         return Choice(store.feature(level, name).name)
     found = store.feature(level, _CONCAT + name.removeprefix(_MIX))
     return Choice(found.name, len(found.layers))

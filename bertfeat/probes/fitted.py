@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import polars as pl
 
 from bertfeat.config import Level
+from bertfeat.corpus import Inputs
+from bertfeat.display import html_table
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
@@ -52,6 +54,15 @@ class FittedProbe:
     training: dict[str, Any]
     name: str
     _encoders: dict[str, TextEncoder] = field(default_factory=dict, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        what = f"{self.probe.head} on {self.spec.feature}, level {self.level}, label {self.label!r}"
+        return f"FittedProbe({self.name!r}, {what}, {len(self.probe.classes_)} classes)"
+
+    def _repr_html_(self) -> str:
+        names = ("model", "n_rows", "n_documents", "metric", "params", "classes")
+        summary = self.summary()
+        return html_table(repr(self), ["", "value"], [(name, summary[name]) for name in names if name in summary])
 
     @property
     def level(self) -> Level:
@@ -142,7 +153,7 @@ class FittedProbe:
 
     def predict_input(
         self,
-        inputs: str | Path | Sequence[str | Path],
+        inputs: Inputs,
         path: str | Path,
         *,
         overwrite: bool = False,
@@ -154,7 +165,7 @@ class FittedProbe:
         While this runs, the features are in a folder beside the output.
 
         Args:
-            inputs: Files, globs, or `-` for standard input.
+            inputs: Files, globs, `-` for standard input, or a data frame; see `extract`.
             path: The file to write.
             overwrite: Replace a file that is already there.
             progress: Of the extraction; see `extract`.

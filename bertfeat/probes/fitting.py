@@ -33,7 +33,7 @@ def fit_probe(
     label: str,
     *,
     level: str = "sentence",
-    feature: str | None = None,
+    feature: str | int | None = None,
     head: str = "logreg",
     dev: str | Path | Store | None = None,
     mix: str | Sequence[int] | None = None,
@@ -53,7 +53,8 @@ def fit_probe(
         label: The column with the labels; rows without a label are left out. At token level, a column of words labels
             the first token of each word.
         level: token, word or sentence.
-        feature: The feature; None for the only one that is stored, or `concat_last4`.
+        feature: The feature, or the number of a layer (-1 is the last one); None for the only one that is stored, or
+            `concat_last4`.
         head: logreg, svm, ridge, centroid, knn, mlp; at word and token level also the taggers linear and bilstm.
         dev: A store to choose settings and seeds by, extracted like the first one.
         mix: Layers that a neural head weights in a scalar mix (`9..12`, or a list), instead of a feature.

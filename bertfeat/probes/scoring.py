@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertfeat.config import Level
+from bertfeat.display import html_table
 from bertfeat.heads.base import Probe
 from bertfeat.heads.bootstrap import Interval, bootstrap_interval
 from bertfeat.heads.matrices import Matrix
@@ -35,6 +36,21 @@ class ProbeScore:
     metric: str
     intervals: Mapping[str, Interval]
     n_without_label: int
+
+    def __repr__(self) -> str:
+        interval = self.intervals.get(self.metric)
+        between = f" ({interval.low:.4f} to {interval.high:.4f})" if interval else ""
+        return f"ProbeScore({self.metric} {self.value:.4f}{between}, {self.scores.n_rows} rows)"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name in [name for name in _TITLES if name != "entity_f1" or self.scores.entities]:
+            found = self.intervals.get(name)
+            rows.append((_TITLES[name], self.scores.value(name), found and found.low, found and found.high))
+        labels = [(name, *scores) for name, scores in self.scores.per_class.items()]
+        return html_table(repr(self), ["score", "value", "low", "high"], rows) + html_table(
+            "scores of each label", ["label", "precision", "recall", "F1", "rows"], labels
+        )
 
     @property
     def value(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bertfeat.display import html_table
 from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
@@ -58,6 +59,14 @@ class Sweep:
 
     rows: tuple[SweepRow, ...]
     settings: dict[str, Any]
+
+    def __repr__(self) -> str:
+        best = self.best
+        what = f"{self.settings['head']} on {self.settings['label']!r}, level {self.settings['level']}"
+        return f"Sweep({what}, {len(self.rows)} features, best {best.feature}: {best.metric} {best.score:.4f})"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), _HEADERS, [row.cells() for row in self.rows])
 
     @property
     def best(self) -> SweepRow:

@@ -35,7 +35,7 @@ def sweep_probes(
     level: str = "sentence",
     head: str = "logreg",
     dev: str | Path | Store | None = None,
-    features: str | Sequence[str] | None = None,
+    features: str | Sequence[str | int] | None = None,
     seeds: int = 1,
     seed: int = 0,
     labels: LabelTable | None = None,
@@ -119,7 +119,7 @@ def sweep_probes(
     return Sweep(tuple(rows), settings)
 
 
-def _choices(store: Store, level: Level, head: str, features: str | Sequence[str] | None) -> list[Choice]:
+def _choices(store: Store, level: Level, head: str, features: str | Sequence[str | int] | None) -> list[Choice]:
     if features is None:
         return features_to_sweep(store, level, with_mixes=head_class(head).has_mix)
     if isinstance(features, str):

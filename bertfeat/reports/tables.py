@@ -7,15 +7,10 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from bertfeat.display import display_width, padded, printable
+from bertfeat.display import display_width, padded, plain_rows, table_cells
 from bertfeat.reports.reportfiles import write_report
 
-# Cells that are aligned at the right: numbers, and texts that begin with one, such as "0.91 ± 0.01".
-_NUMERIC = re.compile(r"[-+±]?\d")
 _MARKDOWN_SPECIAL = re.compile(r"([\\|*`<\[\]])")
 
 
@@ -36,7 +31,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         layer_12      0.9123
         concat_last4       -
     """
-    lines, is_right = _cells(headers, rows)
+    lines, is_right = table_cells(headers, rows)
     widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("  ".join(map(padded, line, widths, is_right)).rstrip() for line in lines)
@@ -51,7 +46,7 @@ def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> 
         |---|---:|
         | a\|b | 3 |
     """
-    lines, is_right = _cells(headers, rows)
+    lines, is_right = table_cells(headers, rows)
     lines = [[_MARKDOWN_SPECIAL.sub(r"\\\1", cell) for cell in line] for line in lines]
     rule = "|" + "|".join("---:" if right else "---" for right in is_right) + "|"
     written = ["| " + " | ".join(line) + " |" for line in lines]
@@ -66,7 +61,7 @@ def write_csv(path: str | Path, headers: Sequence[str], rows: Iterable[Sequence[
         UserError: There is no such folder.
         RunError: The system refused a write; an older file is unchanged.
     """
-    lines = [_csv_line(row) for row in (headers, *_plain(headers, rows))]
+    lines = [_csv_line(row) for row in (headers, *plain_rows(headers, rows))]
     return write_report(path, "".join(lines).encode("utf-8"))
 
 
@@ -75,28 +70,3 @@ def _csv_line(cells: Sequence[object]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\r\n").writerow(cells)
     return text.getvalue().removesuffix("\r\n") + "\n"
-
-
-def _cells(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], list[bool]]:
-    """Return the header's and the rows' cells as text, and which columns are aligned at the right."""
-    lines = [[_shown(cell) for cell in row] for row in (headers, *_plain(headers, rows))]
-    is_right = []
-    for column in zip(*lines[1:], strict=True):
-        filled = [cell for cell in column if cell != "-"]
-        is_right.append(bool(filled) and all(_NUMERIC.match(cell) for cell in filled))
-    return lines, is_right or [False] * len(headers)
-
-
-def _plain(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[Any]]:
-    """Return the rows as Python values, checked for their length."""
-    plain = [[cell.item() if isinstance(cell, np.generic) else cell for cell in row] for row in rows]
-    for row in plain:
-        if len(row) != len(headers):
-            raise ValueError(f"a row of {len(row)} cells in a table of {len(headers)} columns: {row!r}")
-    return plain
-
-
-def _shown(cell: object) -> str:
-    if cell is None:
-        return "-"
-    return printable(f"{cell:.4f}" if isinstance(cell, float) else str(cell))

@@ -22,7 +22,7 @@ def nearest_rows(
     k: int = 10,
     *,
     level: str | None = None,
-    feature: str | None = None,
+    feature: str | int | None = None,
     metric: str = "cosine",
     transform: str = "none",
 ) -> tuple[npt.NDArray[np.float32], IntArray]:

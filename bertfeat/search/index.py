@@ -19,6 +19,7 @@ from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import check_allowed
 from bertfeat.config import Level
+from bertfeat.display import html_table
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
 from bertfeat.errors import UserError
@@ -76,6 +77,16 @@ class Index:
 
     def __repr__(self) -> str:
         return f"Index({str(self.path)!r}, {self.n_vectors} vectors, level {self.level}, {self.description.factory})"
+
+    def _repr_html_(self) -> str:
+        about, origin = self.description, self.origin
+        rows = [
+            ("rows", f"level {self.level}, {self.spec.feature} of {origin.store}"),
+            ("model", self.spec.model),
+            ("compared", f"by {self.metric}, transform {about.transform}"),
+            ("recall@10", about.measured.get("recall_at_10")),
+        ]
+        return html_table(repr(self), ["", "value"], rows)
 
     def __enter__(self) -> Self:
         return self

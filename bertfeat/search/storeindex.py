@@ -83,7 +83,7 @@ def build_index(
     output: str | Path,
     *,
     level: str | None = None,
-    feature: str | None = None,
+    feature: str | int | None = None,
     index: str = "auto",
     metric: str = "cosine",
     max_memory: int | str = "4GB",
@@ -104,8 +104,8 @@ def build_index(
         store: The store, or its folder.
         output: The index's folder.
         level: `sentence`, `word` or `token`; by default the only one that is stored.
-        feature: The vectors, stored or made from stored ones (`layer_11`, `mean_last4`); by default the only feature
-            that is stored, or `concat_last4`.
+        feature: The vectors, stored or made from stored ones (`layer_11` or 11, `mean_last4`); by default the only
+            feature that is stored, or `concat_last4`.
         index: A faiss factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, ...), or `auto`: by size, memory and recall.
         metric: `cosine`, `ip` (inner product) or `l2` (Euclidean distance).
         max_memory: The most memory of the build, and of the index, without the program itself: bytes, or `"4GB"`.
@@ -161,7 +161,7 @@ def build_or_find(
     output: str | Path,
     settings: BuildSettings,
     level: str | None = None,
-    feature: str | None = None,
+    feature: str | int | None = None,
     query_prompt_name: str | None = None,
     *,
     overwrite: bool = False,

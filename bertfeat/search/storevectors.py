@@ -125,7 +125,7 @@ def choose_level(store: Store, level: str | None) -> Level:
     raise UserError(f"{store.path}: has the levels {', '.join(store.levels)}; pass --level with one of them")
 
 
-def choose_feature(store: Store, level: Level, feature: str | None) -> str:
+def choose_feature(store: Store, level: Level, feature: str | int | None) -> str:
     """Return the feature to index: the given one, the only one, or `concat_last4`; else raise a UserError."""
     if feature is not None:
         return store.feature(level, feature).name

@@ -68,7 +68,7 @@ class FeatureSpec:
     sentence_sha256: str | None = None
 
     @classmethod
-    def of(cls, store: Store, level: str, feature: str) -> Self:
+    def of(cls, store: Store, level: str, feature: str | int) -> Self:
         """Describe a feature of a store, stored or made from stored layers.
 
         Raises:

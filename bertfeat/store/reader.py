@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from bertfeat.config import Level, StoreDtype, VectorEncoding
+from bertfeat.display import html_table
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import BadRow, BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
@@ -33,9 +35,19 @@ from bertfeat.store.selection import (
     take_columns,
     take_vectors,
 )
-from bertfeat.store.vectors import StoredPart, VectorSource, empty_table, find_source, opened_part, read_groups, reading
+from bertfeat.store.vectors import (
+    StoredPart,
+    VectorSource,
+    empty_table,
+    feature_name,
+    find_source,
+    opened_part,
+    read_groups,
+    reading,
+)
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
 
 
@@ -76,8 +88,9 @@ class Store:
     """A store open for reading; made by `open_store`. Rows are in corpus order.
 
     Methods that return vectors take a stored feature, or one that can be made from the stored layers: `concat_last4` or
-    `mean_last4` from four layer columns, `layer_11` from `concat_last4`. A row without a vector (a word that lost its
-    tokens to truncation) holds NaN; `valid` marks these rows.
+    `mean_last4` from four layer columns, `layer_11` from `concat_last4`. A number is a layer: 11, or -1 for the last
+    one. A row without a vector (a word that lost its tokens to truncation) holds NaN; `valid` marks these rows.
+    `len(store)` is the number of documents.
 
     Vectors of a local part are copied from the places that the manifest lists; only the size of the part is checked.
     Parts without such places (parts with null vectors, and stores of older versions) are decoded. A read that decodes,
@@ -110,6 +123,23 @@ class Store:
     def __repr__(self) -> str:
         rows = ", ".join(f"{level}: {self.n_rows(level)} rows" for level in self.levels)
         return f"Store({str(self.path)!r}, {rows})"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.path}: {len(self):,} documents, model {self.metadata['model']}"
+        features = {level: ", ".join(f"{f.name}[{f.dim}]" for f in self.features(level)) for level in self.levels}
+        rows = [
+            (level, f"{self.n_rows(level):,}", ", ".join(c.name for c in self.schema(level).columns), features[level])
+            for level in self.levels
+        ]
+        return html_table(title, ["level", "rows", "columns", "features"], rows)
+
+    def __len__(self) -> int:
+        """The number of documents, without the rows that were set aside."""
+        return sum(stored.receipt.counts.get("n_documents", 0) for stored in self._stored)
+
+    def __bool__(self) -> bool:
+        """True, also without documents."""
+        return True
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -196,7 +226,7 @@ class Store:
             )
         return frame
 
-    def polars(self, level: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    def polars(self, level: str, columns: Sequence[str | int] | None = None) -> pl.DataFrame:
         """Return a level, or some of its columns, as a polars frame."""
         names = self._known_columns(level, columns)
         if not self._check_digests(level, names):
@@ -207,7 +237,7 @@ class Store:
                 raise ValueError(f"{found.height} rows, not {self.n_rows(level)}")
         return found
 
-    def arrow(self, level: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def arrow(self, level: str, columns: Sequence[str | int] | None = None) -> pa.Table:
         """Return a level, or some of its columns, as an Arrow table, vectors as they are stored."""
         names = self._known_columns(level, columns)
         self._check_digests(level, names)
@@ -218,17 +248,29 @@ class Store:
         with reading(self.path / level):
             return pa.concat_tables(tables)
 
-    def numpy(self, level: str, feature: str) -> npt.NDArray[Any]:
-        """Return the vectors of a feature as a new array (n_rows, dim) of the stored type."""
-        return self.slice(level, feature, 0, self.n_rows(level))
+    def pandas(self, level: str, columns: Sequence[str | int] | None = None) -> pd.DataFrame:
+        """Return a level, or some of its columns, as a pandas frame, with the types of `pandas.read_parquet`.
 
-    def torch(self, level: str, feature: str) -> torch.Tensor:
+        A vector column holds an array (dim,) in each row, or None where there is no vector. Use `numpy` for a matrix.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        if find_spec("pandas") is None:
+            raise UserError("pandas is not installed: pip install pandas; or use polars, arrow or numpy")
+        return self.polars(level, columns).to_pandas()
+
+    def numpy(self, level: str, feature: str | int, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+        """Return the vectors of a feature as a new array (n_rows, dim) of the stored type, or of another float type."""
+        return self.slice(level, feature, 0, self.n_rows(level), dtype)
+
+    def torch(self, level: str, feature: str | int) -> torch.Tensor:
         """Return the vectors of a feature as a torch tensor (n_rows, dim) on the CPU; see `numpy`."""
         import torch
 
         return torch.from_numpy(self.numpy(level, feature))
 
-    def valid(self, level: str, feature: str) -> BoolArray:
+    def valid(self, level: str, feature: str | int) -> BoolArray:
         """Return bool (n_rows,): which rows have a vector of a feature. Reads no vectors where all rows have one."""
         source, flags = self._source(level, feature), []
         for part in self.stored_parts(level):
@@ -237,7 +279,7 @@ class Store:
         return np.concatenate(flags)
 
     def batches(
-        self, level: str, feature: str, *, batch_size: int = 8192, columns: Sequence[str] = ()
+        self, level: str, feature: str | int, *, batch_size: int = 8192, columns: Sequence[str | int] = ()
     ) -> Iterator[FeatureBatch]:
         """Yield the vectors of a feature in order, `batch_size` rows at a time, in memory that does not grow.
 
@@ -253,25 +295,27 @@ class Store:
         names = self._known_columns(level, columns)
         return read_batches(self.stored_parts(level), source, self._checked, names, batch_size)
 
-    def feature(self, level: str, name: str) -> FeatureColumn:
-        """Describe a feature, stored or made from stored layers: its layers, how they combine, its width."""
-        source = self._source(level, name)
-        return FeatureColumn(name, source.layers, str(source.combine), source.dim)
+    def feature(self, level: str, feature: str | int) -> FeatureColumn:
+        """Describe a feature, stored or made from stored layers: its name, its layers, how they combine, its width."""
+        source = self._source(level, feature)
+        return FeatureColumn(self._name(feature), source.layers, str(source.combine), source.dim)
 
-    def slice(self, level: str, feature: str, start: int, stop: int) -> npt.NDArray[Any]:
+    def slice(
+        self, level: str, feature: str | int, start: int, stop: int, dtype: npt.DTypeLike | None = None
+    ) -> npt.NDArray[Any]:
         """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim), without reading other rows."""
         if not 0 <= start <= stop <= self.n_rows(level):
             raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
         source = self._source(level, feature)
-        return slice_vectors(self.stored_parts(level), start, stop, source, self._checked)
+        return slice_vectors(self.stored_parts(level), start, stop, source, self._checked, dtype)
 
-    def take(self, level: str, feature: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
+    def take(self, level: str, feature: str | int, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return the vectors of some rows, (len(rows), dim), in the order of `rows`."""
         numbers = check_rows(rows, self.n_rows(level))
         source = self._source(level, feature)
         return take_vectors(self.stored_parts(level), numbers, source, self._checked)
 
-    def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str]) -> pl.DataFrame:
+    def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str | int]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
         names = self._known_columns(level, columns)
         found = take_columns(self.stored_parts(level), check_rows(rows, self.n_rows(level)), names)
@@ -287,8 +331,11 @@ class Store:
             raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")
         return parts
 
-    def _source(self, level: str, feature: str) -> VectorSource:
-        return find_source(self.schema(level), feature, self.manifest["model"]["n_layers"])
+    def _source(self, level: str, feature: str | int) -> VectorSource:
+        return find_source(self.schema(level), self._name(feature), self.manifest["model"]["n_layers"])
+
+    def _name(self, feature: str | int) -> str:
+        return feature_name(feature, self.manifest["model"]["n_layers"])
 
     def _check_digests(self, level: str, names: Sequence[str]) -> bool:
         """Check the digests of all parts if there are vectors among some columns; return whether there are."""
@@ -299,9 +346,10 @@ class Store:
                 self._checked.check(part)
         return True
 
-    def _known_columns(self, level: str, columns: Sequence[str] | None) -> list[str]:
+    def _known_columns(self, level: str, columns: Sequence[str | int] | None) -> list[str]:
         there = self.columns(level)
-        for name in columns or ():
+        names = list(there) if columns is None else [self._name(column) for column in columns]
+        for name in names:
             if name not in there:
                 raise UserError(f"{self.path}: no column {name!r} at level {level}; columns are {', '.join(there)}")
-        return list(there if columns is None else columns)
+        return names

@@ -59,6 +59,21 @@ def check_rows(rows: npt.ArrayLike, n_rows: int) -> IntArray:
     return numbers.astype(np.int64)
 
 
+def float_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return a NumPy float type.
+
+    Raises:
+        UserError: `dtype` is another type.
+    """
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = np.dtype(np.void)
+    if found.kind != "f":
+        raise UserError(f"dtype {dtype!r} must be a float type: float16, float32 or float64")
+    return found
+
+
 def take_vectors(
     parts: Sequence[StoredPart], rows: IntArray, source: VectorSource, checked: CheckedParts
 ) -> npt.NDArray[Any]:
@@ -107,17 +122,30 @@ def take_columns(parts: Sequence[StoredPart], rows: IntArray, names: Sequence[st
 
 
 def slice_vectors(
-    parts: Sequence[StoredPart], start: int, stop: int, source: VectorSource, checked: CheckedParts
+    parts: Sequence[StoredPart],
+    start: int,
+    stop: int,
+    source: VectorSource,
+    checked: CheckedParts,
+    dtype: npt.DTypeLike | None = None,
 ) -> npt.NDArray[Any]:
-    """Return the vectors of the rows `start` to `stop - 1` of a level, (n_rows, dim); NaN where a vector is null."""
-    dtype = parts[0].vectors.numpy
+    """Return the vectors of the rows `start` to `stop - 1` of a level, (n_rows, dim); NaN where a vector is null.
+
+    Another float type than the stored one is converted piece by piece.
+    """
+    stored = parts[0].vectors.numpy
+    dtype = stored if dtype is None else float_type(dtype)
     out = np.empty((stop - start, source.dim), dtype)
-    most = max(1, _PIECE_BYTES // (source.dim * dtype.itemsize))
+    most = max(1, _PIECE_BYTES // (source.dim * stored.itemsize))
 
     def read(piece: tuple[StoredPart, int, int, int]) -> None:
         part, of_part, first, last = piece
+        target = out[first - start : last - start]
+        block = target if dtype == stored else np.empty(target.shape, stored)
         with opened_vectors(part, source, checked) as opened:
-            opened.read(range(first - of_part, last - of_part), out[first - start : last - start])
+            opened.read(range(first - of_part, last - of_part), block)
+        if block is not target:
+            target[:] = block
 
     pieces = []
     for part, of_part in zip(parts, _starts(parts).tolist(), strict=False):

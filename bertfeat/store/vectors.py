@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,27 @@ class VectorSource:
     def columns(self) -> list[str]:
         """The stored columns to read."""
         return list(dict.fromkeys(piece.column for piece in self.pieces))
+
+
+def feature_name(feature: str | int, n_layers: int) -> str:
+    """Return the name of a feature that is given by its name, or by the number of a layer; -1 is the last one.
+
+    Raises:
+        UserError: There is no such layer.
+
+    Examples:
+        >>> feature_name("mean_all", 12), feature_name(6, 12), feature_name(-1, 12)
+        ('mean_all', 'layer_06', 'layer_12')
+    """
+    if isinstance(feature, str):
+        return feature
+    try:
+        layer = operator.index(feature)
+    except TypeError:
+        raise UserError(f"feature {feature!r} must be a name, or the number of a layer") from None
+    if not -n_layers - 1 <= layer <= n_layers:
+        raise UserError(f"no layer {layer}; layers are 0 to {n_layers}, and -1 is the last one")
+    return f"layer_{layer % (n_layers + 1):02d}"
 
 
 def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:

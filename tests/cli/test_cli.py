@@ -55,7 +55,7 @@ class TestExtract:
         assert result.out.startswith(f"{tmp_path / 'out'}: ")
         assert result.out.count("\n") == 1
         assert " token rows, " in result.out
-        assert open_store(tmp_path / "out").columns("token")[-3:] == ("layer_02", "layer_03", "concat_02_03")
+        assert open_store(tmp_path / "out").columns("token")[-3:] == ("is_special", "layer_02", "layer_03")
 
     def test_a_second_run_does_nothing_and_loads_no_model(
         self, base: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -82,7 +82,7 @@ class TestExtract:
         summary = result.json
         assert summary["was_complete"] is False
         assert summary["complete"] is True
-        assert summary["levels"]["token"]["features"] == {"layer_02": 32, "layer_03": 32, "concat_02_03": 64}
+        assert summary["levels"]["token"]["features"] == {"layer_02": 32, "layer_03": 32}
         assert summary["n_documents"] == len(TEXTS)
 
     def test_quiet_says_nothing(self, base: list[str]) -> None:
@@ -156,7 +156,7 @@ class TestInspect:
     def test_for_people(self, store: Path, tiny_folder: Path) -> None:
         result = good("inspect", store)
         assert result.err == ""
-        for words in ("4 documents", "token ", "word ", "sentence ", "layer_00[32]", "concat_00_01_02_03[128]"):
+        for words in ("4 documents", "token ", "word ", "sentence ", "layer_00[32]", "layer_03[32]"):
             assert words in result.out
         for words in (f"model      {tiny_folder} (bert)", "packed, float32 on cpu", "tokens/s", "sha256", "torch "):
             assert words in result.out

@@ -67,7 +67,7 @@ def test_every_window_has_the_prompt() -> None:
     assert found.column("word", "word") == list("abcdefg")
     assert found.places("word") == at(2, 3, 4, 3, 4, 3, 4)
     assert found.column("sentence", "n_windows") == [3]
-    # The weights go on in the next window.
+    # The weights continue in the next window.
     weighted = run(texts("a b c d e f g"), letters().with_prompt("x "), pooling="weightedmean", **settings)
     assert weighted.places("sentence") == pytest.approx(at((2 + 6 + 12 + 12 + 20 + 18 + 28) / 28), abs=1e-3)
 

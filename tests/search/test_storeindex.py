@@ -22,6 +22,7 @@ from bertfeat.search.workplace import workplace
 from bertfeat.store.reader import Store
 from tests.support.index_stores import brute_force, contents, documents, known_store, run_killed, tiny_store
 from tests.support.runner_fakes import Heard
+from tests.support.shown_output import html_cells
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -145,6 +146,18 @@ class TestChoices:
             assert index.n_vectors == 24
             assert index.description.factory == "Flat"
             assert repr(index) == f"Index({str(tmp_path / 'index')!r}, 24 vectors, level sentence, Flat)"
+            title, *cells = html_cells(index._repr_html_())
+            assert title == repr(index)
+            shown = dict(zip(cells[1::2], cells[2::2], strict=True))
+            assert shown["rows"] == f"level sentence, layer_03 of {store.path}"
+            assert shown["compared"] == "by cosine, transform none"
+
+    def test_a_layer_may_be_given_by_its_number(self, tmp_path: Path, tiny_folder: Path) -> None:
+        store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")
+        with bertfeat.build_index(store.path, tmp_path / "index", feature=-2) as index:
+            assert index.spec.feature == "layer_02"
+        scores, _ = bertfeat.nearest_rows(store, store.numpy("sentence", 2)[:1], k=1, feature=2)
+        assert scores[0, 0] == pytest.approx(1)
 
     def test_features_can_be_made_from_what_is_stored(self, tmp_path: Path, tiny_folder: Path) -> None:
         store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")

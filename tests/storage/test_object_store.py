@@ -108,12 +108,13 @@ class TestWhatIsWritten:
         with pytest.raises(StorageError, match="an index must be in a local folder"):
             build_index(whole[1], f"s3://{BUCKET}/index", level="sentence", feature="layer_03")
 
-    def test_standard_input_and_parquet(self, root, settings, tmp_path):
+    def test_standard_input_parquet_and_a_frame(self, root, settings, tmp_path):
         pl.DataFrame({"text": ["one two", "three"]}).write_parquet(tmp_path / "c.parquet")
         parquet = upload(tmp_path / "c.parquet", root + ".parquet")
         flags = ["--model", settings["model"], "--level", "sentence", "--layers=-1"]
         good("extract", parquet, "-o", f"{root}/parquet", *flags)
         good("extract", "-", "-o", f"{root}/stdin", *flags, stdin=b"one two\nthree\n")
-        stores = [open_store(f"{root}/{name}") for name in ("parquet", "stdin")]
-        assert stores[0].numpy("sentence", "layer_03").shape == (2, 32)
-        assert np.array_equal(*[store.numpy("sentence", "layer_03") for store in stores])
+        extract(pl.read_parquet(tmp_path / "c.parquet"), f"{root}/frame", **(settings | {"levels": "sentence"}))
+        first, *others = [open_store(f"{root}/{name}").numpy("sentence", -1) for name in ("parquet", "stdin", "frame")]
+        assert first.shape == (2, 32)
+        assert all(np.array_equal(first, vectors) for vectors in others)

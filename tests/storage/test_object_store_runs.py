@@ -6,10 +6,11 @@ import pickle
 import subprocess
 import sys
 
+import polars as pl
 import pytest
 
 from bertfeat import extract, verify
-from bertfeat.errors import RunError
+from bertfeat.errors import InputError, RunError
 from bertfeat.runners.fence import end_earlier_runs, fence_around
 from bertfeat.runners.marks import Marks
 from bertfeat.runners.tries import Tries
@@ -64,10 +65,12 @@ def test_the_next_run_removes_what_a_killed_one_left(root, tmp_path, tiny_folder
     assert result_objects(root) == before
 
 
-def test_standard_input_does_not_reach_other_machines(root):
+def test_standard_input_and_frames_do_not_reach_other_machines(root):
     found = bertfeat("extract", "-", "-o", root, "--runner", "ray", stdin=b"one\ntwo\n")
     assert found.code == 2
     assert "- cannot be read by the machines of a cluster; upload it first, and name the object" in found.err
+    with pytest.raises(InputError, match=r"^a data frame cannot be read by the machines of a cluster; upload it first"):
+        extract(pl.DataFrame({"text": ["one"]}), root, runner="ray")
     assert objects(root) == {}
 
 

@@ -129,6 +129,7 @@ class TestSettings:
         config = FeatureSpec.of(store, "word", "concat_last4").extract_config(text_column="body", device="cpu")
         assert config == ExtractConfig(
             model="tiny",
+            prompt="",
             levels="word",
             layers="3,4,5,6",
             combine="concat",

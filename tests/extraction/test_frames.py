@@ -1,0 +1,284 @@
+"""Data frames as inputs: one table gives the same store, whichever library holds it and however it is cut."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import bertfeat
+from bertfeat.config import ExtractConfig
+from bertfeat.corpus import frames
+from bertfeat.corpus.frames import write_frame
+from bertfeat.corpus.pagesizes import measure_pages, read_groups
+from bertfeat.errors import InputError, PlanMismatch
+from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.estimation import estimate
+from bertfeat.extraction.run import extract
+from tests.support.cli_runs import run_cli
+from tests.support.drill import result_files, run_killed_at, zygote
+from tests.support.families import SENTENCES
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+N_ROWS = 24
+COLUMNS = {
+    "unused": [{"a": [number]} for number in range(N_ROWS)],
+    "id": list(range(100, 100 + N_ROWS)),
+    "kind": [("first", None, "third")[number % 3] for number in range(N_ROWS)],
+    "text": [SENTENCES[number % len(SENTENCES)] for number in range(N_ROWS)],
+}
+TABLE = pa.table(COLUMNS)
+
+
+def shuffled_then_sorted() -> datasets.Dataset:
+    order = list(range(N_ROWS))
+    random.Random(1).shuffle(order)
+    return datasets.Dataset.from_dict(COLUMNS).select(order).select(np.argsort(order))
+
+
+FRAMES: dict[str, Callable[[], Any]] = {
+    "polars": lambda: pl.DataFrame(COLUMNS),
+    "polars in chunks": lambda: pl.concat([pl.DataFrame(COLUMNS)[:5], pl.DataFrame(COLUMNS)[5:]], rechunk=False),
+    "polars categories": lambda: pl.DataFrame(COLUMNS).with_columns(pl.col("kind", "text").cast(pl.Categorical)),
+    "pandas": lambda: pd.DataFrame(COLUMNS),
+    "pandas objects": lambda: pd.DataFrame(COLUMNS).astype({"text": object, "kind": "category"}),
+    "pandas filtered": lambda: pd.DataFrame({name: [values[0], *values] for name, values in COLUMNS.items()})[1:],
+    "pandas with an index and other columns": lambda: (
+        pd.DataFrame(COLUMNS | {"unused": [object(), 1] * (N_ROWS // 2)})
+        .set_index(pd.Index(range(N_ROWS), name="text"))
+        .assign(same=1)
+        .set_axis([*COLUMNS, "unused"], axis=1)
+    ),
+    "pyarrow": lambda: TABLE,
+    "pyarrow large strings": lambda: pl.DataFrame(COLUMNS).to_arrow(compat_level=pl.CompatLevel.oldest()),
+    "pyarrow columns in another order": lambda: TABLE.select(TABLE.column_names[::-1]),
+    "reader": lambda: TABLE.to_reader(max_chunksize=7),
+    "duckdb": lambda: duckdb.from_arrow(TABLE),
+    "dataset": lambda: datasets.Dataset.from_dict(COLUMNS),
+    "dataset shuffled, then sorted": shuffled_then_sorted,
+}
+
+
+@pytest.fixture(scope="module")
+def settings(model: Path) -> dict[str, Any]:
+    named = {"model": str(model), "id_column": "id", "keep_columns": "kind", "layers": "-1", "shard_bytes": 25_000}
+    return {**named, "levels": ["word", "sentence"]}
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path) -> dict[str, Any]:
+    return {"model": str(model), "layers": "-1", "levels": "sentence"}
+
+
+@pytest.fixture(scope="module")
+def own_file(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any]) -> Path:
+    """The Parquet file that bertfeat writes of the table."""
+    return write_frame(TABLE, tmp_path_factory.mktemp("own"), ExtractConfig.of(None, settings))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any], own_file: Path) -> dict[str, bytes]:
+    return results(extract(own_file, tmp_path_factory.mktemp("whole") / "s", **settings).path)
+
+
+def results(root: Path) -> dict[str, bytes]:
+    """Return the files of a store that must be the same; a plan also names the file."""
+    return {name: data for name, data in result_files(root).items() if name != "_bertfeat/plan.json"}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_every_kind_of_frame_gives_the_store_of_its_parquet_file(kind, tmp_path, settings, whole, own_file):
+    store = extract(FRAMES[kind](), tmp_path / "s", **settings)
+    assert len(store.plan.shards) > 2
+    assert results(store.path) == whole
+    assert [file.path for file in store.plan.inputs] == ["<frame>"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s"], "the copy of the frame is removed"
+
+
+def test_a_frame_reads_like_a_parquet_file_of_another_library(tmp_path, settings):
+    pl.DataFrame(COLUMNS).write_parquet(tmp_path / "polars.parquet")
+    theirs = extract(tmp_path / "polars.parquet", tmp_path / "theirs", **settings)
+    ours = extract(pl.DataFrame(COLUMNS), tmp_path / "ours", **settings)
+    for level in ours.levels:
+        assert ours.polars(level).equals(theirs.polars(level))
+    assert ours.schema("sentence").columns[-1].type == "string"
+
+
+def test_bytes_depend_neither_on_batches_nor_on_row_groups_of_the_source(tmp_path, settings, monkeypatch):
+    monkeypatch.setattr(frames, "_GROUP_ROWS", 5)
+    monkeypatch.setattr(frames, "_GROUP_BYTES", 150)
+    written = set()
+    for n_rows in (1, 2, 7, 24):
+        (tmp_path / str(n_rows)).mkdir()
+        reader = TABLE.to_reader(max_chunksize=n_rows)
+        written.add(write_frame(reader, tmp_path / str(n_rows), ExtractConfig.of(None, settings)).read_bytes())
+    assert len(written) == 1
+    groups = pq.ParquetFile(tmp_path / "24" / "frame.parquet").metadata
+    sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
+    assert sum(sizes) == N_ROWS
+    assert max(sizes) <= 5
+    assert min(sizes[:-1]) < 5, "long texts end a group early"
+
+
+def test_large_texts_do_not_share_a_page(tmp_path):
+    path = write_frame(pl.DataFrame({"text": ["x" * 2_000_000] * 8}), tmp_path, ExtractConfig())
+    with path.open("rb") as file:
+        sizes = [measure_pages(file, chunk)[0] for group in read_groups(file) for chunk in group.chunks]
+    assert max(sizes) < 2_001_000
+
+
+def test_words_in_lists_and_categories_in_lists(tmp_path, model):
+    words = {"text": [["the", "bank"], ["a", "river", "of"]], "tags": [["D", "N"], ["D", "N", "P"]]}
+    as_categories = pl.DataFrame(words).with_columns(pl.all().cast(pl.List(pl.Categorical)))
+    settings = {"model": str(model), "layers": "-1", "levels": "word"}
+    settings |= {"is_split_into_words": True, "label_column": "tags"}
+    stores = [
+        extract(frame, tmp_path / str(number), **settings)
+        for number, frame in enumerate([pa.table(words), as_categories, datasets.Dataset.from_dict(words)])
+    ]
+    assert stores[0].polars("word", ["word", "label"]).rows()[:2] == [("the", "D"), ("bank", "N")]
+    assert len({tuple(results(store.path).values()) for store in stores}) == 1
+
+
+class Counted:
+    """A table whose stream is counted, as of a query that runs once for each."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table, self.n_streams = table, 0
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        self.n_streams += 1
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def test_a_frame_is_read_once_and_a_reader_that_was_read_is_refused(tmp_path, settings):
+    counted = Counted(TABLE)
+    extract(counted, tmp_path / "s", **settings)
+    assert counted.n_streams == 1
+    reader = TABLE.to_reader()
+    extract(reader, tmp_path / "t", **settings)
+    with pytest.raises(InputError, match=r"^<frame>: has no rows left: a RecordBatchReader can be read once; pass a"):
+        extract(reader, tmp_path / "u", **settings)
+    assert not (tmp_path / "u").exists()
+
+
+def test_a_killed_run_resumes_with_an_equal_frame(tmp_path, settings, whole):
+    with zygote(tmp_path, {**settings, "inputs": TABLE}) as warm:
+        code = warm.run(run_killed_at, "receipt.renamed", str(tmp_path / "s"), {**settings, "inputs": TABLE})
+    assert code == -signal.SIGKILL
+    assert results(tmp_path / "s").items() < whole.items()
+    receipt = next((tmp_path / "s" / "_bertfeat" / "receipts").iterdir())
+    written = receipt.stat().st_mtime_ns
+    with pytest.raises(PlanMismatch, match=r"input\.0\.digest"):
+        extract(pd.DataFrame(COLUMNS)[1:], tmp_path / "s", **settings)
+    assert results(extract(pd.DataFrame(COLUMNS), tmp_path / "s", **settings).path) == whole
+    assert receipt.stat().st_mtime_ns == written, "the shard that was done is kept"
+
+
+def test_bad_rows_are_named_by_their_number_in_the_frame(tmp_path, settings):
+    broken = pl.DataFrame(COLUMNS).with_columns(text=pl.col("text").replace_strict({SENTENCES[2]: None}, default="a"))
+    n_bad = broken["text"].null_count()
+    with pytest.raises(InputError, match=r"^<frame>:3: column 'text' is null"):
+        extract(broken, tmp_path / "s", **settings)
+    assert list(tmp_path.iterdir()) == []
+    store = extract(broken, tmp_path / "s", **settings, bad_rows="quarantine")
+    assert (store.bad_rows()[0].path, store.bad_rows()[0].row) == ("<frame>", 3)
+    assert store.manifest["totals"]["n_bad_rows"] == n_bad
+    twice = pl.concat([pl.DataFrame(COLUMNS)] * 2)
+    with pytest.raises(InputError, match=r"^<frame>:25: id 100 appears twice, first at <frame>:1; make ids unique"):
+        extract(twice, tmp_path / "t", **settings)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "no text column": (pd.DataFrame({"body": ["a"], "n": [1]}), "<frame>: no column 'text'; columns are body, n; pass"),
+    "no text column, dataset": (datasets.Dataset.from_dict({"t": ["a"]}), "<frame>: no column 'text'; columns are t;"),
+    "no text column but an index": (
+        pd.DataFrame({"n": [1]}, index=pd.Index(["a"], name="text")),
+        "<frame>: no column 'text'; columns are n; pass",
+    ),
+    "numbers as names": (pd.DataFrame({0: ["a"]}), "<frame>: no column 'text'; columns are 0; pass --text-column"),
+    "numbers as texts": (pl.DataFrame({"text": [1]}), "<frame>: column 'text' is int64, not text; pass another"),
+    "twice": (pa.table([["a"], ["b"]], names=["text", "text"]), "<frame>: column 'text' appears 2 times"),
+    "series": (pl.Series("text", ["a"]), "<frame>: the Series cannot be read as a table "),
+    "mixed objects": (pd.DataFrame({"text": ["a", 1]}), "<frame>: the DataFrame cannot be read as a table "),
+    "fails while it is read": (
+        lambda: duckdb.sql(
+            "select case when range > 3000 then error('torn') else 'a' end::varchar as text from range(9000)"
+        ),
+        "<frame>: the DuckDBPyRelation cannot be read as a table (Invalid Input Error: torn); convert",
+    ),
+    "lazy": (pl.LazyFrame({"text": ["a"]}), "inputs is a LazyFrame; pass paths, a data frame (polars, pandas, pyarrow"),
+    "in a list": ([pl.DataFrame({"text": ["a"]})], "inputs holds a DataFrame; pass one data frame, not in a list"),
+    "splits": (datasets.DatasetDict(), "inputs is a DatasetDict; pass paths, a data frame"),
+    "numbers": ([1], "inputs holds a int, which is not a path; pass paths"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_read_is_refused_in_one_line_and_nothing_is_written(case, tmp_path, plain):
+    make, said = BAD[case]
+    inputs = make() if callable(make) else make
+    with pytest.raises(InputError) as error:
+        extract(inputs, tmp_path / "s", **plain)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_files_are_refused(tmp_path, plain):
+    with pytest.raises(InputError, match="<frame>: is a data frame, not csv; leave out --format"):
+        extract(TABLE, tmp_path / "s", **plain, format="csv")
+    with pytest.raises(InputError, match="<frame>: --text-pairs does not go with parquet"):
+        extract(TABLE, tmp_path / "s", **plain, text_pairs=True)
+
+
+@pytest.mark.parametrize(
+    "empty", [pl.DataFrame(schema={"text": pl.String}), pa.table({"text": pa.array([], "string")})]
+)
+def test_an_empty_frame_gives_the_empty_store_of_its_parquet_file(empty, tmp_path, plain):
+    pq.write_table(pa.table({"text": pa.array([], "string")}), tmp_path / "empty.parquet")
+    store = extract(empty, tmp_path / "s", **plain)
+    file = extract(tmp_path / "empty.parquet", tmp_path / "t", **plain)
+    assert store.n_rows("sentence") == file.n_rows("sentence") == 0
+
+
+def test_columns_may_be_named_by_the_text_of_a_number(tmp_path, plain):
+    store = extract(pd.DataFrame({0: ["a fox"]}), tmp_path / "s", **plain, text_column="0")
+    assert store.polars("sentence", ["text"]).rows() == [("a fox",)]
+
+
+def test_the_deep_check_takes_an_equal_frame_or_its_parquet_file(tmp_path, settings):
+    store = extract(TABLE, tmp_path / "s", **settings)
+    with pytest.raises(InputError, match="made from a data frame; write it as Parquet and name it with --input FILE"):
+        recheck(store.path)
+    assert recheck(store.path, pd.DataFrame(COLUMNS)).is_good
+    pl.DataFrame(COLUMNS).write_parquet(tmp_path / "table.parquet")
+    assert run_cli("verify", str(store.path), "--deep", "--input", str(tmp_path / "table.parquet"))[0] == 0
+    with pytest.raises(PlanMismatch, match=r"input\.0\.digest"):
+        recheck(store.path, TABLE.slice(1))
+    shutil.copy(tmp_path / "s" / "manifest.json", tmp_path / "not.parquet")
+    with pytest.raises(InputError, match=r"not\.parquet: cannot be read as Parquet"):
+        recheck(store.path, [tmp_path / "not.parquet"])
+
+
+def test_estimates_and_predictions_take_frames(tmp_path, settings):
+    found = estimate(TABLE.to_reader(), ExtractConfig.of(None, settings))
+    assert (found.n_documents, found.is_exact) == (N_ROWS, True)
+    labelled = TABLE.filter(pa.compute.is_valid(TABLE["kind"]))
+    store = extract(labelled, tmp_path / "s", **settings)
+    probe = bertfeat.fit_probe(store, "kind", level="sentence", head="centroid")
+    written = probe.predict_input(pl.DataFrame(COLUMNS), tmp_path / "p.parquet", id_column="id")
+    assert pl.read_parquet(written.path)["doc_id"].to_list() == COLUMNS["id"]
