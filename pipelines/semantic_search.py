@@ -28,7 +28,7 @@ from bertfeat.errors import UserError
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 
-POOLINGS = ("mean", "max", "cls", "pooler")
+POOLINGS = ("mean", "max", "cls", "lasttoken", "weightedmean", "pooler", "model")
 MEASURES = ("ndcg@10", "mrr@10", "recall@10", "recall@100")
 N_HITS = 100
 
@@ -52,7 +52,9 @@ class Task:
 @click.option("--id-column", help="Of both; by default id, _id, or query_id.")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--layers", default="all", show_default=True, help="Such as all, 4..6, or 0,6.")
-@click.option("--poolings", default="mean,max,cls", show_default=True)
+@click.option("--poolings", default="mean,max,cls", show_default=True, help=f"Of {', '.join(POOLINGS)}.")
+@click.option("--query-prompt", help="Text before each query.")
+@click.option("--document-prompt", help="Text before each document.")
 @click.option(
     "--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM, truncate:DIM."
 )
@@ -70,6 +72,8 @@ def main(
     model: str,
     layers: str,
     poolings: str,
+    query_prompt: str | None,
+    document_prompt: str | None,
     transforms: str,
     include_special_tokens: bool,
     max_length: int | None,
@@ -87,11 +91,15 @@ def main(
     settings: dict[str, Any] = {"model": model, "layers": layers, "on_overlong": on_overlong, "max_length": max_length}
     settings["include_special_tokens"] = include_special_tokens
     paths = _write_corpora(task, folder / "corpus")
+    prompts = {"documents": document_prompt, "queries": query_prompt}
     rows: list[dict[str, Any]] = []
     skipped: set[str] = set()
     stores: dict[str, bertfeat.Store] = {}
     for pooling in chosen:
-        stores = {name: _extract(path, folder / "features", pooling, settings) for name, path in paths.items()}
+        stores = {
+            name: _extract(path, folder / "features", pooling, {**settings, "prompt": prompts[name]})
+            for name, path in paths.items()
+        }
         for feature in stores["documents"].features("sentence"):
             described = {"layer": feature.layers[0], "pooling": pooling}
             for spec, found in _measure(stores, feature.name, specs, task.qrels, skipped):
@@ -102,7 +110,7 @@ def main(
         "pipeline": "semantic_search",
         "corpus": Path(corpus).name,
         "model": stores["documents"].metadata["model"],
-        "settings": settings,
+        "settings": {**settings, "prompts": prompts},
         "limit": limit,
         "n_documents": len(task.documents),
         "n_queries": len(task.queries),

@@ -86,7 +86,7 @@ def measured(scores: np.ndarray) -> dict[str, float]:
     return {name: float(gain.mean()) for name, gain in zip(MEASURES, gains, strict=True)}
 
 
-ASKED = ("--layers", "0,5,6", "--poolings", "mean,cls", "--transforms", "none,center,whiten,whiten:8,pca:3")
+ASKED = ("--layers", "0,5,6", "--poolings", "mean,cls,model", "--transforms", "none,center,whiten,whiten:8,pca:3")
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,7 @@ class TestSemanticSearch:
         assert (result["n_documents"], result["n_queries"]) == (12, 90)
         # Without context, [CLS] is the same everywhere; 12 paragraphs cannot be whitened in 384 dimensions.
         wanted = {(layer, "mean") for layer in (0, 5, 6)} | {(layer, "cls") for layer in (5, 6)}
+        wanted.add((6, "model"))
         transforms = ("none", "center", "whiten:8", "pca:3")
         assert {(row["layer"], row["pooling"], row["transform"]) for row in rows} == {
             (*pair, transform) for pair in wanted for transform in transforms
@@ -117,7 +118,8 @@ class TestSemanticSearch:
         for row in rows:
             names = [f"{side}-{row['pooling']}" for side in ("documents", "queries")]
             stores = [bertfeat.open_store(folder / "features" / name) for name in names]
-            found = [store.numpy("sentence", f"layer_{row['layer']:02d}") for store in stores]
+            feature = "embedding" if row["pooling"] == "model" else f"layer_{row['layer']:02d}"
+            found = [store.numpy("sentence", feature) for store in stores]
             scores, order = brute_force(*found, 12, "cosine", row["transform"])
             by_document = np.empty_like(scores)
             np.put_along_axis(by_document, order, scores, axis=1)
@@ -136,7 +138,7 @@ class TestSemanticSearch:
 
     def test_a_second_run_encodes_nothing_and_finds_the_same(self, folder: Path, result: dict[str, Any]) -> None:
         parts = times_of(folder.glob("features/*/sentence/*.parquet"))
-        assert len(parts) == 4
+        assert len(parts) == 6
         again = result_of(folder, "semantic_search", "--corpus", XQUAD, *ASKED)
         assert again["rows"] == result["rows"]
         assert times_of(parts) == parts
