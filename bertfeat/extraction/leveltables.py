@@ -27,7 +27,8 @@ from bertfeat.text.alignment import (
     word_rows,
     word_units,
 )
-from bertfeat.text.tokenizer import Tokenizer, Tokens
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.tokens import Tokens
 from bertfeat.text.windows import Windows
 
 Values = Sequence[Any] | npt.NDArray[Any]

@@ -11,7 +11,8 @@ import numpy as np
 
 from bertfeat.ragged import ragged_arange, run_of, starts_of, word_bounds
 from bertfeat.records import BoolArray, Document, Float32Array, Float64Array, Int32Array, IntArray
-from bertfeat.text.tokenizer import Tokenizer, Tokens
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.tokens import Tokens
 from bertfeat.text.windows import Windows
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from bertfeat.records import Document, IntArray
 from bertfeat.text.spans import Row, Spans, WindowLimits, check_overlong, merge_spans, overlong_spans, whole_spans
-from bertfeat.text.tokenizer import Tokenizer, Tokens
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.tokens import Tokens
 
 
 def context_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, documents: Sequence[Document]) -> Spans:

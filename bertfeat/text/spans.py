@@ -14,7 +14,8 @@ import numpy as np
 from bertfeat.config import Level, OnOverlong
 from bertfeat.records import BoolArray, Document, IntArray
 from bertfeat.text.pieces import document_error
-from bertfeat.text.tokenizer import Tokenizer, Tokens
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.tokens import Tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from bertfeat.records import BoolArray, Document, IntArray
 from bertfeat.text.context import context_spans
 from bertfeat.text.spans import Spans, WindowLimits, document_spans
 from bertfeat.text.template import Specials, Template
-from bertfeat.text.tokenizer import Tokenizer, Tokens
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.tokens import Tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from bertfeat.extraction.estimation import estimate
 from bertfeat.text import pieces, tokenizer
 from bertfeat.text.pieces import Cutter
 from bertfeat.text.spans import WindowLimits
-from bertfeat.text.tokenizer import Tokenizer, Tokens
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.tokens import Tokens
 from bertfeat.text.windows import cut_windows
 from tests.support.fakes import pairs, texts, word_lists
 from tests.support.families import build_tokenizer
