@@ -197,8 +197,10 @@ class ExtractConfig:
 
     def _check_texts(self) -> None:
         columns = ("text_column", "text_pair_column", "id_column", "document_column", "label_column", "keep_columns")
-        for name in (*columns, "prompt", "prompt_name"):
+        for name in (*columns, *_RESOLVED_LATER):
             value = getattr(self, name)
+            if name in _RESOLVED_LATER and not isinstance(value, str | None):
+                raise ConfigError(f"{flag(name)} {value!r:.60} is not text")
             for text in (value,) if isinstance(value, str) else value or ():
                 if not text.isascii() and text != text.encode(errors="replace").decode():
                     what = "it" if name.startswith("prompt") else "the column's name"

@@ -24,8 +24,15 @@ def command(what: str, as_json: bool) -> None:
     if _is_model(what):
         from bertfeat.cli.model_summary import model_lines, model_summary
         from bertfeat.encoder.checkpoint import open_checkpoint
+        from bertfeat.errors import CheckpointError
 
-        summary = model_summary(open_checkpoint(what))
+        try:
+            checkpoint = open_checkpoint(what)
+        except CheckpointError as error:
+            if os.path.lexists(Path(what).expanduser()):
+                raise
+            raise CheckpointError(f"{error}; and no store is at {what}") from None
+        summary = model_summary(checkpoint)
         click.echo(json.dumps(summary) if as_json else "\n".join(model_lines(summary)))
         return
     from bertfeat.cli.summary import inspect_lines, store_summary

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertfeat.cli.progress import counted, human_bytes, human_time
 from bertfeat.config import Level, Pooling
+from bertfeat.encoder.sentencemodel import UNSUPPORTED
 from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema, Receipt
@@ -88,8 +89,12 @@ def _sentence_line(store: Store) -> str:
     name = meta["model"].rpartition("/")[2]
     if pooling == Pooling.MODEL:
         said = f"{name} pools by {asked}; stored: the same{after}"
+    elif asked is None:
+        # Stores of 0.1.0 do not say it.
+        said = f"{done}{after}"
     elif asked:
-        said = f"{name} pools by {asked} (--pooling model); {done}{after}"
+        flag = "" if asked == UNSUPPORTED else " (--pooling model)"
+        said = f"{name} pools by {asked}{flag}; {done}{after}"
     else:
         said = f"{name} names no pooling of its own; {done}{after}"
     unused = [key for key, text in prompts.items() if text and not prompt]

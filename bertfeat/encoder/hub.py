@@ -26,8 +26,9 @@ TOKENIZER_FILES = (
     *("spm.model", "tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt"),
 )
 # Only what is read: no code, no pickle, no weights of other frameworks.
+_MODEL = ["config.json", SINGLE, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES]
 _WANTED = [
-    *("config.json", SINGLE, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES),
+    *_MODEL,
     # The model's own sentence embedding, in a folder per module.
     *("modules.json", "config_sentence_transformers.json", *TRANSFORMER_SETTINGS),
     *("*/config.json", f"*_Dense/{SINGLE}"),
@@ -80,9 +81,8 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
             raise CheckpointError(f"model {wanted}: {tried} and the hub has none of that name") from None
         # The hub's client raises the errors of its HTTP library.
         except Exception as error:
-            try:
-                cached = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, local_files_only=True))
-            except Exception:
+            cached = _cached(name, revision)
+            if cached is None:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 raise CheckpointError(
                     f"model {wanted}: {tried} and the hub cannot be reached ({reason[0][:200]}); "
@@ -90,6 +90,16 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
                 ) from None
             return cached, cached.name
     return Path(folder), commit
+
+
+def _cached(name: str, revision: str | None) -> Path | None:
+    """Return the folder of a model in the hub's cache, also where an older version did not fetch all files."""
+    from huggingface_hub import snapshot_download
+
+    for wanted in (_WANTED, _MODEL):
+        with contextlib.suppress(Exception):
+            return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
+    return None
 
 
 def _resolve(api: HfApi, name: str, revision: str | None) -> str:

@@ -15,6 +15,9 @@ from pathlib import Path
 
 from bertfeat.errors import ConfigError
 
+# The description of a sentence embedding that cannot be computed here.
+UNSUPPORTED = "other means, which bertfeat does not support"
+
 
 class SentenceMode(StrEnum):
     """A pooling mode of sentence-transformers, in the order in which the flags of the old spelling are joined."""

@@ -18,8 +18,8 @@ from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
-from bertfeat.extraction.job import Job, authors_advice, load_tokenizer, open_inputs
-from bertfeat.extraction.plan import hash_fields, plan_fields, resolve
+from bertfeat.extraction.job import Job, open_inputs, resolve_job
+from bertfeat.extraction.plan import hash_fields, plan_fields
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.reader import Store, open_store
@@ -91,8 +91,7 @@ def _inputs(store: Store, inputs: Inputs | None) -> Inputs:
 def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> ShardTask:
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer = load_tokenizer(checkpoint, files, config)
-    resolved = resolve(config, checkpoint.info(), tokenizer, authors_advice(checkpoint, config))
+    _, resolved = resolve_job(checkpoint, files, config)
     now = plan_fields(config, resolved, files)
     if hash_fields(now) != plan.plan_hash:
         fields = differing(plan.fields, now)

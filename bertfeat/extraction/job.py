@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from bertfeat.devices import resolve_compute_dtype, resolve_device
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
 from bertfeat.encoder.loading import load_encoder
+from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts
 from bertfeat.encoder.sentencesteps import apply_steps, load_steps
 from bertfeat.errors import CheckpointError, InputError, PlanMismatch
 from bertfeat.extraction.flow import Flow
@@ -150,8 +152,7 @@ def open_job(
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer = load_tokenizer(checkpoint, files, config)
-    resolved = resolve(config, checkpoint.info(), tokenizer, authors_advice(checkpoint, config))
+    tokenizer, resolved = resolve_job(checkpoint, files, config)
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:
         progress.stage("reading the corpus")
@@ -196,7 +197,19 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
     return stored
 
 
-def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig) -> Tokenizer:
+def resolve_job(
+    checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig
+) -> tuple[Tokenizer, Resolved]:
+    """Load the tokenizer of a corpus, and fill in the defaults that depend on the model.
+
+    Raises:
+        UserError: The settings do not fit the model, or the model or the corpus cannot be used.
+    """
+    tokenizer = load_tokenizer(checkpoint, files, config, find_prompt(checkpoint, config))
+    return tokenizer, resolve(config, checkpoint.info(), tokenizer, authors_advice(checkpoint, config))
+
+
+def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig, prompt: str) -> Tokenizer:
     """Load the tokenizer of a model for the words or the running text of a corpus.
 
     Raises:
@@ -205,7 +218,6 @@ def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: E
     first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
     if len(first) > 1:
         raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
-    prompt = find_prompt(checkpoint, config)
     return Tokenizer.load(checkpoint.folder, given_words=True in first, n_ids=checkpoint.n_ids, prompt=prompt)
 
 
@@ -234,20 +246,22 @@ def authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> AuthorsAdvi
     """
     if Level.SENTENCE not in config.levels:
         return AuthorsAdvice()
-    is_used = config.pooling is Pooling.MODEL
-    try:
-        sentence, prompts = checkpoint.sentence_model(), checkpoint.prompts()
-    except CheckpointError:
-        if is_used:
-            raise
-        return AuthorsAdvice("other means, which bertfeat does not support")
-    if sentence is None and is_used:
-        raise CheckpointError(
-            f"--pooling model: {checkpoint.folder} has no modules.json, so the model has no sentence embedding of its "
-            "own; pass --pooling mean"
-        )
-    description = sentence.describe() if sentence else ""
-    return AuthorsAdvice(description, prompts.texts, sentence if is_used else None)
+    if config.pooling is Pooling.MODEL:
+        sentence = checkpoint.sentence_model()
+        if sentence is None:
+            online = "" if checkpoint.revision is None else ", or connect to the hub once if its page has that file"
+            raise CheckpointError(
+                f"--pooling model: {checkpoint.folder} has no modules.json, so the model has no sentence embedding of "
+                f"its own; pass --pooling mean{online}"
+            )
+        return AuthorsAdvice(sentence.describe(), checkpoint.prompts().texts, sentence)
+    description, prompts = UNSUPPORTED, Prompts()
+    with contextlib.suppress(CheckpointError):
+        sentence = checkpoint.sentence_model()
+        description = sentence.describe() if sentence else ""
+    with contextlib.suppress(CheckpointError):
+        prompts = checkpoint.prompts()
+    return AuthorsAdvice(description, prompts.texts)
 
 
 def load_flow(

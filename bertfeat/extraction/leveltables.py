@@ -99,7 +99,10 @@ def make_buffers(
     `finish` makes the model's own sentence embedding of pooled vectors; None if it is not asked for.
     """
     n_values = sum(units[0].n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
-    where = gathering_device(device, n_values * config.store_dtype.width)
+    n_bytes = n_values * config.store_dtype.width
+    if finish is not None:
+        n_bytes += sum(4 * resolved.model.hidden_size * units.n_rows for units in text.units[Level.SENTENCE])
+    where = gathering_device(device, n_bytes)
 
     def build(where: torch.device) -> dict[Level, Buffer]:
         return {

@@ -69,7 +69,7 @@ class AuthorsAdvice:
     """How the model is meant to be used at the sentence level.
 
     Attributes:
-        description: Its own sentence embedding in plain words; empty if the model does not say.
+        description: Its own sentence embedding in plain words; `UNSUPPORTED`, or empty if the model does not say.
         prompts: Its prompts by name.
         used: That embedding, if it is asked for.
     """
@@ -303,15 +303,16 @@ def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
         "hidden_size": model.hidden_size,
         "attention": resolved.attention,
         "versions": versions(),
-        **{name: value for name, value in _advice(resolved).items() if value},
+        **_advice(resolved),
     }
 
 
 def _advice(resolved: Resolved) -> dict[str, Any]:
-    """Return what a store keeps of prompts and of the model's own sentence embedding, where there is any."""
-    return {
+    """Return what a store keeps of prompts and of the model's own sentence embedding."""
+    told = {
         "prompt": resolved.prompt,
         "prompts": dict(resolved.authors.prompts),
-        "sentence_model": resolved.authors.description,
         "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
     }
+    at_sentences = {"sentence_model": resolved.authors.description} if Level.SENTENCE in resolved.columns else {}
+    return {name: value for name, value in told.items() if value} | at_sentences

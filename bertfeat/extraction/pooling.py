@@ -146,7 +146,7 @@ class LevelBuffer:
         self._layers = sorted({layer for column in columns for layer in column.layers})
         self._adds_layers = any(column.combine not in (Combine.NONE, Combine.CONCAT) for column in columns)
         self._n_segments = units.n_segments
-        self._weights = units.row_weights
+        self._weights = units.row_weights if mode.finish else None
         self._parts: dict[int, dict[int, torch.Tensor]] = {}
         self._n_seen: dict[int, int] = {}
         self.vectors = _allocate(units, columns, dtype, device)
@@ -203,7 +203,7 @@ class LevelBuffer:
 
     def _counts(self, rows: IntArray, device: torch.device) -> torch.Tensor | None:
         """Return the sum of the weights of each row, float32 (n_rows, 1); None if the mode does not need it."""
-        if self._mode.finish is None:
+        if self._weights is None:
             return None
         return to_device(self._weights[rows].astype(np.float32), device)[:, None]
 

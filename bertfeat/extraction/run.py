@@ -36,7 +36,7 @@ def extract(
     Args:
         inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`). Or
             one data frame: any object with `__arrow_c_stream__` (of polars, pandas, pyarrow, DuckDB, ...) or a
-            `datasets.Dataset`. It is read like the Parquet file of that table.
+            `datasets.Dataset`. It is read like the Parquet file that bertfeat writes of it.
         output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.

@@ -35,7 +35,8 @@ class ShardTask:
         if job.on_cluster:
             _check_machine(job, checkpoint)
         devices = resolve_device(config.device)
-        device, tokenizer = devices[worker % len(devices)], load_tokenizer(checkpoint, job.files, config)
+        device = devices[worker % len(devices)]
+        tokenizer = load_tokenizer(checkpoint, job.files, config, job.resolved.prompt)
         self.job = job
         self.corpus = Corpus(job.files, config)
         self.flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
@@ -64,6 +65,10 @@ def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
     """
     expected: dict[str, str] = {**job.plan.metadata["versions"], "weights": job.plan.model.weights_sha256}
     found = {**versions(), "weights": checkpoint.info().weights_sha256}
+    if job.resolved.sentence is not None:
+        sentence = checkpoint.sentence_model()
+        expected["sentence embedding"] = job.resolved.sentence.sha256
+        found["sentence embedding"] = sentence.sha256 if sentence else "none"
     if fields := differing(expected, found):
         host = socket.gethostname()
         raise RunError(f"{host}: differs from the plan: {named(fields)}; install the same on every machine")

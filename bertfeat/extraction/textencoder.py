@@ -64,6 +64,12 @@ class TextEncoder:
         self._loaded: Flow | None = None
         self._settings(self.config)
 
+    @property
+    def sentence_sha256(self) -> str | None:
+        """The digest of the model's own sentence embedding if the settings ask for it, else None."""
+        sentence = self.resolved().sentence
+        return sentence.sha256 if sentence else None
+
     def prompts(self) -> Prompts:
         """Read the model's prompts."""
         return self._checkpoint.prompts()

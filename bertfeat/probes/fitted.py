@@ -236,11 +236,12 @@ class FittedProbe:
         return predicted_frames(self.probe, store, self.level, self.spec.feature, first_tokens=self.first_tokens)
 
     def _check_model(self) -> None:
-        """Refuse a model whose weights or tokenizer are not those of the features."""
+        """Refuse a model whose weights, tokenizer or sentence embedding are not those of the features."""
         from bertfeat.encoder.checkpoint import open_checkpoint
 
-        info = open_checkpoint(self.spec.model, self.spec.revision).info()
-        self.spec.require_model(info, mine=self._mine)
+        checkpoint = open_checkpoint(self.spec.model, self.spec.revision)
+        sentence = checkpoint.sentence_model() if self.spec.sentence_sha256 else None
+        self.spec.require_model(checkpoint.info(), sentence.sha256 if sentence else None, mine=self._mine)
 
 
 @os_errors(UserError)

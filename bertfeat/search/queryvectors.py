@@ -85,9 +85,12 @@ class QueryEncoder:
         from bertfeat.extraction.textencoder import TextEncoder
 
         if self._encoder is None:
-            settings = {"prompt": self._prompt, "is_split_into_words": self._given_words}
+            settings: dict[str, Any] = {"prompt": self._prompt, "is_split_into_words": self._given_words}
+            if self._prompt != self.spec.prompt:
+                # A longer prompt may leave no room for the stride of the rows.
+                settings["stride"] = None
             encoder = TextEncoder(self.spec.extract_config(**settings))
-            self.spec.require_model(encoder.info, mine=self._name)
+            self.spec.require_model(encoder.info, encoder.sentence_sha256, mine=self._name)
             self._encoder = encoder
         return self._encoder
 

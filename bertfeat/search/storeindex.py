@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +68,12 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
         if name is not None:
             raise UserError(f"--query-prompt-name {name!r} is for the sentence level, and the index is of {level} rows")
         return None
-    prompts = store.metadata.get("prompts", {})
+    prompts: Mapping[str, str] = store.metadata.get("prompts", {})
     if name is None:
-        asks = store.metadata["pooling"] == Pooling.MODEL or store.metadata.get("prompt")
-        return prompts.get("query") if asks else None
+        if store.metadata["pooling"] == Pooling.MODEL:
+            return prompts.get("query")
+        # sentence-transformers writes an empty prompt where there is none.
+        return prompts.get("query") or None if store.metadata.get("prompt") else None
     if name and name not in prompts:
         there = f"choose one of {', '.join(sorted(prompts))}" if prompts else "it names no prompts"
         raise UserError(f"--query-prompt-name {name!r}: the model of {store.path} has no prompt of that name; {there}")

@@ -176,14 +176,20 @@ class FeatureSpec:
         self.require_same(other, mine=mine, theirs=theirs)
         return other
 
-    def require_model(self, info: ModelInfo, *, mine: str) -> None:
+    def require_model(self, info: ModelInfo, sentence_sha256: str | None, *, mine: str) -> None:
         """Refuse a model that did not make this feature.
 
+        `sentence_sha256` is the digest of the model's own sentence embedding; None unless this feature is one.
+
         Raises:
-            UserError: The weights or the tokenizer differ; the message has both digests.
+            UserError: The weights, the tokenizer or the sentence embedding differ; the message has both digests.
         """
         other = dataclasses.replace(
-            self, model=info.name, weights_sha256=info.weights_sha256, tokenizer_sha256=info.tokenizer_sha256
+            self,
+            model=info.name,
+            weights_sha256=info.weights_sha256,
+            tokenizer_sha256=info.tokenizer_sha256,
+            sentence_sha256=sentence_sha256,
         )
         self.require_same(other, mine=mine, theirs=f"model {info.name}")
 

@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from bertfeat import build_index, evaluate_retrieval, extract, open_index, update_index
+from bertfeat import build_index, evaluate_retrieval, extract, fit_probe, load_probe, open_index, update_index
 from bertfeat.cli.summary import result_line
+from bertfeat.config import ExtractConfig
 from bertfeat.encoder.packaged import minilm
-from bertfeat.errors import CheckpointError, ConfigError, PlanMismatch, UserError
+from bertfeat.errors import CheckpointError, ConfigError, PlanMismatch, RunError, UserError
 from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.job import Job, open_inputs, open_job
+from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.progress import Silent
 from tests.support.families import build_model
 from tests.support.sentence_models import save_sentence_model
 
@@ -198,3 +203,59 @@ def test_queries_have_the_prompt_of_the_model_for_queries(tiny, tmp_path) -> Non
     assert build_index(plain, tmp_path / "ip").origin.query_prompt is None
     with pytest.raises(UserError, match=r"pooling 'model' != 'mean'"):
         open_index(tmp_path / "i", store=plain).search("sea")
+
+
+def test_a_changed_dense_layer_is_another_model_for_indexes_and_probes(tiny, tmp_path) -> None:
+    dense: dict[str, Any] = {"dense": [{"out_features": 8}]}
+    model = save_sentence_model(tiny["bert"], tmp_path / "own", **dense)
+    (tmp_path / "c.jsonl").write_text("".join(f'{{"text": "the sea {n}", "label": "{n % 2}"}}\n' for n in range(6)))
+    settings: dict[str, Any] = {"model": str(model), "levels": "sentence", "pooling": "model"}
+    store = extract(tmp_path / "c.jsonl", tmp_path / "s", keep_columns="label", **settings)
+    build_index(store, tmp_path / "i").encode(["the sea"])
+    fit_probe(store, "label", head="centroid").save(tmp_path / "p")
+    assert load_probe(tmp_path / "p").predict_texts(["the sea 1"]).height == 1
+    path = model / "2_Dense" / "model.safetensors"
+    save_file({name: values + 1 for name, values in load_file(path).items()}, path)
+    for use in (
+        lambda: open_index(tmp_path / "i").encode(["the sea"]),
+        lambda: load_probe(tmp_path / "p").predict_texts(["the sea"]),
+    ):
+        with pytest.raises(UserError, match=r"sentence embedding of the model .* != "):
+            use()
+
+
+def test_a_worker_uses_the_prompt_and_the_embedding_of_the_plan(tiny, tmp_path, monkeypatch) -> None:
+    model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts=PROMPTS, dense=[{"out_features": 8}])
+    config = ExtractConfig(model=str(model), levels="sentence", pooling="model", prompt_name="query")
+    corpus = write(tmp_path / "c.txt", ["the sea"])
+    with open_inputs(corpus, tmp_path / "s", config) as files:
+        job = open_job(config, files, tmp_path / "s", Silent(), overwrite=False)
+        save_sentence_model(tiny["bert"], model, prompts={"query": "other: "}, dense=[{"out_features": 8}])
+        assert ShardTask(job).flow.tokenizer.prompt == "search: "
+        save_sentence_model(tiny["bert"], model, dense=[{"out_features": 8}], normalize=True)
+        monkeypatch.setattr(Job, "on_cluster", True)
+        with pytest.raises(RunError, match=r"sentence embedding .* != .*; install the same on every machine"):
+            ShardTask(job)
+
+
+def test_prompts_count_though_the_modules_are_not_supported(tiny, tmp_path) -> None:
+    model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts=PROMPTS)
+    (model / "modules.json").write_text("[]")
+    settings: dict[str, Any] = {"model": str(model), "levels": "sentence", "layers": "-1"}
+    corpus = write(tmp_path / "c.txt", ["the sea", "the shore"])
+    store = extract(corpus, tmp_path / "s", prompt_name="document", **settings)
+    assert build_index(store, tmp_path / "i").origin.query_prompt == "search: "
+    # An empty prompt of the model does not replace the one that was asked for.
+    model = save_sentence_model(tiny["bert"], tmp_path / "empty", prompts={"query": "", "document": ""})
+    store = extract(corpus, tmp_path / "e", prompt="find: ", **{**settings, "model": str(model)})
+    index = build_index(store, tmp_path / "ie")
+    expected = store.numpy("sentence", -1, dtype="float32")[:1]
+    np.testing.assert_allclose(index.encode(["the sea"]).vectors.astype(np.float32), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_longer_prompt_of_queries_leaves_room_for_them(tiny, tmp_path) -> None:
+    model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts={"query": "she sells the sea shells: "})
+    corpus = write(tmp_path / "c.txt", ["the sea"])
+    settings: dict[str, Any] = {"levels": "sentence", "pooling": "model", "max_length": 24, "stride": 21}
+    store = extract(corpus, tmp_path / "s", model=str(model), **settings)
+    assert build_index(store, tmp_path / "i").encode(["the sea"]).vectors.shape == (1, 32)

@@ -32,7 +32,8 @@ ELSEWHERE = {
     "times, sizes and pictures": "benchmarks estimation reports factory",
     "counts and measures of exact numbers": "entities scores evaluation reliability_rows",
     "whole runs over what other files compute; slow": "cli_search text_context embedding extending families_extract "
-    "search levels sentencemodel probe_memory pairs pipelines pipelines_search fitting sweeps autoindex words_parity",
+    "search levels probe_memory pairs pipelines pipelines_search fitting sweeps autoindex words_parity "
+    "sentencemodel transformer",
 }
 
 

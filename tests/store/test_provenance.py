@@ -118,9 +118,9 @@ class TestComparison:
     def test_another_model_is_refused(self, tmp_path: Path) -> None:
         spec = FeatureSpec.of(store_of(tmp_path), "word", "layer_03")
         info = ModelInfo("tiny", None, "bert", "a" * 64, "b" * 64, 6, 4, 32)
-        spec.require_model(info, mine="probe ner")
+        spec.require_model(info, None, mine="probe ner")
         with pytest.raises(UserError, match=r"probe ner and model tiny hold .*model weights aaaaaaaaaaaa… != ffff"):
-            spec.require_model(dataclasses.replace(info, weights_sha256="f" * 64), mine="probe ner")
+            spec.require_model(dataclasses.replace(info, weights_sha256="f" * 64), None, mine="probe ner")
 
 
 class TestSettings:
