@@ -72,7 +72,7 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
     if name is None:
         if store.metadata["pooling"] == Pooling.MODEL:
             return prompts.get("query")
-        # sentence-transformers writes an empty prompt where there is none.
+        # sentence-transformers writes an empty prompt for models without one.
         return prompts.get("query") or None if store.metadata.get("prompt") else None
     if name and name not in prompts:
         there = f"choose one of {', '.join(sorted(prompts))}" if prompts else "it names no prompts"

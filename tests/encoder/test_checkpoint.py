@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 import transformers
 
+from bertfeat.config import ExtractConfig
 from bertfeat.encoder import filedigests, hub, packaged
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
+from bertfeat.encoder.packaged import PackagedModel, find_packaged, minilm, packaged_names
 from bertfeat.errors import CheckpointError
+from bertfeat.extraction.job import authors_advice
 from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_tokenizer, random_pack
 
 
@@ -127,6 +129,31 @@ def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.Mon
     others = ["2_Dense/pytorch_model.bin", "onnx/model.onnx", "onnx/model.safetensors", "evil.py", "README.md"]
     found = huggingface_hub.utils.filter_repo_objects([*described, *others], allow_patterns=asked["patterns"])
     assert list(found) == described
+
+
+def test_a_copy_in_the_cache_with_the_files_of_an_older_version_is_used_offline(monkeypatch, tmp_path) -> None:
+    import huggingface_hub
+
+    folder = tmp_path / ("b" * 40)
+    shutil.copytree(minilm().folder, folder)
+    (folder / "modules.json").unlink()
+
+    def model_info(self: object, name: str, *, revision: str | None, timeout: float) -> None:
+        raise ConnectionError("no network")
+
+    def snapshot_download(name: str, *, allow_patterns: list[str], **asked: Any) -> str:
+        assert asked["local_files_only"]
+        if "modules.json" in allow_patterns:
+            raise FileNotFoundError("modules.json is not in the cache")
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    checkpoint = open_checkpoint("owner/model")
+    assert (checkpoint.folder, checkpoint.revision) == (folder, "b" * 40)
+    config = ExtractConfig(model="owner/model", levels="sentence", pooling="model")
+    with pytest.raises(CheckpointError, match=r"pass --pooling mean, or connect to the hub once"):
+        authors_advice(checkpoint, config)
 
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:
