@@ -38,7 +38,10 @@ EXTRAS = {
 
 def build(folder: Path) -> tuple[Path, Path]:
     """Build the sdist, and from it the wheel, and return their paths."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    # From a copy: two builds at once in one tree fail.
+    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
+    source = shutil.copytree(ROOT, folder / "source", ignore=left_out)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
 
