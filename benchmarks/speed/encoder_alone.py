@@ -17,7 +17,7 @@ from benchmarks.speed.corpora import CORPORA, write_corpus
 from benchmarks.speed.harness import MAX_LENGTH, Setup
 from benchmarks.speed.models import Shape
 from bertfeat.config import ExtractConfig
-from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.shardtask import ShardTask
@@ -42,7 +42,9 @@ def opened_job(
             yield job, ShardTask(job), list(writer.pending())
 
 
-def encoder_and_packs(shape: Shape, corpus: str, folder: Path, setup: Setup, n_rows: int) -> tuple[Encoder, list[Pack]]:
+def encoder_and_packs(
+    shape: Shape, corpus: str, folder: Path, setup: Setup, n_rows: int
+) -> tuple[PackEncoder, list[Pack]]:
     """Return an encoder for the last layer, and the packs that a run makes of a corpus."""
     given = {"levels": "sentence", "layers": "-1", "device": setup.device, "compute_dtype": setup.dtype}
     with opened_job(shape, corpus, folder, n_rows, **given) as (_, task, shards):
@@ -98,7 +100,7 @@ def encoder_alone(shape: Shape, corpus: str, folder: Path, setup: Setup, *, n_ro
     }
 
 
-def _encode(encoder: Encoder, packs: list[Pack]) -> None:
+def _encode(encoder: PackEncoder, packs: list[Pack]) -> None:
     for _ in encode_packs(encoder, packs):
         pass
     if encoder.device.type == "cuda":

@@ -50,7 +50,7 @@ class HiddenStates:
         return self.pooled
 
 
-class Encoder:
+class PackEncoder:
     """A loaded encoder, cut above the highest layer asked for; `load_encoder` makes it.
 
     Args:

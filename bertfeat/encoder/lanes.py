@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from bertfeat.devices import one_thread
-from bertfeat.encoder.encoder import Encoder, HiddenStates
+from bertfeat.encoder.encoder import HiddenStates, PackEncoder
 from bertfeat.records import Pack
 
 # A small corpus is cut into this many packs, unless they would have fewer tokens than the second number.
@@ -42,7 +42,7 @@ def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> i
     return min(max_batch_tokens, max(_MIN_PACK_TOKENS, n_tokens // _MIN_PACKS))
 
 
-def encode_packs(encoder: Encoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack, HiddenStates]]:
+def encode_packs(encoder: PackEncoder, packs: Iterable[Pack]) -> Iterator[tuple[Pack, HiddenStates]]:
     """Yield each pack with its hidden states, in order; a pack that does not fit into memory comes in parts.
 
     `encoder.n_lanes` packs are encoded at once, and at most one more is finished and waits. Delete what was yielded

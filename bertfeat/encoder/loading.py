@@ -11,7 +11,7 @@ from torch import nn
 
 from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
-from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
@@ -33,7 +33,7 @@ def load_encoder(
     device: torch.device | str = "cpu",
     compute_dtype: torch.dtype = torch.float32,
     with_pooler: bool = False,
-) -> Encoder:
+) -> PackEncoder:
     """Build the encoder and load its weights.
 
     Each layer is that of `output_hidden_states` of the whole model: where transformers norms the last hidden state
@@ -72,7 +72,7 @@ def load_encoder(
     model = model.to(device).eval().requires_grad_(False)
     if can_pack(torch.device(device), compute_dtype):
         pack_linears(model)
-    return Encoder(
+    return PackEncoder(
         model,
         checkpoint.family,
         sorted(set(layers)),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from bertfeat.config import ExtractConfig, Level
 from bertfeat.corpus import Inputs
-from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
@@ -106,7 +106,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate
     )
 
 
-def _calibrate(encoder: Encoder, packs: Sequence[Pack]) -> float:
+def _calibrate(encoder: PackEncoder, packs: Sequence[Pack]) -> float:
     """Return the tokens per second of the encoder on packs of all lengths of a shard, after one pack to warm up."""
     if not packs:
         return 0.0

@@ -2,7 +2,8 @@
 
 corpus -> documents -> tokens -> windows -> packs -> encoder -> hidden states -> pooled features -> tables
 
-`extract` runs it on each shard, `embed` on texts in memory, the estimate and the deep check on a sample of the corpus.
+`extract` runs it on each shard, `Encoder` and `BertFeatures` on texts in memory, the estimate and the deep check on a
+sample of the corpus.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bertfeat.config import ExtractConfig, Level
-from bertfeat.encoder.encoder import Encoder, memory_errors
+from bertfeat.encoder.encoder import PackEncoder, memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.extraction.leveltables import Buffer, ShardText, align, level_table, make_buffers
@@ -45,7 +46,7 @@ class Flow:
     schemas: Mapping[Level, LevelSchema]
     resolved: Resolved
     tokenizer: Tokenizer
-    encoder: Encoder
+    encoder: PackEncoder
     finish: Finish | None = None
 
     def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:

@@ -145,7 +145,11 @@ def slice_vectors(
         with opened_vectors(part, source, checked) as opened:
             opened.read(range(first - of_part, last - of_part), block)
         if block is not target:
-            target[:] = block
+            try:
+                with np.errstate(over="raise"):
+                    target[:] = block
+            except FloatingPointError:
+                raise UserError(f"dtype {dtype} does not hold a value of these vectors; pass float32") from None
 
     pieces = []
     for part, of_part in zip(parts, _starts(parts).tolist(), strict=False):

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError
 from tests.support.families import HIDDEN, N_LAYERS, VOCAB_SIZE
@@ -79,7 +79,7 @@ def put_payload(path: Path, canary: Path) -> None:
     path.write_bytes(pickle.dumps(Payload(canary)))
 
 
-def load(folder: Path) -> Encoder:
+def load(folder: Path) -> PackEncoder:
     checkpoint = open_checkpoint(str(folder))
     return load_encoder(checkpoint, range(checkpoint.n_layers + 1))
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from bertfeat.encoder.checkpoint import UNLIMITED_DEFAULT, Checkpoint, open_checkpoint
-from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.families import families, family_of
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError, ConfigError
@@ -60,7 +60,7 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, what: str) -> None
     assert difference.norm() <= 1e-5 * expected.norm(), what
 
 
-def assert_equal_layers(encoder: Encoder, pack: Pack, expected: list[torch.Tensor]) -> None:
+def assert_equal_layers(encoder: PackEncoder, pack: Pack, expected: list[torch.Tensor]) -> None:
     states = encoder.encode(pack)
     for layer in encoder.layers:
         assert states.layer(layer).shape == (pack.n_tokens, HIDDEN)

@@ -11,7 +11,7 @@ import torch
 
 import bertfeat
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.encoder import Encoder, HiddenStates
+from bertfeat.encoder.encoder import HiddenStates, PackEncoder
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import RunError
@@ -24,7 +24,7 @@ PACKS = [random_pack([9, 7, 7, 3], seed=i) for i in range(9)] + [random_pack([2]
 
 
 @pytest.fixture(scope="module")
-def encoder(good: Path) -> Encoder:
+def encoder(good: Path) -> PackEncoder:
     return load_encoder(open_checkpoint(str(good)), [0, 2])
 
 
@@ -38,7 +38,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 class TestLanes:
     @pytest.mark.parametrize("n_lanes", [1, 2, 5])
-    def test_order_and_bits(self, encoder: Encoder, n_lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_order_and_bits(self, encoder: PackEncoder, n_lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = [encoder.encode(pack) for pack in PACKS]
         n_threads = torch.get_num_threads()
         monkeypatch.setattr(encoder, "n_lanes", n_lanes)
@@ -49,7 +49,7 @@ class TestLanes:
                 assert torch.equal(states.layer(layer), one.layer(layer))
         assert torch.get_num_threads() == n_threads
 
-    def test_lanes_run_at_once(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_lanes_run_at_once(self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
         meeting = Barrier(2, timeout=60)
         run = encoder._run
 
@@ -61,7 +61,7 @@ class TestLanes:
         monkeypatch.setattr(encoder, "n_lanes", 2)
         assert len(list(encode_packs(encoder, PACKS))) == len(PACKS)
 
-    def test_finished_packs_do_not_pile_up(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_finished_packs_do_not_pile_up(self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
         taken = 0
 
         def counted() -> Iterator[Pack]:
@@ -77,7 +77,7 @@ class TestLanes:
         states.close()  # type: ignore[attr-defined]
         assert taken == 3
 
-    def test_an_error_comes_through(self, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_error_comes_through(self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
         run = encoder._run
 
         def fail(pack: Pack) -> HiddenStates:

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 
 import bertfeat
 from bertfeat.config import Level
-from bertfeat.encoder.encoder import Encoder as Network
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.extraction import job
 from bertfeat.extraction.textencoder import TextEncoder, documents_of
@@ -105,9 +105,9 @@ def test_threads_share_an_encoder_and_get_the_bits_of_one_thread(tiny_folder: Pa
 def test_the_model_is_loaded_once_and_cut_at_the_highest_layer(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded: list[Network] = []
+    loaded: list[PackEncoder] = []
 
-    def load(*arguments: Any, **options: Any) -> Network:
+    def load(*arguments: Any, **options: Any) -> PackEncoder:
         loaded.append(plain(*arguments, **options))
         return loaded[-1]
 

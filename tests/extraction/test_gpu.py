@@ -11,7 +11,7 @@ import torch
 
 import bertfeat
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.records import Document
@@ -35,11 +35,11 @@ def windows_of(texts: list[str]) -> Windows:
     return cut_windows(tokenizer.encode(documents), tokenizer, WindowLimits(512, 128), documents)
 
 
-def encoder_on(device: str, dtype: torch.dtype, layers: Sequence[int] = LAYERS) -> Encoder:
+def encoder_on(device: str, dtype: torch.dtype, layers: Sequence[int] = LAYERS) -> PackEncoder:
     return load_encoder(open_checkpoint("minilm"), list(layers), device=device, compute_dtype=dtype)
 
 
-def states_of(encoder: Encoder, windows: Windows, max_batch_tokens: int) -> np.ndarray:
+def states_of(encoder: PackEncoder, windows: Windows, max_batch_tokens: int) -> np.ndarray:
     """Return float32 (n_layers, n_tokens, hidden) in the order of the packs."""
     packs = [encoder.encode(pack) for pack in pack_windows(windows, max_batch_tokens)]
     return np.stack([torch.cat([p.layer(i) for p in packs]).float().cpu().numpy() for i in LAYERS])

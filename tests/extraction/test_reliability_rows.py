@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import FeatureError, InputError, RunError, StoreError, UserError
 from bertfeat.extraction.pooling import LevelBuffer
@@ -103,14 +103,14 @@ def test_out_of_memory_in_pooling_is_one_line_and_the_receipt_has_the_seconds_of
 
 def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_path, settings, monkeypatch):
     whole = extract(output=tmp_path / "whole", **settings)
-    run = Encoder._run
+    run = PackEncoder._run
 
-    def short_of_memory(self: Encoder, pack: Any) -> Any:
+    def short_of_memory(self: PackEncoder, pack: Any) -> Any:
         if pack.n_tokens > 40:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return run(self, pack)
 
-    monkeypatch.setattr(Encoder, "_run", short_of_memory)
+    monkeypatch.setattr(PackEncoder, "_run", short_of_memory)
     store = extract(output=tmp_path / "s", **settings)
     assert [receipt.notes["n_halvings"] > 0 for receipt in store.receipts()] == [True, True, True]
     assert "n_halvings" not in (store.path / "manifest.json").read_text()

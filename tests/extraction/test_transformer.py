@@ -30,8 +30,7 @@ from sklearn.utils.estimator_checks import check_estimator, estimator_checks_gen
 from sklearn.utils.validation import validate_data
 
 import bertfeat
-from bertfeat.encoder.encoder import Encoder as Network
-from bertfeat.encoder.encoder import HiddenStates
+from bertfeat.encoder.encoder import HiddenStates, PackEncoder
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.extraction.vectorcache import VectorCache
 from bertfeat.records import Pack
@@ -51,13 +50,13 @@ def features(tiny_folder: Path, tmp_path: Path) -> bertfeat.BertFeatures:
 def n_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The windows of each forward pass, and those that repeat one of them."""
     counted: list[int] = []
-    plain = Network._run
+    plain = PackEncoder._run
 
-    def run(self: Network, pack: Pack) -> HiddenStates:
+    def run(self: PackEncoder, pack: Pack) -> HiddenStates:
         counted.append(len(pack.served[0]))
         return plain(self, pack)
 
-    monkeypatch.setattr(Network, "_run", run)
+    monkeypatch.setattr(PackEncoder, "_run", run)
     return counted
 
 
@@ -336,11 +335,11 @@ class TestCache:
 SCRIPT = """
 import hashlib, sys
 import bertfeat
-from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.encoder import PackEncoder
 
 model, cache, n_texts = sys.argv[1:]
-plain, n_windows = Encoder._run, []
-Encoder._run = lambda self, pack: n_windows.append(len(pack.served[0])) or plain(self, pack)
+plain, n_windows = PackEncoder._run, []
+PackEncoder._run = lambda self, pack: n_windows.append(len(pack.served[0])) or plain(self, pack)
 texts = [f"text {n} of the sea" for n in range(int(n_texts))]
 vectors = bertfeat.BertFeatures(model, cache=cache).fit_transform(texts)
 print(hashlib.sha256(vectors.tobytes()).hexdigest(), sum(n_windows))

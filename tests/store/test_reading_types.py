@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bertfeat import extract
 from bertfeat.config import Level
 from bertfeat.errors import UserError
 from bertfeat.store import open_store, reader, selection
@@ -137,3 +138,17 @@ def test_a_notebook_shows_the_levels_and_every_text_is_escaped(tmp_path, store):
     assert "<script>" not in odd._repr_html_()
     assert html_cells(odd._repr_html_())[0].startswith(f"{place}/a b: ")
     assert len(repr(odd).splitlines()) == 1
+
+
+def test_a_value_that_a_smaller_type_does_not_hold_is_refused(tiny_folder, tmp_path):
+    (tmp_path / "c.txt").write_text("the sea\n")
+    settings = {"model": str(tiny_folder), "levels": "token", "layers": "-1", "store_dtype": "float32"}
+    store = extract(tmp_path / "c.txt", tmp_path / "s", **settings)
+    part = tmp_path / "s" / store.parts("token")[0].path
+    offset = store.parts("token")[0].runs.offsets[store.features("token")[0].name][0]
+    with part.open("r+b") as file:
+        file.seek(offset)
+        file.write(np.float32(1e6).tobytes())
+    assert store.numpy("token", -1)[0, 0] == 1e6
+    with pytest.raises(UserError, match=r"^dtype float16 does not hold a value of these vectors; pass float32$"):
+        store.numpy("token", -1, dtype="float16")

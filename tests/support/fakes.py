@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bertfeat.config import ExtractConfig, Level, Pooling
 from bertfeat.corpus.columns import CorpusSchema
-from bertfeat.encoder.encoder import Encoder
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.layers import feature_columns
 from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.leveltables import ShardText
@@ -67,7 +67,7 @@ class FakeStates:
         return torch.from_numpy(windows.astype(np.float32))
 
 
-class FakeEncoder(Encoder):
+class FakeEncoder(PackEncoder):
     def __init__(self) -> None:
         self.device = torch.device("cpu")
         self.n_lanes = 1
