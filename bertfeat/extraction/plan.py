@@ -79,9 +79,7 @@ class AuthorsAdvice:
     used: SentenceModel | None = None
 
 
-def resolve(
-    config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, authors: AuthorsAdvice | None = None
-) -> Resolved:
+def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, authors: AuthorsAdvice) -> Resolved:
     """Fill in the defaults that depend on the model and the device, and check the settings against them.
 
     Raises:
@@ -89,7 +87,7 @@ def resolve(
             `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
     device = planned_device(config.device, elsewhere=config.runner is Runner.RAY)
-    family, authors = family_of(info.family), authors or AuthorsAdvice()
+    family = family_of(info.family)
     layers = _layers(config, info)
     return Resolved(
         model=info,
