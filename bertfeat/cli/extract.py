@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.core import ParameterSource
 
 from bertfeat.cli.options import (
     RUN,
@@ -22,6 +23,9 @@ from bertfeat.cli.options import (
     store_options,
 )
 from bertfeat.config import CorpusFormat, ExtractConfig, Runner
+
+if TYPE_CHECKING:
+    from bertfeat.settings import ExtractSettings
 
 _FORMATS = ", ".join(f".{name}" for name in CorpusFormat if name is not CorpusFormat.AUTO)
 _HELP = f"""Run an encoder over a corpus once and keep its hidden states as Parquet.
@@ -85,13 +89,20 @@ def command(
     aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
     with aside, contextlib.closing(RunLog(config, draws=draws, verbose=verbose)) as log:
         if append:
-            store = append_to(output, list(inputs), overwrite=overwrite, progress=log, **settings)
+            store = append_to(output, list(inputs), overwrite=overwrite, progress=log, **_given(settings))
         else:
             store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
     if as_json:
         click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
     elif not quiet:
-        click.echo(result_line(store, was_complete=not log.has_started))
+        click.echo(result_line(store, was_complete=not log.has_started, appended=append))
+
+
+def _given(settings: dict[str, Any]) -> ExtractSettings:
+    """Return the settings that are on the command line: an append takes all others from the store."""
+    source = click.get_current_context().get_parameter_source
+    given = {name: value for name, value in settings.items() if source(name) is not ParameterSource.DEFAULT}
+    return cast("ExtractSettings", given)
 
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool) -> None:

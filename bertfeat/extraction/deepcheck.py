@@ -22,7 +22,7 @@ from bertfeat.extraction.plan import config_of, plan_fields
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.codec import hash_fields
-from bertfeat.store.planstates import fields_with
+from bertfeat.store.planstates import APPENDS, COMPACTED
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
@@ -87,7 +87,8 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
     _, resolved = resolve_job(checkpoint, files, config)
-    now = fields_with(plan_fields(config, resolved, files), files, plan.appends)
+    now = {name: plan.fields[name] for name in (APPENDS, COMPACTED) if name in plan.fields}
+    now |= plan_fields(config, resolved, files)
     if hash_fields(now) != plan.plan_hash:
         fields = differing(plan.fields, now)
         text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {named(fields)}"
