@@ -10,13 +10,14 @@ import click
 @click.command(name="compact")
 @click.argument("store", metavar="STORE")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Folder of the new store.")
+@click.option("--shard-bytes", metavar="SIZE", help="Size of a shard's parts; by default that of the extraction.")
 @click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(store: str, output: str, overwrite: bool, as_json: bool) -> None:
+def command(store: str, output: str, shard_bytes: str | None, overwrite: bool, as_json: bool) -> None:
     """Write a store again with few parts: the same rows and vectors, without an encoder.
 
-    Each append leaves at least one small part for each level. The new parts have the size that the --shard-bytes of
-    STORE asks for. STORE is not changed; run the same command again to resume.
+    Each append leaves at least one part for each level, however small. STORE is not changed; run the same command
+    again to resume.
     """
     from bertfeat.cli.progress import counted
     from bertfeat.cli.summary import result_line, store_summary
@@ -24,7 +25,7 @@ def command(store: str, output: str, overwrite: bool, as_json: bool) -> None:
     from bertfeat.store.reader import open_store
 
     before = open_store(store)
-    made = compact(before, output, overwrite=overwrite)
+    made = compact(before, output, shard_bytes=shard_bytes, overwrite=overwrite)
     if as_json:
         click.echo(json.dumps(store_summary(made)))
         return

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertfeat.config import Level
+from bertfeat.config import Level, parse_size
 from bertfeat.errors import StoreError
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import FileSlice, LevelTable, Plan, ShardResult, ShardSpec
@@ -23,10 +23,11 @@ def compact(
     store: str | Path | Store,
     output: str | Path,
     *,
+    shard_bytes: int | str | None = None,
     overwrite: bool = False,
     progress: bool | Progress = False,
 ) -> Store:
-    """Write a store again with parts of the size that its `shard_bytes` asks for: its appends become one with it.
+    """Write a store again with few parts: shards of appends are joined with their neighbours.
 
     Rows, their order, and the bits of the vectors stay. The old store is not changed. The same call resumes an
     interrupted one. More documents can be appended to the new store.
@@ -34,6 +35,8 @@ def compact(
     Args:
         store: A finished store, its folder or its URL.
         output: The new store's folder or URL.
+        shard_bytes: How large the parts of a shard may be together, a number or a size like `256MB`; by default the
+            setting of the extraction. A larger shard stays as it is.
         overwrite: Replace a store that is there.
         progress: See `bertfeat.extract`.
 
@@ -41,6 +44,7 @@ def compact(
         The new store.
 
     Raises:
+        ConfigError: `shard_bytes` is not a size.
         StoreError: There is no finished store, a part is damaged, or the output folder cannot be used.
         RunError: The system refused a write; the same call resumes.
 
@@ -53,7 +57,8 @@ def compact(
     if _is_same(opened.path, target):
         raise StoreError(f"{target}: is the store to compact; name another folder")
     plan = opened.plan
-    groups = _groups(opened, plan)
+    limit = parse_size(plan.fields["shard_bytes"] if shard_bytes is None else shard_bytes, "shard_bytes")
+    groups = _groups(opened, plan, limit)
     with reporting(progress) as reports, open_for_writing(target, _compacted(plan, groups), overwrite=overwrite) as new:
         if not new.is_complete:
             for shard in new.pending():
@@ -69,13 +74,13 @@ def _is_same(one: Path | ObjectPath, other: Path | ObjectPath) -> bool:
     return str(one) == str(other)
 
 
-def _groups(store: Store, plan: Plan) -> list[range]:
-    """Return the old shards of each new one: as many as fit into `shard_bytes`, at least one."""
+def _groups(store: Store, plan: Plan, limit: int) -> list[range]:
+    """Return the old shards of each new one: as many as fit into the limit in bytes, at least one."""
     sizes = [sum(part["n_bytes"] for part in shard["parts"]) for shard in store.manifest["shards"]]
     starts: list[int] = []
     total = 0
     for number, size in enumerate(sizes[: len(plan.shards)]):
-        if not starts or total + size > plan.fields["shard_bytes"]:
+        if not starts or total + size > limit:
             starts.append(number)
             total = 0
         total += size
