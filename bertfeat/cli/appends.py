@@ -39,7 +39,7 @@ def append_entries(store: Store) -> list[dict[str, Any]]:
 
 
 def unfinished_append(store: Store) -> list[str]:
-    """Return the inputs of an append that has not finished; nothing if there is none."""
+    """Return the inputs of an append that has not finished; nothing without one."""
     try:
         plan = read_plan(store.path)
     except StoreError:

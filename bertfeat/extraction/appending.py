@@ -65,7 +65,7 @@ def open_growing(path: AnyPath, settings: Mapping[str, Any], *, overwrite: bool)
 def open_append(
     store: Store, plan: Plan, config: ExtractConfig, files: tuple[InputFile, ...], progress: Progress
 ) -> Growth:
-    """Plan an append, or go on with one that has not finished. Inputs whose bytes the store has are left out.
+    """Plan an append, or continue one that has not finished. Inputs whose bytes the store has are left out.
 
     Raises:
         UserError: The model or a row cannot be used, or an id is in the store already.
