@@ -73,11 +73,14 @@ def command(
     """Run an encoder over a corpus once and keep its hidden states as Parquet."""
     settings = {name: value for name, value in values.items() if value is not None}
     config = ExtractConfig.from_dict(settings)
-    if not output and (append or not dry_run):
+    if dry_run and not append:
+        _dry_run(inputs, config, as_json=as_json)
+        return
+    if not output:
         said = "no --output" if output is None else "--output ''"
         raise click.UsageError(f"{said}; name the folder of the store: -o DIR", click.get_current_context())
     if dry_run:
-        _dry_run(inputs, _config_of(output, settings) if append else config, as_json=as_json)
+        _dry_run(inputs, _config_of(output, settings), as_json=as_json)
         return
     from bertfeat.cli.progress import RunLog, is_watched
     from bertfeat.cli.summary import result_line, store_summary
@@ -105,12 +108,12 @@ def _given(settings: dict[str, Any]) -> ExtractSettings:
     return cast("ExtractSettings", given)
 
 
-def _config_of(output: str | None, settings: dict[str, Any]) -> ExtractConfig:
+def _config_of(output: str, settings: dict[str, Any]) -> ExtractConfig:
     """Return the settings of an append to the store at `output`."""
     from bertfeat.extraction.appending import open_growing
     from bertfeat.storage import as_path
 
-    return open_growing(as_path(output or ""), _given(settings), overwrite=False)[2]
+    return open_growing(as_path(output), _given(settings), overwrite=False)[2]
 
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool) -> None:
