@@ -200,57 +200,59 @@ class ExtractConfig:
         for name in (*columns, *_RESOLVED_LATER):
             value = getattr(self, name)
             if name in _RESOLVED_LATER and not isinstance(value, str | None):
-                raise ConfigError(f"{flag(name)} {value!r:.60} is not text")
+                raise ConfigError(f"`{name}` {value!r:.60} is not text")
             for text in (value,) if isinstance(value, str) else value or ():
                 if not text.isascii() and text != text.encode(errors="replace").decode():
                     what = "it" if name.startswith("prompt") else "the column's name"
-                    raise ConfigError(f"{flag(name)} {text!r} is not valid UTF-8; pass {what} as UTF-8")
+                    raise ConfigError(f"`{name}` {text!r} is not valid UTF-8; pass {what} as UTF-8")
 
     def _check_together(self) -> None:
         if self.text_pair_column and self.text_pairs:
-            raise ConfigError("--text-pair-column and --text-pairs both name a second text; pass one of them")
+            raise ConfigError("`text_pair_column` and `text_pairs` both name a second text; pass one of them")
         for name in ("is_split_into_words", "document_context"):
             if getattr(self, name) and (self.text_pair_column or self.text_pairs):
-                raise ConfigError(f"{flag(name)} takes no second text; drop --text-pair-column or --text-pairs")
+                raise ConfigError(f"`{name}` takes no second text; drop `text_pair_column` or `text_pairs`")
         if self.keep_columns and Level.SENTENCE not in self.levels:
-            raise ConfigError("--keep-columns are written at the sentence level; add it: --level token,sentence")
+            raise ConfigError("`keep_columns` are written at the sentence level; add it: `levels='token,sentence'`")
         if self.pooling is Pooling.MODEL and Level.SENTENCE not in self.levels:
-            raise ConfigError("--pooling model makes sentence embeddings; add their level: --level sentence")
+            raise ConfigError("`pooling='model'` makes sentence embeddings; add their level: `levels='sentence'`")
         if self.pooling is Pooling.MODEL and self.include_special_tokens:
-            raise ConfigError("--pooling model counts special tokens as the model does; drop --include-special-tokens")
+            raise ConfigError(
+                "`pooling='model'` counts special tokens as the model does; drop `include_special_tokens`"
+            )
         if self.prompt is not None and self.prompt_name is not None:
-            raise ConfigError("--prompt and --prompt-name both give a prompt; pass one of them")
+            raise ConfigError("`prompt` and `prompt_name` both give a prompt; pass one of them")
 
     def _check_context(self) -> None:
         if not self.document_context:
             return
         if self.include_special_tokens:
             raise ConfigError(
-                "--include-special-tokens has no meaning with --document-context, where sentences share the special "
+                "`include_special_tokens` has no meaning with `document_context`, where sentences share the special "
                 "tokens; drop one of them"
             )
         if self.pooling not in (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN) and Level.SENTENCE in self.levels:
             raise ConfigError(
-                f"--pooling {self.pooling} has no meaning with --document-context, where sentences share the special "
+                f"`pooling='{self.pooling}'` has no meaning with `document_context`, where sentences share the special "
                 "tokens; use mean or max"
             )
         if self.prompt or self.prompt_name is not None:
             raise ConfigError(
-                "--prompt has no meaning with --document-context, where sentences share a window; drop one of them"
+                "`prompt` has no meaning with `document_context`, where sentences share a window; drop one of them"
             )
 
     def _check_runner(self) -> None:
         on_ray = self.runner is Runner.RAY
         if on_ray and "cuda:" in self.device:
-            raise ConfigError(f"--device {self.device} numbers devices, which Ray assigns; pass --device cuda")
+            raise ConfigError(f"`device='{self.device}'` numbers devices, which Ray assigns; pass `device='cuda'`")
         if self.ray_address is None or (on_ray and self.ray_address in ("auto", "local")):
             return
         if not on_ray:
-            raise ConfigError(f"--ray-address {self.ray_address} has no meaning without --runner ray; add it")
+            raise ConfigError(f"`ray_address='{self.ray_address}'` has no meaning without `runner='ray'`; add it")
         host, _, port = self.ray_address.removeprefix("ray://").rpartition(":")
         if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ConfigError(
-                f"--ray-address {self.ray_address!r} must be one of auto, local, HOST:PORT, ray://HOST:PORT"
+                f"`ray_address` {self.ray_address!r} must be one of auto, local, HOST:PORT, ray://HOST:PORT"
             )
 
     @classmethod
@@ -309,7 +311,8 @@ def flag(name: str) -> str:
         >>> flag("levels"), flag("store_dtype")
         ('--level', '--store-dtype')
     """
-    return "--level" if name == "levels" else "--" + name.replace("_", "-")
+    singular = {"levels": "level", "inputs": "input"}
+    return "--" + singular.get(name, name).replace("_", "-")
 
 
 def parse_size(value: int | str, name: str = "") -> int:
@@ -336,7 +339,7 @@ def _enum(name: str, kind: type[StrEnum], value: object) -> StrEnum:
         return kind(str(value))
     except ValueError:
         choices = ", ".join(kind)
-        raise ConfigError(f"{flag(name)} {value!r} must be one of {choices}") from None
+        raise ConfigError(f"`{name}` {value!r} must be one of {choices}") from None
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -348,7 +351,7 @@ def _ordered(kind: type[StrEnum], name: str, value: Any) -> tuple[StrEnum, ...]:
     """Return the members named in `value` in the order of the enum, so that equal requests are equal."""
     chosen = {_enum(name, kind, part) for part in _names(value)}
     if not chosen:
-        raise ConfigError(f"{flag(name)} is empty; choose from {', '.join(kind)}")
+        raise ConfigError(f"`{name}` is empty; choose from {', '.join(kind)}")
     return tuple(member for member in kind if member in chosen)
 
 
@@ -364,9 +367,9 @@ def _check_int(name: str, value: object, least: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{flag(name)} {value!r} is not a whole number")
+        raise ConfigError(f"`{name}` {value!r} is not a whole number")
     if value < least:
-        raise ConfigError(f"{flag(name)} {value} is below {least}")
+        raise ConfigError(f"`{name}={value}` is below {least}")
 
 
 def _plain(value: object) -> object:

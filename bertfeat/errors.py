@@ -1,7 +1,9 @@
 """The errors that bertfeat raises on purpose; each has the exit code of the command line.
 
-A message is one line: the place (file and row), what is wrong (the value), and what to do:
-`corpus.csv:118: no column 'text'; columns are id, body, label; pass --text-column`.
+A message is one line: the place (file and row), what is wrong (the value), and what to do. Settings are
+written in backticks, under their names in Python; the command line prints their flags instead:
+
+    corpus.csv:118: no column 'text'; columns are id, body, label; pass `text_column`
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class SchemaSurvey:
         if self._undeclared is None:
             return declared or pa.string()
         if name not in self._seen and declared is None:
-            raise InputError(f"no row has a column {name!r}; check --keep-columns", path=self._undeclared)
+            raise InputError(f"no row has a column {name!r}; check `keep_columns`", path=self._undeclared)
         # A column without any value takes the type that other files declare.
         found = _union_of(self._met[name]) if self._met[name] else declared or pa.string()
         if declared is not None and found != declared:

@@ -86,7 +86,7 @@ class ConllReader(SentenceReader):
         if not self._is_indexed or n_missing < 0 or len(fields) < self.first:
             raise RowError(f"line {number} has {len(fields)} columns where the file has {self._n_columns}")
         if self.label is not None and len(fields) <= self.first + self.names.index(self.label):
-            raise RowError(f"line {number} has {len(fields)} columns, and no label there; pass another --label-column")
+            raise RowError(f"line {number} has {len(fields)} columns, and no label there; pass another `label_column`")
         return fields + [None] * n_missing
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertfeat.config import CorpusFormat, ExtractConfig, flag
+from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.linestreams import LongLine, open_stream, read_lines
 from bertfeat.errors import InputError
@@ -205,7 +205,7 @@ def missing_column(name: str, columns: Iterable[str], config: ExtractConfig) -> 
     names = [textwrap.shorten(name, 40, placeholder="...") for name in columns]
     there = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "none"
     setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
-    return f"no column {name!r}; columns are {there}; pass {flag(setting)}"
+    return f"no column {name!r}; columns are {there}; pass `{setting}`"
 
 
 def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:
@@ -239,13 +239,13 @@ def _text(column: str, value: object) -> str:
         return clean(value)
     if value is None:
         raise RowError(f"column {column!r} is null; give it a text, if only an empty one")
-    hint = "; pass --is-split-into-words for lists of words" if isinstance(value, list) else ""
+    hint = "; pass `is_split_into_words` for lists of words" if isinstance(value, list) else ""
     raise RowError(f"column {column!r} holds {shown(value)}, which is not text{hint}")
 
 
 def _words(column: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        hint = "drop --is-split-into-words for texts"
+        hint = "drop `is_split_into_words` for texts"
         raise RowError(f"column {column!r} holds {shown(value)}, which is not a list of words; {hint}")
     for position, word in enumerate(value):
         if not isinstance(word, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from bertfeat.config import CorpusFormat, ExtractConfig, flag
+from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, TsvReader
@@ -25,8 +25,8 @@ WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words
 _NEEDS = dict.fromkeys(("text_pair_column", "id_column", "keep_columns", "document_column"), "has_columns")
 _NEEDS |= {"text_pairs": "has_pairs", "is_split_into_words": "has_lists", "label_column": "has_lists"}
 _INSTEAD = {
-    "text_pairs": "; pass --text-pair-column for columns",
-    "label_column": "; a document's label is a kept column: --keep-columns",
+    "text_pairs": "; pass `text_pair_column` for columns",
+    "label_column": "; a document's label is a kept column: `keep_columns`",
 }
 
 
@@ -42,17 +42,17 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
         # Without this error, the reader would ignore the setting.
         if getattr(config, name) and not getattr(reader, need):
             takers = ", ".join(other.format for other in READERS if getattr(other, need))
-            reason = f"{flag(name)} does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, '')}"
+            reason = f"`{name}` does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, '')}"
             raise InputError(reason, path=file.path)
     if reader.has_columns and config.label_column and not config.is_split_into_words:
         raise InputError(
-            f"--label-column {config.label_column!r} labels the words of --is-split-into-words; keep a "
-            "document's label with --keep-columns",
+            f"`label_column` {config.label_column!r} labels the words of `is_split_into_words`; keep a "
+            "document's label with `keep_columns`",
             path=file.path,
         )
     if config.document_context and not config.document_column and not reader.has_documents:
         raise InputError(
-            "does not say which rows are one document, as --document-context must know; pass --document-column",
+            "does not say which rows are one document, as `document_context` must know; pass `document_column`",
             path=file.path,
         )
     is_guessed = config.format is CorpusFormat.AUTO
@@ -72,5 +72,5 @@ def _refuse_conll(file: InputFile) -> None:
         found = conll_format(stream.read(SNIFFED_BYTES))
     if found is not None:
         raise InputError(
-            f"looks like CoNLL; pass --format {found} (or --format {file.format} if it is not)", path=file.path
+            f"looks like CoNLL; pass `format='{found}'` (or `format='{file.format}'` if it is not)", path=file.path
         )

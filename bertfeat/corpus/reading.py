@@ -120,7 +120,7 @@ class Corpus:
             if index < end:
                 raise InputError(
                     f"ends {end - index:,} rows before shard {shard.name} does; the file has changed since it was "
-                    "planned: start again with --overwrite",
+                    "planned: start again with `overwrite`",
                     path=self._paths[piece.file],
                 )
 
@@ -176,7 +176,7 @@ class Corpus:
 
     def _bad_row(self, index: int, path: str, row: int, fault: Fault) -> BadRow:
         if self.config.bad_rows is BadRows.ERROR:
-            raise InputError(fault.reason + "; or set such rows aside with --bad-rows quarantine", path=path, row=row)
+            raise InputError(fault.reason + "; or set such rows aside with `bad_rows='quarantine'`", path=path, row=row)
         return BadRow(index, path, row, fault.reason, fault.raw)
 
     def _duplicate_error(self, first: int, second: int) -> InputError:
@@ -186,7 +186,7 @@ class Corpus:
             row = next(islice(rows, second - first - 1, None))
         return InputError(
             f"id {row.doc_id!r} appears twice, first at {before.path}:{before.row}; make ids unique, or leave out "
-            "--id-column to number the rows (--bad-rows quarantine does not set duplicates aside)",
+            "`id_column` to number the rows (`bad_rows='quarantine'` does not set duplicates aside)",
             path=row.path,
             row=row.row,
         )

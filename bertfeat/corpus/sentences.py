@@ -61,7 +61,7 @@ class SentenceReader(TextReader):
     label: str | None
 
     def set_columns(self, names: Sequence[str], first: int) -> None:
-        """Set the word columns, and the one asked for with --label-column, by default the last.
+        """Set the word columns, and the one asked for with `label_column`, by default the last.
 
         Raises:
             InputError: There is no such column.
@@ -80,7 +80,7 @@ class SentenceReader(TextReader):
             return names[int(wanted) - number]
         last = number + len(names) - 1
         there = f"columns are {', '.join(names)} or {number} to {last}" if names else "the file has none"
-        raise InputError(f"no word column {wanted!r}; {there}; pass --label-column", path=self.file.path)
+        raise InputError(f"no word column {wanted!r}; {there}; pass `label_column`", path=self.file.path)
 
     @abstractmethod
     def kind_of(self, line: bytes) -> LineKind:

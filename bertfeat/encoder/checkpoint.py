@@ -183,7 +183,7 @@ def _locate(name: str, revision: str | None) -> tuple[Path, str | None, str | No
     folder = Path(name).expanduser()
     if packaged is not None or folder.is_dir():
         if revision is not None:
-            raise CheckpointError(f"--revision {revision}: model {name!r} is not a hub model; drop --revision")
+            raise CheckpointError(f"`revision='{revision}'`: model {name!r} is not a hub model; drop `revision`")
         if packaged is None:
             return folder.resolve(), None, None
         return packaged.folder.resolve(), None, packaged.weights_sha256

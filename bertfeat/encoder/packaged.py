@@ -1,4 +1,4 @@
-"""Encoders that install as Python packages: `--model NAME` finds them by the entry point group `bertfeat.models`.
+"""Encoders that install as Python packages: the setting `model` finds them by the entry point group `bertfeat.models`.
 
 An entry point names a function without arguments that returns a `PackagedModel`. The built-in one locates the
 model's package without importing it.
@@ -46,7 +46,7 @@ _BUILT_IN: dict[str, Callable[[], PackagedModel]] = {"minilm": minilm}
 
 
 def packaged_names() -> tuple[str, ...]:
-    """Return the names that `--model` accepts besides folders and hub ids, sorted."""
+    """Return the names that the setting `model` accepts besides folders and hub ids, sorted."""
     found = {point.name for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
     return tuple(sorted(found | set(_BUILT_IN)))
 

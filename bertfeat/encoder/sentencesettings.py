@@ -46,7 +46,7 @@ _HARMLESS = {"attn_implementation", "dtype", "padding_side", "torch_dtype", "tru
 
 def refusal(place: Path, what: str) -> CheckpointError:
     """Return the error of a sentence embedding that cannot be computed as its model asks."""
-    return CheckpointError(f"{place}: {what}; --pooling mean, max and cls do without it")
+    return CheckpointError(f"{place}: {what}; `pooling` mean, max and cls do without it")
 
 
 def read_settings(path: Path, root: Path, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:

@@ -82,9 +82,9 @@ def _inputs(store: Store, inputs: Inputs | None) -> Inputs:
         is_file = planned == [FRAME] and not is_frame(inputs)
         return parquet_frame(str(paths_of(inputs)[0])) if is_file else inputs
     if STDIN in planned:
-        raise InputError(f"{store.path}: made from standard input; name a file with the same text with --input FILE")
+        raise InputError(f"{store.path}: made from standard input; name a file with the same text with `inputs`")
     if FRAME in planned:
-        raise InputError(f"{store.path}: made from a data frame; write it as Parquet and name it with --input FILE")
+        raise InputError(f"{store.path}: made from a data frame; write it as Parquet and name it with `inputs`")
     return planned
 
 

@@ -126,7 +126,7 @@ def _columns(
     if takes is Takes.CLS:
         specials = [*tokenizer.single.prefix.ids, *tokenizer.single.suffix.ids]
         if tokenizer.cls_id is None or tokenizer.cls_id not in specials:
-            raise ConfigError(f"--pooling cls: {config.model} has no classification token; use mean or max")
+            raise ConfigError(f"`pooling='cls'`: {config.model} has no classification token; use mean or max")
     return feature_columns(layers, config.combine, hidden_size=info.hidden_size, n_layers=info.n_layers)
 
 
@@ -136,7 +136,7 @@ def _limits(
     tuned_on = sentence.max_length if sentence else None
     max_length = config.max_length or min(info.max_length, tuned_on or info.max_length)
     if max_length > info.max_length:
-        raise ConfigError(f"--max-length {max_length} is more than {config.model} takes, which is {info.max_length}")
+        raise ConfigError(f"`max_length={max_length}` is more than {config.model} takes, which is {info.max_length}")
     pairs = config.text_pairs or config.text_pair_column is not None
     n_prompt = tokenizer.count_prompt()
     capacity = max_length - tokenizer.template(pair=pairs).n_specials - n_prompt
@@ -144,13 +144,13 @@ def _limits(
     least = 2 if pairs else 1
     if capacity < least:
         raise ConfigError(
-            f"--max-length {max_length} leaves {capacity} tokens beside the special ones"
+            f"`max_length={max_length}` leaves {capacity} tokens beside the special ones"
             + (f" and the {n_prompt} of the prompt" if n_prompt else "")
             + f"; at least {least} are needed"
         )
     stride = min(max_length // 4, capacity - 1) if config.stride is None else config.stride
     if stride >= capacity:
-        raise ConfigError(f"--stride {stride} leaves no step: a window holds {capacity} tokens of text; pass less")
+        raise ConfigError(f"`stride={stride}` leaves no step: a window holds {capacity} tokens of text; pass less")
     return WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
 
 

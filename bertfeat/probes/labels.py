@@ -117,8 +117,8 @@ def key_types(store: Store, level: Level, names: Sequence[str]) -> dict[str, pl.
 def _hint(level: Level, columns: list[str]) -> str:
     if found := [column for column in dict.fromkeys(columns) if column not in _OWN]:
         return f"columns that could be labels are {', '.join(found)}"
-    option = "--keep-columns" if level is Level.SENTENCE else "--label-column"
-    return f"none came with the corpus; extract with {option}, or pass labels with --labels FILE"
+    option = "`keep_columns`" if level is Level.SENTENCE else "`label_column`"
+    return f"none came with the corpus; extract with {option}, or pass labels with `labels`"
 
 
 @os_errors(UserError)

@@ -110,7 +110,7 @@ def _frame(store: Store, level: Level, own: list[str], others: list[str]) -> pl.
 
 
 def _wrong(where: str, reason: str) -> UserError:
-    return UserError(f"--where {where!r:.120}: {reason}")
+    return UserError(f"`where` {where!r:.120}: {reason}")
 
 
 def _line(error: Exception) -> str:

@@ -48,7 +48,7 @@ def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = F
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use --overwrite") from error
+        raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use `overwrite`") from error
     return plan
 
 
@@ -63,7 +63,7 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     fields = differences.differing(stored.fields, plan.fields) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
     old_default, default = ["none", "concat"], ["none"]
     by_default = fields.keys() == {"combine"} and fields["combine"] == (old_default, default)
-    remedy = "pass --combine none,concat, the default of 0.1.0" if by_default else "use another folder or --overwrite"
+    remedy = "pass `combine='none,concat'`, the default of 0.1.0" if by_default else "use another folder or `overwrite`"
     text = f"{path}: made with another plan: {differences.named(fields)}; {remedy}"
     raise PlanMismatch(text, fields)
 

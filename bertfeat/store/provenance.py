@@ -159,7 +159,7 @@ class FeatureSpec:
         if self.level not in store.levels:
             raise UserError(
                 f"{mine} works at level {self.level}, {theirs} holds {', '.join(store.levels)}; "
-                f"extract with --level {self.level}"
+                f"extract with `levels='{self.level}'`"
             )
         try:
             other = self.of(store, self.level, self.feature)

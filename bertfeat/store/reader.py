@@ -172,7 +172,7 @@ class Store:
 
     @files.os_errors(StoreError)
     def bad_rows(self) -> tuple[BadRow, ...]:
-        """Return the input rows that were set aside (`--bad-rows quarantine`), in corpus order, with their raw bytes.
+        """Return the input rows that were set aside (`bad_rows="quarantine"`), in corpus order, with their raw bytes.
 
         Raises:
             StoreError: The store was copied without its `_bertfeat` folder, or the file of these rows is damaged.

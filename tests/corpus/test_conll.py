@@ -76,7 +76,7 @@ def test_columns_that_count_words_and_may_lack_notes(tmp_path: Path) -> None:
     shortest_first = write(tmp_path, "a.conll", "1\ta\tO\n2\tb\tO\tnote\n")
     assert documents(shortest_first, label_column="3")[0].annotations["column_4"] == [None, "note"]
     (bad,) = bad_rows(write(tmp_path, "a.iob2", INDEXED))
-    assert bad.reason == "line 10 has 3 columns, and no label there; pass another --label-column"
+    assert bad.reason == "line 10 has 3 columns, and no label there; pass another `label_column`"
     (bad,) = bad_rows(write(tmp_path, "a.conll", "1\ta\tO\n2\tb\tO\n\n" * 1500 + "1\ta\tO\n3\tb\tO\n"))
     assert (bad.row, bad.reason) == (4501, "line 4502 starts with '3' where word 2 is counted")
 
@@ -147,7 +147,7 @@ def test_label_columns(tmp_path: Path) -> None:
     for wrong in ("upos", "1", "5", "0"):
         with pytest.raises(InputError, match=f"no word column '{wrong}'; columns are column_2, .* or 2 to 4; pass"):
             read_all(path, label_column=wrong)
-    with pytest.raises(InputError, match="no word column '2'; the file has none; pass --label-column"):
+    with pytest.raises(InputError, match="no word column '2'; the file has none; pass `label_column`"):
         read_all(write(tmp_path, "a.conll", "a\nb\n"), label_column="2")
 
 

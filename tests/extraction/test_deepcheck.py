@@ -134,7 +134,7 @@ def test_a_store_from_standard_input_needs_its_text(made, tmp_path):
     plan = codec.unseal((root / "_bertfeat/plan.json").read_bytes())
     plan["plan"]["inputs"][0]["path"] = "-"
     (root / "_bertfeat/plan.json").write_bytes(codec.seal(plan))
-    with pytest.raises(InputError, match="from standard input; name a file with the same text with --input"):
+    with pytest.raises(InputError, match="from standard input; name a file with the same text with `inputs`"):
         recheck(root)
     assert recheck(root, [made.plan.inputs[0].path]).is_good
 

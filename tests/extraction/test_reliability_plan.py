@@ -125,6 +125,6 @@ def test_a_store_with_the_old_default_of_combine_says_how_to_go_on(made, tmp_pat
     _, settings = made
     old = {**settings, "layers": "1,2", "combine": "none,concat"}
     store = extract(output=tmp_path / "old", **old)
-    with pytest.raises(PlanMismatch, match=r"combine .*; pass --combine none,concat, the default of 0.1.0$"):
+    with pytest.raises(PlanMismatch, match=r"combine .*; pass `combine='none,concat'`, the default of 0.1.0$"):
         extract(output=tmp_path / "old", **{name: old[name] for name in old if name != "combine"})
     assert extract(output=tmp_path / "old", **old).plan == store.plan

@@ -141,12 +141,12 @@ def test_the_result_says_what_the_model_asks_for_and_what_was_done(tiny, tmp_pat
 def test_what_a_model_does_not_have_is_named(tiny, tmp_path) -> None:
     corpus = write(tmp_path / "c.txt", ["the sea"])
     settings: dict[str, Any] = {"levels": "sentence", "pooling": "model"}
-    with pytest.raises(CheckpointError, match=r"--pooling model: .*bert has no modules.json.*; pass --pooling mean"):
+    with pytest.raises(CheckpointError, match=r"`pooling='model'`: .*bert has no modules.json.*; pass `pooling='mean'"):
         extract(corpus, tmp_path / "s", model=str(tiny["bert"]), **settings)
     model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts=PROMPTS)
-    with pytest.raises(ConfigError, match=r"--prompt-name 'qeury'.*choose one of document, none, query"):
+    with pytest.raises(ConfigError, match=r"`prompt_name` 'qeury'.*choose one of document, none, query"):
         extract(corpus, tmp_path / "s", model=str(model), prompt_name="qeury", **settings)
-    with pytest.raises(ConfigError, match=r"--max-length 5 leaves .* tokens .* of the prompt; at least 1"):
+    with pytest.raises(ConfigError, match=r"`max_length=5` leaves .* tokens .* of the prompt; at least 1"):
         extract(corpus, tmp_path / "s", model=str(model), prompt="the sea shore of the sea ", max_length=5, **settings)
     assert not (tmp_path / "s").exists()
 
@@ -196,7 +196,7 @@ def test_queries_have_the_prompt_of_the_model_for_queries(tiny, tmp_path) -> Non
         np.testing.assert_allclose(other.encode(["sea shells"]).vectors, expected, atol=1e-5)
     with pytest.raises(UserError, match="query_prompt 'text: ' != 'search: '"):
         build_index(store, tmp_path / "i-document")
-    with pytest.raises(UserError, match=r"--query-prompt-name 'qeury'.*choose one of document, none, query"):
+    with pytest.raises(UserError, match=r"`query_prompt_name` 'qeury'.*choose one of document, none, query"):
         build_index(store, tmp_path / "other", query_prompt_name="qeury")
     # Rows without a prompt are searched without one.
     plain = extract(corpus, tmp_path / "p", pooling="mean", **settings)

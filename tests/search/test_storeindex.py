@@ -194,7 +194,7 @@ class TestAgain:
         raw = bytearray((out / name).read_bytes())
         raw[len(raw) // 2] ^= 1
         (out / name).write_bytes(raw)
-        with pytest.raises(UserError, match=rf"the index there cannot be used \(.*{name}: .*\); pass --overwrite"):
+        with pytest.raises(UserError, match=rf"the index there cannot be used \(.*{name}: .*\); pass `overwrite`"):
             bertfeat.build_index(tiny, out, level="word")
         bertfeat.build_index(tiny, out, level="word", overwrite=True).close()
         assert contents(out) == before
