@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, get_type_hints
 
-from bertfeat.errors import ConfigError
+from bertfeat.errors import ConfigError, did_you_mean
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -97,6 +96,7 @@ class CorpusFormat(StrEnum):
     AUTO = "auto"
     TXT = "txt"
     JSONL = "jsonl"
+    JSON = "json"
     CSV = "csv"
     TSV = "tsv"
     PARQUET = "parquet"
@@ -122,6 +122,10 @@ class Runner(StrEnum):
 _RUN_ONLY = ("device", "workers", "runner", "ray_address")
 # The plan has the text of the prompt instead, and only if there is one: plans of 0.1.0 had no prompts.
 _RESOLVED_LATER = ("prompt", "prompt_name")
+# Settings that plans of 0.1.0 did not have: in a plan, they are left out where they have their defaults.
+_ADDED = ("no_header", "delimiter", "limit")
+_TEXT_COLUMNS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
+_DELIMITERS = {"tab": "\t", "\\t": "\t"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +134,9 @@ class ExtractConfig:
 
     Enums may be given as strings, and tuples as lists or comma-separated strings. `None` selects a default that
     depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`). `combine` defaults
-    to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` stands for no prompt.
+    to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` stands for no prompt. With
+    `no_header`, the columns of .csv and .tsv are `column_1`, `column_2`, ..., and a number names the same column.
+    `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included.
 
     Raises:
         ConfigError: A value is not one of the choices, is out of range, or contradicts another value.
@@ -149,6 +155,9 @@ class ExtractConfig:
     is_split_into_words: bool = False
     label_column: str | None = None
     document_column: str | None = None
+    no_header: bool = False
+    delimiter: str | None = None
+    limit: int | None = None
     bad_rows: BadRows = BadRows.ERROR
 
     model: str = "minilm"
@@ -188,6 +197,9 @@ class ExtractConfig:
         for name, least in _MINIMA.items():
             _check_int(name, getattr(self, name), least)
         self._check_texts()
+        self._set("delimiter", _delimiter(self.delimiter))
+        if self.no_header:
+            self._name_columns_by_number()
         self._check_together()
         self._check_context()
         self._check_runner()
@@ -196,15 +208,21 @@ class ExtractConfig:
         object.__setattr__(self, name, value)
 
     def _check_texts(self) -> None:
-        columns = ("text_column", "text_pair_column", "id_column", "document_column", "label_column", "keep_columns")
-        for name in (*columns, *_RESOLVED_LATER):
+        for name in (*_TEXT_COLUMNS, "keep_columns", "delimiter", *_RESOLVED_LATER):
             value = getattr(self, name)
-            if name in _RESOLVED_LATER and not isinstance(value, str | None):
+            if name != "keep_columns" and not isinstance(value, str | None):
                 raise ConfigError(f"`{name}` {value!r:.60} is not text")
             for text in (value,) if isinstance(value, str) else value or ():
                 if not text.isascii() and text != text.encode(errors="replace").decode():
                     what = "it" if name.startswith("prompt") else "the column's name"
                     raise ConfigError(f"`{name}` {text!r} is not valid UTF-8; pass {what} as UTF-8")
+
+    def _name_columns_by_number(self) -> None:
+        """Replace the numbers of columns, which no header names, by names."""
+        for name in _TEXT_COLUMNS:
+            if value := getattr(self, name):
+                self._set(name, _numbered(value))
+        self._set("keep_columns", tuple(map(_numbered, self.keep_columns)))
 
     def _check_together(self) -> None:
         if self.text_pair_column and self.text_pairs:
@@ -265,9 +283,8 @@ class ExtractConfig:
         known = [f.name for f in dataclasses.fields(cls)]
         for key in settings:
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; settings are {', '.join(known)}"
-                raise ConfigError(f"no setting {key!r}{hint}")
+                hint = did_you_mean(key, known) or f"settings are {', '.join(known)}"
+                raise ConfigError(f"no setting {key!r}; {hint}")
         return cls(**settings)
 
     @classmethod
@@ -295,13 +312,14 @@ class ExtractConfig:
 
     def planned(self) -> dict[str, Any]:
         """Return the settings that decide the bytes of a store, as plain JSON values."""
-        left_out = (*_RUN_ONLY, *_RESOLVED_LATER)
+        unset = (name for name in _ADDED if getattr(self, name) == getattr(type(self), name))
+        left_out = {*_RUN_ONLY, *_RESOLVED_LATER, *unset}
         return {name: value for name, value in self.to_dict().items() if name not in left_out}
 
 
 _HINTS = get_type_hints(ExtractConfig)
 _ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, StrEnum)}
-_MINIMA = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
+_MINIMA = {"limit": 1, "max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 
 
 def flag(name: str) -> str:
@@ -338,8 +356,20 @@ def _enum(name: str, kind: type[StrEnum], value: object) -> StrEnum:
     try:
         return kind(str(value))
     except ValueError:
-        choices = ", ".join(kind)
-        raise ConfigError(f"`{name}` {value!r} must be one of {choices}") from None
+        hint = did_you_mean(value, kind)
+        choices = f"must be one of {', '.join(kind)}" + (f"; {hint}" if hint else "")
+        raise ConfigError(f"`{name}` {value!r} {choices}") from None
+
+
+def _delimiter(value: str | None) -> str | None:
+    delimiter = _DELIMITERS.get(str(value), value)
+    if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'):
+        raise ConfigError(f"`delimiter` {value!r} must be one ASCII character, such as ; or |, or tab")
+    return delimiter
+
+
+def _numbered(name: str) -> str:
+    return f"column_{int(name)}" if name.isascii() and name.isdecimal() else name
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:

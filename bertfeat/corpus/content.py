@@ -16,7 +16,7 @@ import numpy as np
 from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.linestreams import LongLine, open_stream, read_lines
-from bertfeat.errors import InputError
+from bertfeat.errors import InputError, did_you_mean
 from bertfeat.records import DocId, InputFile
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -73,6 +73,7 @@ class Reader(ABC):
         format: The format that it reads.
         endings: The file endings of the format.
         has_columns: Rows are records, and settings name their columns.
+        has_delimiter: A character separates the columns, which a header names.
         has_lists: Documents may be given as lists of words, with a label for each.
         has_documents: Rows say which document they belong to, without a column for it.
         has_pairs: A line may hold two texts, with a separator.
@@ -87,6 +88,7 @@ class Reader(ABC):
     format: ClassVar[CorpusFormat]
     endings: ClassVar[tuple[str, ...]]
     has_columns: ClassVar[bool] = False
+    has_delimiter: ClassVar[bool] = False
     has_lists: ClassVar[bool] = False
     has_documents: ClassVar[bool] = False
     has_pairs: ClassVar[bool] = False
@@ -185,8 +187,8 @@ def needed_columns(config: ExtractConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(used_columns(config) + config.keep_columns))
 
 
-def check_columns(path: str, header: Sequence[str], config: ExtractConfig) -> None:
-    """Check that a file's header names each needed column once.
+def check_columns(path: str, header: Sequence[str], config: ExtractConfig, *, remedy: str | None = None) -> None:
+    """Check that a file's header names each needed column once; `remedy` says what to do if it lacks one.
 
     Raises:
         InputError: A column is missing or appears twice.
@@ -194,18 +196,22 @@ def check_columns(path: str, header: Sequence[str], config: ExtractConfig) -> No
     for name in needed_columns(config):
         count = header.count(name)
         if count == 0:
-            raise InputError(missing_column(name, header, config), path=path)
+            raise InputError(missing_column(name, header, config, remedy=remedy), path=path)
         if count > 1:
             raise InputError(f"column {name!r} appears {count} times in the header; rename all but one", path=path)
 
 
-def missing_column(name: str, columns: Iterable[str], config: ExtractConfig) -> str:
-    """Return the reason for a missing column: its name, the columns there are, and the flag to pass."""
+def missing_column(name: str, columns: Iterable[str], config: ExtractConfig, *, remedy: str | None = None) -> str:
+    """Return the reason for a missing column: its name, the nearest column or those there are, and what to do."""
+    setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
+    is_default = name == getattr(type(config), setting)
+    asked = f"no column {name!r}" if is_default else f"no column {name!r} for `{setting}`"
     # In a file without a header these are the fields of its first row.
     names = [textwrap.shorten(name, 40, placeholder="...") for name in columns]
-    there = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "none"
-    setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
-    return f"no column {name!r}; columns are {there}; pass `{setting}`"
+    there = f"columns are {', '.join(names[:20] + ['...'] * (len(names) > 20)) or 'none'}"
+    if not is_default and remedy is None:
+        return f"{asked}; {did_you_mean(name, names) or there}"
+    return f"{asked}; {there}; {remedy or f'pass `{setting}`'}"
 
 
 def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:

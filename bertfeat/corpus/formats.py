@@ -9,6 +9,7 @@ from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.disguise import SNIFFED_BYTES, conll_format
+from bertfeat.corpus.jsonarray import JsonReader
 from bertfeat.corpus.jsonl import JsonlReader
 from bertfeat.corpus.lines import LineReader
 from bertfeat.corpus.linestreams import open_stream
@@ -17,12 +18,13 @@ from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
 READERS: tuple[type[Reader], ...]
-READERS = (LineReader, JsonlReader, CsvReader, TsvReader, ParquetReader, ConllReader, ConlluReader)
+READERS = (LineReader, JsonlReader, JsonReader, CsvReader, TsvReader, ParquetReader, ConllReader, ConlluReader)
 READER_OF = {reader.format: reader for reader in READERS}
 READER_OF_ENDING = {ending: reader for reader in READERS for ending in reader.endings}
 WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words)
 # The attribute of a reader that a setting needs.
 _NEEDS = dict.fromkeys(("text_pair_column", "id_column", "keep_columns", "document_column"), "has_columns")
+_NEEDS |= dict.fromkeys(("no_header", "delimiter"), "has_delimiter")
 _NEEDS |= {"text_pairs": "has_pairs", "is_split_into_words": "has_lists", "label_column": "has_lists"}
 _INSTEAD = {
     "text_pairs": "; pass `text_pair_column` for columns",

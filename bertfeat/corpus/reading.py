@@ -74,7 +74,7 @@ class Corpus:
             self._idle = None
 
     def scan(self) -> Generator[ScannedRow]:
-        """Yield every row, in order, with its place; its content is checked and dropped.
+        """Yield every row up to the limit, in order, with its place; its content is checked and dropped.
 
         Raises:
             InputError: A file or row cannot be read, files or rows do not agree on types, or (at the end, and with
@@ -82,13 +82,15 @@ class Corpus:
         """
         survey = SchemaSurvey(self.config)
         looks_at_values = bool(self.config.id_column or self.config.keep_columns)
-        n_rows = 0
+        n_rows, limit = 0, self.config.limit
         with IdRegister() as register:
             for number, file in enumerate(self.files):
+                if n_rows == limit:
+                    break
                 first = n_rows
                 with closing(open_reader(file, self.config)) as reader:
                     survey.open_file(reader)
-                    for row in reader.rows(reader.start):
+                    for row in islice(reader.rows(reader.start), None if limit is None else limit - first):
                         scanned = self._scanned(n_rows, number, row)
                         if looks_at_values and isinstance(row.content, Content):
                             survey.add(reader, row.content, row.row)
