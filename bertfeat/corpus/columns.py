@@ -124,7 +124,7 @@ class SchemaSurvey:
         Raises:
             InputError: No row has a kept column, or the type that files declare differs from that of rows elsewhere.
         """
-        fields = [pa.field(name, self._kept_type(name)) for name in self._config.keep_columns]
+        fields = [pa.field(name, self._kept_type(name)) for name in dict.fromkeys([*self._met, *self._declared])]
         names, _ = self._annotations or ((), "")
         if self._config.is_split_into_words and self._config.label_column and not names:
             names = ("label",)

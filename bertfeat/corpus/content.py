@@ -78,6 +78,7 @@ class Reader(ABC):
         has_documents: Rows say which document they belong to, without a column for it.
         has_pairs: A line may hold two texts, with a separator.
         has_words: Documents are always given as words.
+        own_columns: Columns that come from the format itself, without a setting; one of them may be the id.
         is_compressed: The format has a compression of its own; `.gz` or `.zst` around it is refused.
         start: The start of the first row, after a header.
         annotations: The names of the word columns; None in a file without words.
@@ -93,6 +94,7 @@ class Reader(ABC):
     has_documents: ClassVar[bool] = False
     has_pairs: ClassVar[bool] = False
     has_words: ClassVar[bool] = False
+    own_columns: ClassVar[tuple[str, ...]] = ()
     is_compressed: ClassVar[bool] = False
 
     start: Start = Start(0, 1)

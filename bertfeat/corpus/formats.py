@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 
 from bertfeat.config import CorpusFormat, ExtractConfig
@@ -42,9 +43,14 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     reader = READER_OF[corpus_format]
     for name, need in _NEEDS.items():
         # Without this error, the reader would ignore the setting.
-        if getattr(config, name) and not getattr(reader, need):
+        if getattr(config, name) and not getattr(reader, need) and not _is_own(name, reader, config):
             takers = ", ".join(other.format for other in READERS if getattr(other, need))
-            reason = f"`{name}` does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, '')}"
+            own = (
+                f"; in {corpus_format} it may be {reader.own_columns[0]}"
+                if name == "id_column" and reader.own_columns
+                else ""
+            )
+            reason = f"`{name}` does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, own)}"
             raise InputError(reason, path=file.path)
     if reader.has_columns and config.label_column and not config.is_split_into_words:
         raise InputError(
@@ -66,6 +72,15 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
         if is_guessed and corpus_format in (CorpusFormat.CSV, CorpusFormat.TSV):
             _refuse_conll(file)
         raise
+
+
+def _is_own(name: str, reader: type[Reader], config: ExtractConfig) -> bool:
+    return name == "id_column" and config.id_column in reader.own_columns[:1]
+
+
+def own_columns(files: Iterable[InputFile]) -> list[str]:
+    """Return the columns that the formats of the files give a corpus without a setting, each once."""
+    return list(dict.fromkeys(name for file in files for name in READER_OF[CorpusFormat(file.format)].own_columns))
 
 
 def _refuse_conll(file: InputFile) -> None:

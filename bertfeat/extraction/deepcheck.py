@@ -19,7 +19,7 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
 from bertfeat.extraction.job import Job, open_inputs, resolve_job
-from bertfeat.extraction.plan import hash_fields, plan_fields
+from bertfeat.extraction.plan import OWN_COLUMNS, hash_fields, plan_fields
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.reader import Store, open_store
@@ -93,6 +93,9 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     checkpoint = open_checkpoint(config.model, config.revision)
     _, resolved = resolve_job(checkpoint, files, config)
     now = plan_fields(config, resolved, files)
+    if OWN_COLUMNS not in plan.fields:
+        # A store of 0.1.0 lacks columns, which are not compared here.
+        now.pop(OWN_COLUMNS, None)
     if hash_fields(now) != plan.plan_hash:
         fields = differing(plan.fields, now)
         text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {named(fields)}"

@@ -13,6 +13,7 @@ from typing import Any
 from bertfeat._version import __version__
 from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
+from bertfeat.corpus.formats import own_columns
 from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
@@ -35,6 +36,8 @@ _SAMPLE_ROWS = 512
 _SAMPLE_CHARS = 2_000
 # Fields of a plan that name the model. They do not decide the vectors: the digests of the model do.
 MODEL_NAMES = ("model", "revision")
+# The field of a plan with the columns that a format gives without a setting.
+OWN_COLUMNS = "own_columns"
 # Fields of a plan that every part and the manifest repeat.
 _DESCRIBING = (
     *("format_version", "model", "revision", "layers", "combine", "word_pooling", "pooling", "include_special_tokens"),
@@ -177,6 +180,9 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     for number, file in enumerate(files):
         fields[f"input.{number}.format"] = file.format
         fields[f"input.{number}.digest"] = file.digest
+    if (own := own_columns(files)) and set(config.levels) != {Level.TOKEN}:
+        # Plans of 0.1.0 had none.
+        fields[OWN_COLUMNS] = own
     if resolved.sentence is not None:
         fields["model.sentence_sha256"] = resolved.sentence.sha256
     if resolved.prompt or resolved.sentence is not None:
