@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertfeat.config import ExtractConfig
     from bertfeat.errors import BertfeatError
     from bertfeat.extraction.embedding import Encoder, embed
-    from bertfeat.extraction.run import extract
+    from bertfeat.extraction.run import append, extract
     from bertfeat.extraction.sklearntransformer import BertFeatures
     from bertfeat.probes.fitted import FittedProbe, load_probe
     from bertfeat.probes.fitting import fit_probe
@@ -42,7 +42,7 @@ if sys.platform == "win32":
 
 __all__ = [
     "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "Progress",
-    "QueryFile", "Store", "TransformSpec", "__version__", "build_index", "embed", "errors", "evaluate_index",
+    "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "embed", "errors", "evaluate_index",
     "evaluate_retrieval", "extract", "fit_probe", "load_probe", "nearest_rows", "open_index", "open_store",
     "read_qrels", "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index", "verify",
     "words_in_context",
@@ -56,7 +56,7 @@ _HOMES = {
     "config": "ExtractConfig",
     "errors": "BertfeatError",
     "extraction.embedding": "Encoder embed",
-    "extraction.run": "extract",
+    "extraction.run": "append extract",
     "extraction.sklearntransformer": "BertFeatures",
     "probes.fitted": "FittedProbe load_probe",
     "probes.fitting": "fit_probe",

@@ -216,11 +216,24 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Append:
+    """Inputs that were added to a store: the number of the first one, and of its first shard.
+
+    `before` is the plan's hash without this append and those after it.
+    """
+
+    before: str
+    first_input: int
+    first_shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a store is made from, decided before any weight is loaded.
 
     `fields` holds everything that decides the bytes of the parts, as flat JSON values that can be compared one by one
-    (`input.0.digest`, `layers`, `model.weights_sha256`, ...); `plan_hash` is the sha256 of their canonical JSON.
+    (`input.0.digest`, `layers`, `model.weights_sha256`, ...); `plan_hash` is the sha256 of their canonical JSON. The
+    inputs and shards of `appends` come after those of the first extraction.
     """
 
     plan_hash: str
@@ -231,6 +244,7 @@ class Plan:
     shards: tuple[ShardSpec, ...]
     metadata: Mapping[str, Any]
     kept_schema: str | None = None
+    appends: tuple[Append, ...] = ()
 
     @property
     def n_rows(self) -> int:

@@ -43,7 +43,8 @@ Examples:
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @option(RUN, "-o", "--output", metavar="DIR", help="Folder of the store.")
 @option(RUN, "--dry-run", is_flag=True, help="Estimate rows, tokens, bytes and seconds; write nothing.")
-@option(RUN, "--overwrite", is_flag=True, help="Replace a store that is already there.")
+@option(RUN, "--append", is_flag=True, help="Add INPUT to a finished store; settings are the store's.")
+@option(RUN, "--overwrite", is_flag=True, help="Replace a store, or with --append an unfinished append.")
 @output_options
 @option(RUN, "--progress", "show_progress", is_flag=True, help="Show progress even without a terminal.")
 @option(RUN, "-v", "--verbose", is_flag=True, help="Print model, device, types, path and threads on stderr.")
@@ -57,6 +58,7 @@ def command(
     inputs: tuple[str, ...],
     output: str | None,
     dry_run: bool,
+    append: bool,
     overwrite: bool,
     as_json: bool,
     quiet: bool,
@@ -65,7 +67,8 @@ def command(
     **values: Any,
 ) -> None:
     """Run an encoder over a corpus once and keep its hidden states as Parquet."""
-    config = ExtractConfig.from_dict({name: value for name, value in values.items() if value is not None})
+    settings = {name: value for name, value in values.items() if value is not None}
+    config = ExtractConfig.from_dict(settings)
     if dry_run:
         _dry_run(inputs, config, as_json=as_json)
         return
@@ -74,13 +77,17 @@ def command(
         raise click.UsageError(f"{said}; name the folder of the store: -o DIR", click.get_current_context())
     from bertfeat.cli.progress import RunLog, is_watched
     from bertfeat.cli.summary import result_line, store_summary
+    from bertfeat.extraction.run import append as append_to
     from bertfeat.extraction.run import extract
 
     draws = show_progress or is_watched(quiet=quiet or as_json)
     # Ray prints events of its processes, but standard output is for the result alone.
     aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
     with aside, contextlib.closing(RunLog(config, draws=draws, verbose=verbose)) as log:
-        store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
+        if append:
+            store = append_to(output, list(inputs), overwrite=overwrite, progress=log, **settings)
+        else:
+            store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
     if as_json:
         click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
     elif not quiet:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Content, Reader
+from bertfeat.corpus.duplicates import IdDigests
 from bertfeat.errors import InputError
 from bertfeat.records import Column
 
@@ -23,6 +24,7 @@ _UNIONS: tuple[tuple[frozenset[str], Any], ...] = (
     (frozenset({"int64", _WIDE}), pa.int64()),
     (frozenset({"int64", "double"}), pa.float64()),
 )
+_KINDS = frozenset().union(*(kinds for kinds, _ in _UNIONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +47,50 @@ class CorpusSchema:
     kept_arrow: str | None = None
 
 
-class SchemaSurvey:
-    """Collects a corpus's schema from its files and rows, and refuses files and rows that do not agree."""
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a store holds already, if a corpus is added to it.
 
-    def __init__(self, config: ExtractConfig) -> None:
+    Attributes:
+        place: The store, for messages.
+        n_files: How many of the corpus's files it was made from; they come first.
+        n_rows: Their rows.
+        schema: Their columns.
+        ids: The ids of their documents, if ids are given.
+    """
+
+    place: str
+    n_files: int
+    n_rows: int
+    schema: CorpusSchema
+    ids: IdDigests | None = None
+
+
+class SchemaSurvey:
+    """Collects a corpus's schema from its files and rows, and refuses files and rows that do not agree.
+
+    Those of a corpus that is added to a store must agree with the store.
+    """
+
+    def __init__(self, config: ExtractConfig, earlier: Earlier | None = None) -> None:
         self._config = config
         self._id_type: str | None = None
         self._annotations: tuple[tuple[str, ...], str] | None = None
         self._declared: dict[str, tuple[Any, str]] = {}
         self._met: dict[str, set[str]] = {name: set() for name in config.keep_columns}
+        if earlier is not None:
+            self._start_from(earlier.schema, earlier.place)
         self._seen: set[str] = set()
         self._undeclared: str | None = None
+
+    def _start_from(self, schema: CorpusSchema, place: str) -> None:
+        self._id_type = schema.id_type if self._config.id_column else None
+        if schema.annotations:
+            self._annotations = (tuple(column.name for column in schema.annotations), place)
+        for name, kind in kept_arrow_types(schema).items():
+            self._declared[name] = (kind, place)
+            if name in self._met:
+                self._met[name] |= {str(kind)} & _KINDS
 
     def open_file(self, reader: Reader) -> None:
         """Take the columns that a file declares.
@@ -151,6 +186,14 @@ class SchemaSurvey:
                 f"kept column {name!r} is {found}, in {first} it is {declared}; give it one type", path=self._undeclared
             )
         return found
+
+
+def kept_arrow_types(schema: CorpusSchema) -> dict[str, Any]:
+    """Return the Arrow types of the kept columns, by name."""
+    if schema.kept_arrow is None:
+        return {column.name: pa.type_for_alias(column.type) for column in schema.kept}
+    content = pa.py_buffer(base64.b64decode(schema.kept_arrow))
+    return {field.name: field.type for field in pa.ipc.read_schema(content)}
 
 
 def _kind_of(value: object) -> str | None:

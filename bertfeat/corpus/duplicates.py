@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,41 @@ _N_PARTITIONS = 256
 
 _ENTRY = struct.Struct("<QQq")
 _DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<i8")])
+
+
+@dataclass(frozen=True, slots=True)
+class IdDigests:
+    """The digests of ids, ascending: `high` and `low` are uint64 (n_ids,), the two halves of each."""
+
+    high: npt.NDArray[np.uint64]
+    low: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, ids: Iterable[DocId]) -> Self:
+        """Return the digests of ids."""
+        entries = bytearray()
+        for doc_id in ids:
+            entries += _pack(doc_id, 0)
+        found = _as_array(entries)
+        return cls(found["high"], found["low"]).merged()
+
+    def merged(self, *others: Self) -> Self:
+        """Return these digests and others, ascending, each once."""
+        high = np.concatenate([self.high, *(other.high for other in others)])
+        low = np.concatenate([self.low, *(other.low for other in others)])
+        order = np.lexsort((low, high))
+        high, low = high[order], low[order]
+        is_new = np.ones(len(high), np.bool_)
+        is_new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+        return type(self)(high[is_new], low[is_new])
+
+    def first_in(self, entries: npt.NDArray[np.void]) -> int | None:
+        """Return the lowest index of a register's entries with an id that is among these; None if there is none."""
+        start = np.searchsorted(self.high, entries["high"], "left")
+        stop = np.searchsorted(self.high, entries["high"], "right")
+        near = np.flatnonzero(stop > start)
+        found = (at for at in near if entries["low"][at] in self.low[start[at] : stop[at]])
+        return min((int(entries["index"][at]) for at in found), default=None)
 
 
 class IdRegister(AbstractContextManager["IdRegister"]):
@@ -47,8 +84,7 @@ class IdRegister(AbstractContextManager["IdRegister"]):
 
     def add(self, index: int, doc_id: DocId) -> None:
         """Take the id of row `index`; ids 1 and "1" are the same."""
-        number = xxhash.xxh3_128_intdigest(str(doc_id).encode())
-        self._entries += _ENTRY.pack(number >> 64, number & 0xFFFF_FFFF_FFFF_FFFF, index)
+        self._entries += _pack(doc_id, index)
         if len(self._entries) >= self._max_memory:
             with _disk_errors():
                 self._spill()
@@ -69,6 +105,12 @@ class IdRegister(AbstractContextManager["IdRegister"]):
         with _disk_errors():
             found = (_first_duplicate(entries) for entries in self._partitions())
             return min((pair for pair in found if pair is not None), key=lambda pair: pair[1], default=None)
+
+    def find_known(self, known: IdDigests) -> int | None:
+        """Return the index of the first row whose id is among other ids."""
+        with _disk_errors():
+            found = (known.first_in(entries) for entries in self._partitions())
+            return min((index for index in found if index is not None), default=None)
 
     def _partitions(self) -> Iterator[npt.NDArray[np.void]]:
         if self._folder is None:
@@ -91,6 +133,11 @@ def _disk_errors() -> Iterator[None]:
             f"the ids do not fit in memory, and {where} cannot hold them ({error.strerror or error}); free space "
             "there, or set TMPDIR to another folder"
         ) from error
+
+
+def _pack(doc_id: DocId, index: int) -> bytes:
+    number = xxhash.xxh3_128_intdigest(str(doc_id).encode())
+    return _ENTRY.pack(number >> 64, number & 0xFFFF_FFFF_FFFF_FFFF, index)
 
 
 def _as_array(entries: bytes | bytearray) -> npt.NDArray[np.void]:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from bertfeat.config import BadRows, ExtractConfig
-from bertfeat.corpus.columns import CorpusSchema, SchemaSurvey
+from bertfeat.corpus.columns import CorpusSchema, Earlier, SchemaSurvey
 from bertfeat.corpus.content import Content, Fault, Reader, Row, Start
 from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.corpus.formats import open_reader
@@ -46,7 +46,8 @@ class Corpus:
     """The files of a corpus as one sequence of rows.
 
     A row that cannot be read raises an error with `bad_rows="error"`, and is yielded as a `BadRow` with
-    `bad_rows="quarantine"`. The name of a group is `FILE:NAME`, since no group spans files.
+    `bad_rows="quarantine"`. The name of a group is `FILE:NAME`, since no group spans files. With `earlier`, the first
+    files are those of a store, to which the others are added: rows are numbered on, and must agree with the store.
 
     Examples:
         >>> corpus = Corpus(resolve_inputs(["corpus.txt"]), ExtractConfig())  # doctest: +SKIP
@@ -54,9 +55,10 @@ class Corpus:
         >>> documents = list(corpus.read(shards[0]))  # doctest: +SKIP
     """
 
-    def __init__(self, files: Sequence[InputFile], config: ExtractConfig) -> None:
+    def __init__(self, files: Sequence[InputFile], config: ExtractConfig, earlier: Earlier | None = None) -> None:
         self.files = tuple(files)
         self.config = config
+        self.earlier = earlier
         self._paths = [shown_path(file.path) for file in self.files]
         self._schema: CorpusSchema | None = None
         self._idle: tuple[int, Reader] | None = None
@@ -76,15 +78,18 @@ class Corpus:
     def scan(self) -> Generator[ScannedRow]:
         """Yield every row up to the limit, in order, with its place; its content is checked and dropped.
 
+        Earlier files are not read.
+
         Raises:
             InputError: A file or row cannot be read, files or rows do not agree on types, or (at the end, and with
                 `bad_rows="quarantine"` too) an id appears twice.
         """
-        survey = SchemaSurvey(self.config)
+        survey = SchemaSurvey(self.config, self.earlier)
         looks_at_values = bool(self.config.id_column or self.config.keep_columns)
-        n_rows, limit = 0, self.config.limit
+        n_files, n_rows = (self.earlier.n_files, self.earlier.n_rows) if self.earlier else (0, 0)
+        limit = self.config.limit
         with IdRegister() as register:
-            for number, file in enumerate(self.files):
+            for number, file in enumerate(self.files[n_files:], n_files):
                 if n_rows == limit:
                     break
                 first = n_rows
@@ -100,8 +105,9 @@ class Corpus:
                         n_rows += 1
                     survey.close_file(reader, n_rows - first)
             duplicate = register.find_duplicate()
-        if duplicate is not None:
-            raise self._duplicate_error(*duplicate)
+            if duplicate is not None:
+                raise self._duplicate_error(*duplicate)
+            self._check_known(register)
         self._schema = survey.result()
 
     def read(self, shard: ShardSpec) -> Iterator[Document | BadRow]:
@@ -181,11 +187,26 @@ class Corpus:
             raise InputError(fault.reason + "; or set such rows aside with `bad_rows='quarantine'`", path=path, row=row)
         return BadRow(index, path, row, fault.reason, fault.raw)
 
-    def _duplicate_error(self, first: int, second: int) -> InputError:
-        # The corpus is read again to find the places of the two rows.
+    def _check_known(self, register: IdRegister) -> None:
+        """Refuse ids that the store has already, to which this corpus is added."""
+        if self.earlier is None or self.earlier.ids is None:
+            return
+        index = register.find_known(self.earlier.ids)
+        if index is not None:
+            row = self._find_row(index)
+            raise InputError(
+                f"id {row.doc_id!r} is in {self.earlier.place} already; leave out documents that are there",
+                path=row.path,
+                row=row.row,
+            )
+
+    def _find_row(self, index: int) -> ScannedRow:
+        """Read the corpus again up to a row."""
         with closing(self.scan()) as rows:
-            before = next(islice(rows, first, None))
-            row = next(islice(rows, second - first - 1, None))
+            return next(row for row in rows if row.index == index)
+
+    def _duplicate_error(self, first: int, second: int) -> InputError:
+        before, row = self._find_row(first), self._find_row(second)
         return InputError(
             f"id {row.doc_id!r} appears twice, first at {before.path}:{before.row}; make ids unique, or leave out "
             "`id_column` to number the rows (`bad_rows='quarantine'` does not set duplicates aside)",

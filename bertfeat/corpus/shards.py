@@ -23,7 +23,7 @@ class _Unit:
 
 
 def cut_shards(
-    rows: Iterable[ScannedRow], cost: Callable[[ScannedRow], int], max_cost: int, *, keep_groups: bool
+    rows: Iterable[ScannedRow], cost: Callable[[ScannedRow], int], max_cost: int, *, keep_groups: bool, first: int = 0
 ) -> tuple[ShardSpec, ...]:
     """Cut rows into shards of consecutive rows, each filled until the next row would cost too much.
 
@@ -32,6 +32,7 @@ def cut_shards(
         cost: Returns the cost of a row, in bytes of output.
         max_cost: The most that a shard costs, in the same bytes; a row that costs more is a shard alone.
         keep_groups: Never cut inside a group (for document context).
+        first: The number of the first shard.
 
     Raises:
         InputError: With `keep_groups`, a group costs more than 16 times `max_cost`.
@@ -43,7 +44,7 @@ def cut_shards(
     total = 0
     for unit in _units(rows, cost, max_cost, keep_groups):
         if starts and total + unit.cost > max_cost:
-            shards.append(_shard(len(shards), starts, counts))
+            shards.append(_shard(first + len(shards), starts, counts))
             starts, counts, total = [], [], 0
         if not starts or starts[-1].file != unit.start.file:
             starts.append(unit.start)
@@ -51,7 +52,7 @@ def cut_shards(
         counts[-1] += unit.n_rows
         total += unit.cost
     if starts:
-        shards.append(_shard(len(shards), starts, counts))
+        shards.append(_shard(first + len(shards), starts, counts))
     return tuple(shards)
 
 

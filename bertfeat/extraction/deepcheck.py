@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,11 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
 from bertfeat.extraction.job import Job, open_inputs, resolve_job
-from bertfeat.extraction.plan import OWN_COLUMNS, hash_fields, plan_fields
+from bertfeat.extraction.plan import OWN_COLUMNS, config_of, plan_fields
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
+from bertfeat.store.codec import hash_fields
+from bertfeat.store.planstates import fields_with
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
@@ -52,7 +53,7 @@ def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int 
     """
     store = open_store(path)
     plan = store.plan
-    config = _config_of(plan)
+    config = config_of(plan)
     problems: list[Problem] = []
     n_parts = n_rows = n_bytes = 0
     with open_inputs(_inputs(store, inputs), path, config) as files:
@@ -67,12 +68,6 @@ def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int 
                 n_rows += table.n_rows
                 n_bytes += sum(array.nbytes for array in table.vectors.values())
     return VerifyReport(tuple(problems), n_parts, n_rows, n_bytes)
-
-
-def _config_of(plan: Plan) -> ExtractConfig:
-    names = {field.name for field in dataclasses.fields(ExtractConfig)}
-    settings = {name: value for name, value in plan.fields.items() if name in names}
-    return ExtractConfig.from_dict({**settings, "device": plan.fields["device_kind"]})
 
 
 def _inputs(store: Store, inputs: Inputs | None) -> Inputs:
@@ -92,7 +87,7 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
     _, resolved = resolve_job(checkpoint, files, config)
-    now = plan_fields(config, resolved, files)
+    now = fields_with(plan_fields(config, resolved, files), files, plan.appends)
     if OWN_COLUMNS not in plan.fields:
         # A store of 0.1.0 lacks columns, which are not compared here.
         now.pop(OWN_COLUMNS, None)

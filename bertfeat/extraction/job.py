@@ -31,7 +31,6 @@ from bertfeat.extraction.plan import (
     MODEL_NAMES,
     AuthorsAdvice,
     Resolved,
-    hash_fields,
     make_plan,
     plan_fields,
     resolve,
@@ -43,9 +42,11 @@ from bertfeat.progress import Progress
 from bertfeat.records import InputFile, LevelSchema, Plan
 from bertfeat.runners import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
+from bertfeat.store.codec import hash_fields
 from bertfeat.store.folder import Lease
 from bertfeat.store.layout import TMP
 from bertfeat.store.planfile import PlanDamaged, is_complete, read_plan
+from bertfeat.store.planstates import state_of
 from bertfeat.text.tokenizer import Tokenizer
 
 
@@ -157,16 +158,27 @@ def open_job(
     if plan is None:
         progress.stage("reading the corpus")
         plan = make_plan(config, resolved, files, Corpus(files, config), tokenizer)
-        names = [shown_path(file.path).replace("<stdin>", STDIN) for file in files]
-        named = (dataclasses.replace(file, path=name) for file, name in zip(files, names, strict=True))
-        plan = dataclasses.replace(plan, inputs=tuple(named))
+        plan = dataclasses.replace(plan, inputs=recorded(files))
+    return make_job(output, plan, config, files, resolved)
+
+
+def recorded(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
+    """Return inputs under the names that a plan records; standard input and a data frame have names of their own."""
+    names = [shown_path(file.path).replace("<stdin>", STDIN) for file in files]
+    return tuple(dataclasses.replace(file, path=name) for file, name in zip(files, names, strict=True))
+
+
+def make_job(
+    output: AnyPath, plan: Plan, config: ExtractConfig, files: tuple[InputFile, ...], resolved: Resolved
+) -> Job:
+    """Return the job of a plan, with the place where its workers run."""
     if config.runner is Runner.RAY:
         folder = _absolute(output) / TMP
         workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda", folder)
     else:
         workers = config.workers or len(resolve_device(config.device))
     # The commit that the hub's branch is at now; a stored plan may have another name for the model.
-    config = dataclasses.replace(config, revision=checkpoint.revision)
+    config = dataclasses.replace(config, revision=resolved.model.revision)
     return Job(output, plan, config, files, resolved, workers)
 
 
@@ -180,7 +192,9 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
         return None
     # The digests of weights and tokenizer identify the model; its folder may have another name now.
     names = {name: stored.fields.get(name) for name in MODEL_NAMES}
-    if stored.plan_hash != hash_fields(plan_fields(config, resolved, files) | names):
+    # Of a grown store, the plan of the first extraction.
+    stored = state_of(stored, hash_fields(plan_fields(config, resolved, files) | names))
+    if stored is None:
         return None
     for level, features in resolved.columns.items():
         written = {column.name for column in LEVELS[level].columns if column not in PAIR_COLUMNS}
@@ -189,12 +203,21 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
             raise PlanDamaged(
                 f"{output}: the {level} columns of its plan.json do not follow from the settings; use `overwrite`"
             )
-    made_by, here = stored.metadata["versions"], versions()
-    if made_by != here and not is_complete(output):
-        fields = {f"versions.{name}": pair for name, pair in differing(made_by, here).items()}
-        text = f"{output}: begun with other versions: {named(fields)}; install those, or pass `overwrite`"
-        raise PlanMismatch(text, fields)
+    if not is_complete(output):
+        check_versions(stored, f"{output}: begun with other versions", "install those, or pass `overwrite`")
     return stored
+
+
+def check_versions(stored: Plan, what: str, remedy: str) -> None:
+    """Refuse to go on with a store of other versions of the libraries: its vectors would not be of one kind.
+
+    Raises:
+        PlanMismatch: The versions differ; the message begins with `what` and ends with `remedy`.
+    """
+    made_by, here = stored.metadata["versions"], versions()
+    if made_by != here:
+        fields = {f"versions.{name}": pair for name, pair in differing(made_by, here).items()}
+        raise PlanMismatch(f"{what}: {named(fields)}; {remedy}", fields)
 
 
 def resolve_job(

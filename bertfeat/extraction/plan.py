@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,9 @@ from bertfeat.errors import ConfigError
 from bertfeat.extraction.pooling import EMBEDDING, modes_of
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
-from bertfeat.store.codec import canonical_json
+from bertfeat.store.codec import hash_fields
 from bertfeat.store.layout import FORMAT_VERSION
+from bertfeat.store.planstates import input_fields
 from bertfeat.text.alignment import Takes
 from bertfeat.text.pieces import MAX_UNCUT_CHARS
 from bertfeat.text.spans import WindowLimits, check_lengths
@@ -175,11 +175,8 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
         "revision": resolved.model.revision,
         "model.weights_sha256": resolved.model.weights_sha256,
         "model.tokenizer_sha256": resolved.model.tokenizer_sha256,
-        "n_inputs": len(files),
+        **input_fields(files),
     }
-    for number, file in enumerate(files):
-        fields[f"input.{number}.format"] = file.format
-        fields[f"input.{number}.digest"] = file.digest
     if (own := own_columns(files)) and set(config.levels) != {Level.TOKEN}:
         # Plans of 0.1.0 had none.
         fields[OWN_COLUMNS] = own
@@ -190,23 +187,24 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     return fields
 
 
-def hash_fields(fields: Mapping[str, Any]) -> str:
-    """Return the sha256 of the fields' canonical JSON, hex."""
-    return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
-
-
 def versions() -> dict[str, str]:
     """Return the versions of the libraries, which a store records."""
     return {"bertfeat": __version__, "torch": version("torch"), "transformers": version("transformers")}
 
 
 def make_plan(
-    config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile], corpus: Corpus, tokenizer: Tokenizer
+    config: ExtractConfig,
+    resolved: Resolved,
+    files: Sequence[InputFile],
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    first_shard: int = 0,
 ) -> Plan:
     """Read the corpus once, check every row, and cut it into shards.
 
     The plan is a pure function of the inputs and the settings. The size of a shard follows from the bytes that its rows
-    will take on disk; tokens are estimated from bytes by the ratio in the first rows of the corpus.
+    will take on disk; tokens are estimated from bytes by the ratio in the first rows of the corpus. For a corpus that
+    is added to a store, the shards are those of the new files, numbered from `first_shard` on.
 
     Raises:
         InputError: A row cannot be read (unless bad rows are set aside), two rows have the same id, or a document is
@@ -221,7 +219,7 @@ def make_plan(
             long_rows.add(row.index)
         return _row_cost(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2, resolved, config.store_dtype)
 
-    shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context)
+    shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
     schemas = {level: level_schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
     if config.on_overlong is OnOverlong.ERROR:
         # Check before anything is written, although the corpus is then tokenized twice.
@@ -294,6 +292,29 @@ def level_schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColu
         if names.count(name) > 1:
             raise ConfigError(f"column {name!r} of the input has the name of a column that bertfeat writes; rename it")
     return LevelSchema(level, columns, features)
+
+
+def config_of(plan: Plan, settings: Mapping[str, Any] | None = None) -> ExtractConfig:
+    """Return the settings that a plan was made with, and others that are given."""
+    names = {field.name for field in dataclasses.fields(ExtractConfig)}
+    planned = {name: value for name, value in plan.fields.items() if name in names}
+    return ExtractConfig.from_dict({**planned, "device": plan.fields["device_kind"], **(settings or {})})
+
+
+def corpus_schema(plan: Plan) -> CorpusSchema:
+    """Return the columns of a plan's corpus, which `level_schema` has put into its levels."""
+    own = {
+        level: tuple(column for column in schema.columns if column.name not in {c.name for c in LEVELS[level].columns})
+        for level, schema in plan.schemas.items()
+    }
+    first = next(iter(plan.schemas.values())).columns
+    return CorpusSchema(
+        id_type=first[0].type,
+        kept=own.get(Level.SENTENCE, ()),
+        annotations=own.get(Level.WORD, ()),
+        has_pairs=any(column.name in {pair.name for pair in PAIR_COLUMNS} for column in first),
+        kept_arrow=plan.kept_schema,
+    )
 
 
 def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:

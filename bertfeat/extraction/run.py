@@ -1,4 +1,4 @@
-"""`extract`: the plan, the flow for every shard on the workers, and the manifest."""
+"""`extract` and `append`: the plan, the flow for every shard on the workers, and the manifest."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Unpack
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
 from bertfeat.errors import RunError, TokenizingError
-from bertfeat.extraction.job import open_inputs, open_job
+from bertfeat.extraction.appending import check_inputs, open_append, open_growing
+from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Progress, reporting
 from bertfeat.runners import end_earlier_runs, run_shards
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import as_path
 from bertfeat.store.reader import Store, open_store
-from bertfeat.store.writer import open_for_writing
+from bertfeat.store.writer import StoreWriter, open_for_writing
 
 
 def extract(
@@ -58,14 +59,71 @@ def extract(
     config = ExtractConfig.of(config, settings)
     with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
-        end_earlier_runs(job.root)
-        with open_for_writing(output, job.plan, overwrite=overwrite) as writer:
-            if not writer.is_complete:
-                progress.start(job.plan, writer.receipts())
-                task = partial(ShardTask, job.for_workers(writer.lease))
-                try:
-                    run_shards(task, writer.pending(), job.workers, progress)
-                except TokenizingError as error:
-                    raise RunError(f"{error}; the same command resumes the run") from error
-                writer.complete()
+        with _opened(job, overwrite=overwrite) as writer:
+            _finish(job, writer, progress)
     return open_store(output)
+
+
+def append(
+    store: str | Path | Store,
+    inputs: Inputs,
+    *,
+    overwrite: bool = False,
+    progress: bool | Progress = False,
+    **settings: Unpack[ExtractSettings],
+) -> Store:
+    """Add the documents of further inputs to a finished store: new shards after the old ones, which stay as they are.
+
+    Rows are numbered on, and ids must be new. The model and all settings are the store's; new versions of the libraries
+    need a new store. Readers see the old store until the append is done, and then the new one. The same call resumes an
+    append that was interrupted. An input whose bytes the store has is left out, so a call that was done does nothing.
+
+    Args:
+        store: The store, its folder or its URL.
+        inputs: Files, globs, `-`, or a data frame; see `extract`.
+        overwrite: Replace an append that has not finished.
+        progress: See `extract`.
+        **settings: Where to run (`workers`, `device`, `runner`, ...) and where the model is now (`model`); others must
+            be those of the store.
+
+    Returns:
+        The grown store.
+
+    Raises:
+        UserError: There is no finished store, or the inputs or settings do not fit it; the store has not changed.
+        RunError: The run failed; the same call resumes it.
+
+    Examples:
+        >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
+        >>> more = append(store, pl.DataFrame({"text": ["One more text."]}))
+        >>> len(store), len(more)
+        (206, 207)
+    """
+    path = store.path if isinstance(store, Store) else as_path(store)
+    opened, plan, config = open_growing(path, settings, overwrite=overwrite)
+    with reporting(progress) as progress, open_inputs(inputs, path, config) as files:
+        growth = open_append(opened, plan, config, files, progress)
+        with _opened(growth.job, overwrite=overwrite) as writer:
+            check_inputs(growth, writer.pending())
+            if growth.ids is not None:
+                writer.keep_ids(growth.finished, growth.ids)
+            _finish(growth.job, writer, progress)
+    return open_store(path)
+
+
+def _opened(job: Job, *, overwrite: bool) -> StoreWriter:
+    end_earlier_runs(job.root)
+    return open_for_writing(job.root, job.plan, overwrite=overwrite)
+
+
+def _finish(job: Job, writer: StoreWriter, progress: Progress) -> None:
+    """Run the shards that remain, and write the manifest."""
+    if writer.is_complete:
+        return
+    progress.start(job.plan, writer.receipts())
+    task = partial(ShardTask, job.for_workers(writer.lease))
+    try:
+        run_shards(task, writer.pending(), job.workers, progress)
+    except TokenizingError as error:
+        raise RunError(f"{error}; the same command resumes the run") from error
+    writer.complete()

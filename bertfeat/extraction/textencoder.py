@@ -21,7 +21,6 @@ from bertfeat.extraction.job import authors_advice, find_prompt, load_flow
 from bertfeat.extraction.plan import (
     MODEL_NAMES,
     Resolved,
-    hash_fields,
     level_schema,
     plan_fields,
     resolve,
@@ -29,6 +28,7 @@ from bertfeat.extraction.plan import (
 )
 from bertfeat.records import Document, FeatureColumn, Float32Array, LevelSchema, LevelTable
 from bertfeat.settings import EncodeSettings
+from bertfeat.store.codec import hash_fields
 from bertfeat.text.tokenizer import Tokenizer
 
 # A text, a list of words, or a pair of texts.

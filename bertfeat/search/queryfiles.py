@@ -33,7 +33,7 @@ class Query:
 
 
 class QueryFile:
-    """The queries of a file, checked before the first is used: .txt, .jsonl, .json, .csv, .tsv or .parquet, also .gz, .zst.
+    """The queries of a file, checked before the first is used: .txt, .jsonl, .json, .csv, .tsv, .parquet; some packed.
 
     Args:
         path: The file.

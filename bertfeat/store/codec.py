@@ -59,10 +59,17 @@ def _digest(content: Mapping[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(canonical_json(dict(content)).encode())
 
 
+def hash_fields(fields: Mapping[str, Any]) -> str:
+    """Return the hash of a plan: the sha256 of its fields' canonical JSON, hex."""
+    return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
+
+
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain JSON values; `plan_from_json` of them is equal to it."""
     schemas = {str(level): schema_to_json(schema) for level, schema in plan.schemas.items()}
-    return {**asdict(plan), "schemas": schemas}
+    values = {**asdict(plan), "schemas": schemas}
+    # Without appends, the file is that of older versions.
+    return values if plan.appends else {name: value for name, value in values.items() if name != "appends"}
 
 
 def plan_from_json(content: Any) -> Plan:
@@ -71,7 +78,7 @@ def plan_from_json(content: Any) -> Plan:
     schemas = schemas_from_json(values.get("schemas"))
     levels = {level: {**schema_to_json(schema), "level": level} for level, schema in schemas.items()}
     plan = decode(Plan, {**values, "schemas": levels})
-    if plan.plan_hash != hashlib.sha256(canonical_json(plan.fields).encode()).hexdigest():
+    if plan.plan_hash != hash_fields(plan.fields):
         raise ValueError("its plan_hash is not that of its fields")
     if plan.fields.get("levels", [*schemas]) != [*schemas]:
         raise ValueError(f"its schemas are of the levels {', '.join(schemas)}, and its fields name other ones")

@@ -12,6 +12,7 @@ from bertfeat.store import parts, receipts
 from bertfeat.store.checks import check_result
 from bertfeat.store.folder import Lease
 from bertfeat.store.openfolder import folder_at
+from bertfeat.store.planstates import hash_of
 from bertfeat.store.schema import VectorLayout
 
 
@@ -45,7 +46,7 @@ def commit_shard(
     quarantine = receipts.write_quarantine(folder, shard.index, result.bad_rows)
     receipt = Receipt(
         shard=shard.index,
-        plan_hash=plan.plan_hash,
+        plan_hash=hash_of(plan, shard.index),
         parts=written,
         n_bad_rows=len(result.bad_rows),
         counts=dict(result.counts),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertfeat.config import Level
-from bertfeat.records import ShardSpec
+from bertfeat.records import Append, ShardSpec
 
 FORMAT_VERSION = 1
+# The version that plan and manifest of a store with appends have; older versions of bertfeat cannot read it.
+GROWN_VERSION = 2
 METADATA_KEY = "bertfeat"
 
 MANIFEST = "manifest.json"
@@ -23,6 +25,8 @@ QUARANTINE = f"{PRIVATE}/quarantine"
 TMP = f"{PRIVATE}/tmp"
 # Shards that `verify` found damaged: the next run repeats them.
 DAMAGED = f"{PRIVATE}/damaged.json"
+# The ids of a grown store; see `idfile`.
+IDS = f"{PRIVATE}/ids.bin"
 
 # A plan without shards still needs one empty part per level, so that the store has a schema.
 EMPTY_SHARD = ShardSpec(index=0, first_row=0, n_rows=0, slices=())
@@ -30,7 +34,7 @@ EMPTY_SHARD = ShardSpec(index=0, first_row=0, n_rows=0, slices=())
 # The files that each folder of a store may hold.
 _FILES = {
     "": re.compile(r"manifest\.json"),
-    PRIVATE: re.compile(r"plan\.json|lock|damaged\.json"),
+    PRIVATE: re.compile(r"plan\.json|lock|damaged\.json|ids\.bin"),
     **{str(level): re.compile(r"part-\d{5,}\.parquet") for level in Level},
     RECEIPTS: re.compile(r"\d{5,}\.json"),
     QUARANTINE: re.compile(r"\d{5,}\.jsonl"),
@@ -38,6 +42,11 @@ _FILES = {
     LOCKS: re.compile(r"\d{5,}\.json"),
 }
 _OWNED = (*map(str, Level), RECEIPTS, QUARANTINE)
+
+
+def version_of(appends: Sequence[Append]) -> int:
+    """Return the format version of a plan or manifest."""
+    return GROWN_VERSION if appends else FORMAT_VERSION
 
 
 def part_path(level: Level, shard: int) -> str:
@@ -58,6 +67,11 @@ def receipt_path(shard: int) -> str:
 def quarantine_path(shard: int) -> str:
     """Return the path of a shard's set-aside rows, relative to the store."""
     return f"{QUARANTINE}/{shard:05d}.jsonl"
+
+
+def shard_files(shard: int) -> list[str]:
+    """Return the paths of all files that a shard may have, relative to the store."""
+    return [receipt_path(shard), quarantine_path(shard), *(part_path(level, shard) for level in Level)]
 
 
 def folders(levels: tuple[Level, ...]) -> tuple[str, ...]:

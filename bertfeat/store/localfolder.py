@@ -62,7 +62,7 @@ class LocalFolder(Folder):
     def discard(self, levels: tuple[Level, ...]) -> None:
         """Remove everything that opening a store has made."""
         self.clean_tmp()
-        for name in (layout.MANIFEST, layout.PLAN, layout.LOCK):
+        for name in (layout.MANIFEST, layout.PLAN, layout.IDS, layout.LOCK):
             (self.path / name).unlink(missing_ok=True)
         files.remove_empty([*(self.path / name for name in reversed(layout.folders(levels))), *self._created])
 

@@ -10,10 +10,11 @@ from typing import Any
 from bertfeat.config import Level, StoreDtype, VectorEncoding
 from bertfeat.durable.decoding import check_version, decode
 from bertfeat.errors import StoreError
-from bertfeat.records import ModelInfo, PartInfo, Plan, Receipt
+from bertfeat.records import Append, ModelInfo, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath
 from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
+from bertfeat.store.planstates import shard_hash
 from bertfeat.store.receipts import QuarantineInfo, StoredReceipt, check_paths
 from bertfeat.store.schema import VectorLayout
 
@@ -49,6 +50,7 @@ class _Manifest:
     levels: Mapping[Level, Any]
     shards: tuple[Any, ...]
     totals: _Totals
+    appends: tuple[Append, ...] = ()
 
 
 def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt]) -> bytes:
@@ -56,7 +58,7 @@ def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt]) -> bytes:
     vectors = VectorLayout.of(plan)
     return codec.seal(
         {
-            "format_version": layout.FORMAT_VERSION,
+            "format_version": layout.version_of(plan.appends),
             "plan_hash": plan.plan_hash,
             "metadata": dict(plan.metadata),
             "model": asdict(plan.model),
@@ -65,6 +67,7 @@ def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt]) -> bytes:
             "levels": {level: codec.schema_to_json(schema) for level, schema in plan.schemas.items()},
             "shards": [_shard(stored) for stored in receipts],
             "totals": asdict(_totals([stored.receipt for stored in receipts])),
+            **({"appends": [asdict(append) for append in plan.appends]} if plan.appends else {}),
         }
     )
 
@@ -104,7 +107,7 @@ def read_manifest(folder: Folder, *, follow_links: bool = False) -> dict[str, An
     path = folder.path / layout.MANIFEST
     try:
         content = codec.unseal(folder.read(layout.MANIFEST, follow_links=follow_links))
-        check_version(path, content, layout.FORMAT_VERSION)
+        check_version(path, content, layout.GROWN_VERSION)
         decode(_Manifest, content)
     except (FileNotFoundError, NotADirectoryError):
         raise
@@ -125,10 +128,12 @@ def receipts_in(manifest: Mapping[str, Any]) -> list[StoredReceipt]:
         ValueError: A shard's entry is damaged, or its parts are not those of the manifest's levels.
     """
     levels = sorted(map(str, manifest["levels"]))
+    appends = decode(tuple[Append, ...], manifest.get("appends", []))
     found = []
     for entry in manifest["shards"]:
         shard = decode(_Shard, entry)
-        receipt = Receipt(shard.shard, manifest["plan_hash"], shard.parts, shard.n_bad_rows, shard.counts, {}, "")
+        plan_hash = shard_hash(manifest["plan_hash"], appends, shard.shard)
+        receipt = Receipt(shard.shard, plan_hash, shard.parts, shard.n_bad_rows, shard.counts, {}, "")
         stored = StoredReceipt(receipt, shard.quarantine, {})
         check_paths(stored)
         if sorted(str(part.level) for part in shard.parts) != levels:

@@ -14,6 +14,7 @@ from bertfeat.records import Plan
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.folder import Folder, Listing
 from bertfeat.store.manifest import read_manifest, receipts_in
+from bertfeat.store.planstates import states
 from bertfeat.store.receipts import StoredReceipt
 
 
@@ -34,17 +35,31 @@ def look(folder: Folder, plan: Plan, *, overwrite: bool) -> bool:
     if not there.has_private or (there.foreign and overwrite):
         names = listed(there.foreign or there.entries)
         raise StoreError(f"{folder.path}: holds files that are not part of a store ({names}); choose another `output`")
-    if not overwrite:
-        _check_plan(folder, plan)
+    if plan.appends or not overwrite:
+        _check_plan(folder, plan, overwrite=overwrite)
     return True
 
 
-def _check_plan(folder: Folder, plan: Plan) -> None:
+def whole_plan(folder: Folder, plan: Plan) -> Plan:
+    """Return the plan of all that a folder may hold: `plan`, or the stored plan if that continues it."""
+    with contextlib.suppress(planfile.PlanDamaged):
+        stored = planfile.read_plan(folder)
+        if stored is not None and plan.plan_hash in states(stored):
+            return stored
+    return plan
+
+
+def _check_plan(folder: Folder, plan: Plan, *, overwrite: bool) -> None:
     try:
         stored = planfile.read_plan(folder)
     except planfile.PlanDamaged:
         stored = None
     if stored is not None:
+        if plan.plan_hash in states(stored) or stored.plan_hash in states(plan):
+            return
+        if overwrite and finished_hash(folder) in {*states(stored)} & {*states(plan)}:
+            # Only an append that has not finished is replaced.
+            return
         planfile.check_same_plan(folder.path, stored, plan)
         return
     # Without a plan, receipts and manifest may still show the plan of a store; parts alone do not.
@@ -58,10 +73,17 @@ def _check_plan(folder: Folder, plan: Plan) -> None:
     )
 
 
-def _known_hashes(folder: Folder, owned: Sequence[str]) -> set[str]:
-    found = set()
+def finished_hash(folder: Folder) -> str | None:
+    """Return the plan hash of the manifest; None if there is no usable manifest."""
     with contextlib.suppress(FileNotFoundError, StoreError):
-        found.add(read_manifest(folder)["plan_hash"])
+        found: str = read_manifest(folder)["plan_hash"]
+        return found
+    return None
+
+
+def _known_hashes(folder: Folder, owned: Sequence[str]) -> set[str]:
+    finished = finished_hash(folder)
+    found = set() if finished is None else {finished}
     shards = [int(PurePosixPath(name).stem) for name in owned if name.startswith(layout.RECEIPTS)]
     return found | {stored.receipt.plan_hash for stored in receipts.read_receipts(folder, shards)}
 
@@ -77,6 +99,7 @@ def clear(folder: Folder) -> None:
         folder.remove(layout.MANIFEST)
         folder.remove_owned()
         folder.remove(layout.DAMAGED)
+        folder.remove(layout.IDS)
         folder.remove(layout.PLAN)
 
 

@@ -17,6 +17,7 @@ from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan,
 from bertfeat.store import layout
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
+from bertfeat.store.planstates import hash_of
 from bertfeat.store.runs import find_runs
 from bertfeat.store.schema import VectorLayout, arrow_fields, arrow_schema, row_group_rows
 
@@ -50,7 +51,7 @@ def _part_metadata(plan: Plan, shard: int, table: LevelTable) -> dict[str, Any]:
     return {
         **plan.metadata,
         "format_version": layout.FORMAT_VERSION,
-        "plan_hash": plan.plan_hash,
+        "plan_hash": hash_of(plan, shard),
         "shard": shard,
         "level": str(table.level),
         "n_rows": table.n_rows,

@@ -26,7 +26,7 @@ def write_plan(folder: Folder, plan: Plan) -> None:
     Raises:
         RunError: The system refused a write.
     """
-    content = {"format_version": layout.FORMAT_VERSION, "plan": codec.plan_to_json(plan)}
+    content = {"format_version": layout.version_of(plan.appends), "plan": codec.plan_to_json(plan)}
     folder.write(layout.PLAN, codec.seal(content), "plan")
 
 
@@ -41,7 +41,7 @@ def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = F
     file = folder.path / layout.PLAN
     try:
         content = codec.unseal(folder.read(layout.PLAN, follow_links=follow_links))
-        check_version(file, content, layout.FORMAT_VERSION)
+        check_version(file, content, layout.GROWN_VERSION)
         plan = codec.plan_from_json(content.get("plan"))
         VectorLayout.of(plan)
         kept_types(plan)

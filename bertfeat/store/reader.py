@@ -25,6 +25,7 @@ from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
+from bertfeat.store.planstates import state_of
 from bertfeat.store.runs import check_runs
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import (
@@ -163,7 +164,8 @@ class Store:
             raise StoreError(
                 f"{self.path / layout.PLAN}: no such file; copy the store with its {layout.PRIVATE} folder"
             )
-        return plan
+        # The file may already name an append that has not finished.
+        return state_of(plan, self.manifest["plan_hash"]) or plan
 
     @files.os_errors(StoreError)
     def receipts(self) -> tuple[Receipt, ...]:

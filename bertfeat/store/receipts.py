@@ -24,6 +24,7 @@ from bertfeat.storage import AnyPath
 from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder, Listing
 from bertfeat.store.openfolder import folder_at
+from bertfeat.store.planstates import hash_of
 from bertfeat.store.runs import check_runs
 from bertfeat.store.schema import VectorLayout
 
@@ -192,8 +193,8 @@ def check_paths(stored: StoredReceipt) -> None:
 def fault_of(stored: StoredReceipt, plan: Plan) -> str | None:
     """Return why a receipt does not belong to a plan; None if it does."""
     receipt = stored.receipt
-    if receipt.plan_hash != plan.plan_hash:
-        return f"made with another plan ({receipt.plan_hash[:12]}, not {plan.plan_hash[:12]})"
+    if receipt.plan_hash != (wanted := hash_of(plan, receipt.shard)):
+        return f"made with another plan ({receipt.plan_hash[:12]}, not {wanted[:12]})"
     expected = [layout.part_path(level, receipt.shard) for level in plan.schemas]
     if [part.path for part in receipt.parts] != expected:
         return f"lists {', '.join(part.path for part in receipt.parts) or 'no part'}, not {', '.join(expected)}"

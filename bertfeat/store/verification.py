@@ -21,6 +21,7 @@ from bertfeat.store.folder import Folder
 from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.parts import read_part_metadata
+from bertfeat.store.planstates import hash_of, state_of
 from bertfeat.store.receipts import StoredReceipt
 from bertfeat.store.runs import runs_in
 from bertfeat.store.schema import VectorLayout, arrow_schema
@@ -71,9 +72,10 @@ def verify(path: str | Path | ObjectPath, *, progress: bool | Progress = False) 
         StoreError: There is no store, or it is of a newer format.
     """
     check = _Check(folder_at(path))
-    plan = check.plan()
-    if plan is None:
+    planned = check.plan()
+    if planned is None:
         return check.report()
+    plan = check.finished_state(planned)
     shards = [shard.index for shard in plan.shards] or [layout.EMPTY_SHARD.index]
     stored = []
     with reporting(progress) as reports:
@@ -83,7 +85,7 @@ def verify(path: str | Path | ObjectPath, *, progress: bool | Progress = False) 
                 stored.append(receipt)
             reports.stage("checking shards", n_done, len(shards))
     check.manifest(plan, stored if len(stored) == len(shards) else None)
-    check.extras(plan, set(shards))
+    check.extras(planned, set(shards) | {shard.index for shard in planned.shards})
     return check.report()
 
 
@@ -147,6 +149,13 @@ class _Check:
             for part in stored.receipt.parts:
                 self._part(stored.receipt.shard, part)
         return None
+
+    def finished_state(self, plan: Plan) -> Plan:
+        """Return the plan without an append that has not finished, which is no defect; the manifest tells it."""
+        try:
+            return state_of(plan, read_manifest(self._folder)["plan_hash"]) or plan
+        except (OSError, StoreError):
+            return plan
 
     def shard(self, plan: Plan, shard: int) -> StoredReceipt | None:
         """Check a shard's receipt, and its files against the receipt; return the receipt if it is usable."""
@@ -245,7 +254,7 @@ def _content_faults(file: pq.ParquetFile, plan: Plan, shard: int, part: PartInfo
     elif part.runs is not None and part.runs != runs_in(file.metadata, schema.features, VectorLayout.of(plan)):
         yield "its vectors lie elsewhere than its receipt says"
     metadata = json.loads(read_part_metadata(file.metadata.metadata) or "{}")
-    wanted = {"plan_hash": plan.plan_hash, "shard": shard, "level": str(part.level), "n_rows": part.n_rows}
+    wanted = {"plan_hash": hash_of(plan, shard), "shard": shard, "level": str(part.level), "n_rows": part.n_rows}
     for key, value in wanted.items():
         if not isinstance(metadata, dict) or metadata.get(key) != value:
             yield f"its metadata does not say {key} {codec.canonical_json(value)}"

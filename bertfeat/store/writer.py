@@ -6,14 +6,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bertfeat.corpus.duplicates import IdDigests
 from bertfeat.durable import files
 from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import ObjectPath
-from bertfeat.store import commit, layout, opening, planfile, receipts
+from bertfeat.store import commit, idfile, layout, opening, planfile, receipts
 from bertfeat.store.folder import Folder, Lease, Lock
 from bertfeat.store.manifest import build_manifest
 from bertfeat.store.openfolder import folder_at
+from bertfeat.store.planstates import later_first, state_of, states
 from bertfeat.store.receipts import StoredReceipt
 from bertfeat.store.schema import arrow_schema
 
@@ -26,12 +28,15 @@ def open_for_writing(
     overwrite: bool = False,
     recheck: bool = False,
 ) -> StoreWriter:
-    """Open a store for a plan: a new store, or one of the same plan to resume.
+    """Open a store for a plan: a new store, one of the same plan to resume, or one that the plan continues.
+
+    If the stored plan continues this one, the later appends stay as they are.
 
     Args:
         path: The store's folder, whose missing parents are created, or its URL in an object store.
         plan: What the store is made from.
-        overwrite: Replace a store at this place; files that are not part of a store are never deleted.
+        overwrite: Replace a store at this place, or, if the plan has appends, only an append that has not finished.
+            Files that are not part of a store are never deleted.
         recheck: Read every part again, even if its modification time has not changed.
 
     Raises:
@@ -54,16 +59,17 @@ def open_for_writing(
 
 
 def _open_locked(folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool) -> StoreWriter:
-    writer = StoreWriter(folder, plan, folder.lock())
+    lock = folder.lock()
+    # From here on, no other process can change the folder.
+    writer = StoreWriter(folder, plan, lock)
     try:
-        # From here on, no other process can change the folder.
-        if opening.look(folder, plan, overwrite=overwrite) and overwrite:
+        if opening.look(folder, plan, overwrite=overwrite) and overwrite and not plan.appends:
             opening.clear(folder)
+        writer.whole = opening.whole_plan(folder, plan)
         folder.prepare(tuple(plan.schemas))
-        _settle_plan(folder, plan)
-        opening.recover(folder, plan, recheck=recheck)
-        if writer.pending():
-            folder.remove(layout.MANIFEST)
+        _settle_plan(folder, writer.whole)
+        opening.recover(folder, writer.whole, recheck=recheck)
+        writer.withdraw_manifest()
     except BaseException:
         try:
             writer.discard_if_empty()
@@ -75,7 +81,8 @@ def _open_locked(folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool) 
 
 def _settle_plan(folder: Folder, plan: Plan) -> None:
     try:
-        if planfile.read_plan(folder) is not None:
+        stored = planfile.read_plan(folder)
+        if stored is not None and stored.plan_hash == plan.plan_hash:
             return
     except planfile.PlanDamaged:
         pass
@@ -87,11 +94,16 @@ class StoreWriter:
 
     As a context manager it releases the lock at the end. If the block raises a `UserError` before the first commit, it
     removes what it created.
+
+    Attributes:
+        root: Where the store is.
+        plan: The plan that it was opened for.
+        whole: The plan of all that the folder may hold: `plan`, or one that continues it.
     """
 
     def __init__(self, folder: Folder, plan: Plan, lock: Lock) -> None:
         self.root = folder.path
-        self.plan = plan
+        self.plan = self.whole = plan
         self._folder = folder
         self._lock = lock
         self._known: dict[int, StoredReceipt] = {}
@@ -123,11 +135,23 @@ class StoreWriter:
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the finished shards, in corpus order."""
         self._refresh()
-        return tuple(self._known[index].receipt for index in sorted(self._known))
+        shards = self.plan.shards or (layout.EMPTY_SHARD,)
+        return tuple(self._known[shard.index].receipt for shard in shards if shard.index in self._known)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write a finished shard; see `commit_shard`."""
-        return commit.commit_shard(self.root, self.plan, shard, result, self.lease)
+        return commit.commit_shard(self.root, self.whole, shard, result, self.lease)
+
+    def withdraw_manifest(self) -> None:
+        """Remove the manifest if a shard that it lists must be repeated.
+
+        Raises:
+            RunError: The system refused.
+        """
+        finished = state_of(self.whole, opening.finished_hash(self._folder) or "")
+        listed = {shard.index for shard in (finished or self.whole).shards or (layout.EMPTY_SHARD,)}
+        if any(shard.index in listed for shard in self.pending()):
+            self._folder.remove(layout.MANIFEST)
 
     @property
     def lease(self) -> Lease | None:
@@ -159,27 +183,60 @@ class StoreWriter:
         self._folder.clean_tmp()
         if not self.is_complete:
             with files.write_errors(self.root / layout.MANIFEST):
-                self._folder.remove(layout.MANIFEST)
-            self._folder.commit(layout.MANIFEST, self._manifest(), "manifest")
+                self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        """Write the manifest, or replace that of the store before an append in one step."""
+        finished = opening.finished_hash(self._folder)
+        if finished is not None and finished in states(self.whole):
+            self._folder.write(layout.MANIFEST, self._manifest(), "manifest")
+            return
+        self._folder.remove(layout.MANIFEST)
+        self._folder.commit(layout.MANIFEST, self._manifest(), "manifest")
+
+    @files.os_errors(RunError)
+    def keep_ids(self, state: Plan, ids: IdDigests) -> None:
+        """Keep the ids of the store as it is in a state of the plan, so that the next append finds them at once."""
+        idfile.write_ids(self._folder, state.plan_hash, ids)
 
     @files.os_errors(RunError)
     def discard_if_empty(self) -> bool:
-        """Remove what opening the store created, if nothing is committed; return whether it was removed."""
+        """Remove what opening the store created, if nothing is committed; return whether it was removed.
+
+        Of a store with appends, only the last append is removed.
+        """
+        if self.whole.appends:
+            return self._discard_append()
         if self._folder.listing().owned():
             return False
         self._folder.discard(tuple(self.plan.schemas))
         return True
 
+    def _discard_append(self) -> bool:
+        last = self.whole.appends[-1]
+        there = self._folder.listing().owned()
+        names = [f for shard in self.whole.shards[last.first_shard :] for f in layout.shard_files(shard.index)]
+        before = state_of(self.whole, last.before)
+        if before is None or not {*there}.isdisjoint(names) or opening.finished_hash(self._folder) != last.before:
+            return False
+        planfile.write_plan(self._folder, before)
+        return True
+
     def _manifest(self) -> bytes:
+        """Return the manifest of the last state of the plan that is whole."""
         # A resumed run may describe itself differently (a newer library); the manifest follows the stored plan.
         stored = planfile.read_plan(self._folder)
         if stored is None:
             raise StoreError(f"{self.root / layout.PLAN}: missing; run the same command again")
-        return build_manifest(stored, [self._known[index] for index in sorted(self._known)])
+        for state in later_first(stored):
+            shards = [shard.index for shard in state.shards or (layout.EMPTY_SHARD,)]
+            if self._known.keys() >= {*shards}:
+                return build_manifest(state, [self._known[index] for index in shards])
+        raise RunError(f"{self.root}: shards are missing; run the same command again")
 
     def _refresh(self) -> None:
-        unknown = [s.index for s in self.plan.shards or (layout.EMPTY_SHARD,) if s.index not in self._known]
+        unknown = [s.index for s in self.whole.shards or (layout.EMPTY_SHARD,) if s.index not in self._known]
         for stored in receipts.read_receipts(self._folder, unknown):
             # The last worker of a killed run may have committed after the folder was repaired.
-            if receipts.fault_of(stored, self.plan) is None:
+            if receipts.fault_of(stored, self.whole) is None:
                 self._known[stored.receipt.shard] = stored
