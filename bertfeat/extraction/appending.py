@@ -9,7 +9,7 @@ from typing import Any
 from bertfeat.config import ExtractConfig, Runner
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
 from bertfeat.corpus.duplicates import IdDigests
-from bertfeat.durable.differences import differing, named
+from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
 from bertfeat.extraction.job import Job, check_versions, make_job, recorded, resolve_job
@@ -19,6 +19,7 @@ from bertfeat.records import InputFile, Plan, ShardSpec
 from bertfeat.runners import check_ray
 from bertfeat.storage import AnyPath
 from bertfeat.store.idfile import ids_of
+from bertfeat.store.plandifferences import changes
 from bertfeat.store.planfile import read_plan
 from bertfeat.store.planstates import APPENDS, grown, is_of_inputs
 from bertfeat.store.reader import Store, open_store
@@ -118,8 +119,8 @@ def _check_settings(store: Store, plan: Plan, now: Mapping[str, Any]) -> None:
 
     if fields := differing(decisive(plan.fields), decisive(now)):
         raise PlanMismatch(
-            f"{store.path}: made with other settings: {named(fields)}; leave out settings to take those of the store, "
-            "or extract into a new store",
+            f"{store.path}: made with other settings: {changes(fields)}; leave out settings to take those of the "
+            "store, or extract into a new store",
             fields,
         )
 

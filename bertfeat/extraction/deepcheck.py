@@ -13,15 +13,16 @@ from bertfeat.config import ExtractConfig, Level
 from bertfeat.corpus import Corpus, Inputs
 from bertfeat.corpus.frames import is_frame, parquet_frame, paths_of
 from bertfeat.corpus.inputs import FRAME, STDIN
-from bertfeat.durable.differences import differing, named
+from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
-from bertfeat.extraction.job import Job, open_inputs, resolve_job
+from bertfeat.extraction.job import Job, open_inputs, recorded, resolve_job
 from bertfeat.extraction.plan import OWN_COLUMNS, config_of, plan_fields
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.codec import hash_fields
+from bertfeat.store.plandifferences import changes
 from bertfeat.store.planstates import fields_with
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
@@ -93,7 +94,8 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
         now.pop(OWN_COLUMNS, None)
     if hash_fields(now) != plan.plan_hash:
         fields = differing(plan.fields, now)
-        text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {named(fields)}"
+        changed = changes(fields, plan.inputs, recorded(files))
+        text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {changed}"
         raise PlanMismatch(text, fields)
     return ShardTask(Job(store.path, plan, config, files, resolved, 1))
 

@@ -217,7 +217,7 @@ def check_versions(stored: Plan, what: str, remedy: str) -> None:
     made_by, here = stored.metadata["versions"], versions()
     if made_by != here:
         fields = {f"versions.{name}": pair for name, pair in differing(made_by, here).items()}
-        raise PlanMismatch(f"{what}: {named(fields)}; {remedy}", fields)
+        raise PlanMismatch(f"{what}: {named(differing(made_by, here))}; {remedy}", fields)
 
 
 def resolve_job(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertfeat.durable import differences
 from bertfeat.durable.decoding import check_version
+from bertfeat.durable.differences import differing
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import PlanMismatch, StoreError
 from bertfeat.records import Plan
@@ -13,6 +13,7 @@ from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.openfolder import folder_at
+from bertfeat.store.plandifferences import changes, only_adds
 from bertfeat.store.schema import VectorLayout, kept_types
 
 
@@ -56,15 +57,18 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     """Refuse to resume a store that was made with another plan.
 
     Raises:
-        PlanMismatch: The plans differ; the message lists the fields that differ, with the store's value first.
+        PlanMismatch: The plans differ; the message lists what was and what is now.
     """
     if stored.plan_hash == plan.plan_hash:
         return
-    fields = differences.differing(stored.fields, plan.fields) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
+    fields = differing(stored.fields, plan.fields) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
     old_default, default = ["none", "concat"], ["none"]
-    by_default = fields.keys() == {"combine"} and fields["combine"] == (old_default, default)
-    remedy = "pass `combine='none,concat'`, the default of 0.1.0" if by_default else "use another folder or `overwrite`"
-    text = f"{path}: made with another plan: {differences.named(fields)}; {remedy}"
+    remedy = "use another folder or `overwrite`"
+    if fields.keys() == {"combine"} and fields["combine"] == (old_default, default):
+        remedy = "pass `combine='none,concat'`, the default of 0.1.0"
+    elif only_adds(fields, stored.inputs, plan.inputs):
+        remedy = "pass the new ones alone with `append`, or use another folder or `overwrite`"
+    text = f"{path}: made with another plan: {changes(fields, stored.inputs, plan.inputs)}; {remedy}"
     raise PlanMismatch(text, fields)
 
 

@@ -222,7 +222,7 @@ class TestKilled:
     def test_a_killed_build_resumes_with_the_same_settings_only(self, tiny: Store, tmp_path: Path) -> None:
         out = tmp_path / "index"
         assert self.run(tiny, out, "12").returncode == -signal.SIGKILL
-        with pytest.raises(UserError, match=r"begun with other settings \(index 'IVF8,SQ8' != 'Flat'"):
+        with pytest.raises(UserError, match=r"begun with other settings \(index was 'IVF8,SQ8', now 'Flat'"):
             bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center")
         with bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center", overwrite=True) as index:
             assert index.description.factory == "Flat"
