@@ -135,7 +135,7 @@ class _SentenceIds(Heading):
 class ConlluReader(SentenceReader):
     """Reads .conllu; the words are the syntactic words, without multiword ranges (`3-4`) and empty nodes (`5.1`).
 
-    The comments `# sent_id` and `# newdoc id` become the columns `sent_id` and `newdoc_id`, null where there are none.
+    The comments `# sent_id` and `# newdoc id` become the columns `sent_id` and `newdoc_id`, which may be null.
     """
 
     format = CorpusFormat.CONLLU

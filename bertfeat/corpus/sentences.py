@@ -42,7 +42,7 @@ class Heading:
         self.n_borders += kind is LineKind.BOUNDARY
 
     def end_sentence(self) -> None:
-        """Forget what only the sentence has that ends here."""
+        """Forget what only the sentence that ends here has."""
 
     def state(self) -> str:
         """Return the text form."""
