@@ -167,8 +167,12 @@ def _record(kind: Any) -> _Read:
 
     def read(value: Any) -> Any:
         content = _object(value)
-        if odd := sorted((required - content.keys()) | (content.keys() - fields.keys())):
-            raise Mistyped(f"missing or unknown keys: {', '.join(map(ascii, odd))}")
-        return kind(**{name: _at(name, fields[name], item) for name, item in content.items()})
+        if content.keys() != fields.keys() and (odd := required - content.keys() | content.keys() - fields.keys()):
+            raise Mistyped(f"missing or unknown keys: {', '.join(map(ascii, sorted(odd)))}")
+        try:
+            return kind(**{name: fields[name](item) for name, item in content.items()})
+        except Mistyped:
+            # Read again for the place, which would cost a call for each entry.
+            return kind(**{name: _at(name, fields[name], item) for name, item in content.items()})
 
     return read

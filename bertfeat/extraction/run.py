@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Unpack
@@ -120,7 +121,7 @@ def _finish(job: Job, writer: StoreWriter, progress: Progress) -> None:
     """Run the shards that remain, and write the manifest."""
     if writer.is_complete:
         return
-    progress.start(job.plan, writer.receipts())
+    progress.start(dataclasses.replace(job.plan, shards=writer.open_shards), writer.receipts())
     task = partial(ShardTask, job.for_workers(writer.lease))
     try:
         run_shards(task, writer.pending(), job.workers, progress)

@@ -53,8 +53,12 @@ class _Manifest:
     appends: tuple[Append, ...] = ()
 
 
-def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt]) -> bytes:
-    """Return the manifest's bytes: a function of the plan and of the reproducible fields of its receipts."""
+def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt], earlier: Mapping[str, Any] | None = None) -> bytes:
+    """Return the manifest's bytes: a function of the plan and of the reproducible fields of its receipts.
+
+    With the manifest of an earlier state of the plan, the receipts are those of the shards after it.
+    """
+    shards, before = (earlier["shards"], [earlier["totals"]]) if earlier else ([], [])
     vectors = VectorLayout.of(plan)
     return codec.seal(
         {
@@ -65,11 +69,21 @@ def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt]) -> bytes:
             "store_dtype": vectors.dtype,
             "vector_encoding": vectors.encoding,
             "levels": {level: codec.schema_to_json(schema) for level, schema in plan.schemas.items()},
-            "shards": [_shard(stored) for stored in receipts],
-            "totals": asdict(_totals([stored.receipt for stored in receipts])),
+            "shards": [*shards, *(_shard(stored) for stored in receipts)],
+            "totals": _added([*before, asdict(_totals([stored.receipt for stored in receipts]))]),
             **({"appends": [asdict(append) for append in plan.appends]} if plan.appends else {}),
-        }
+        },
+        compact=bool(plan.appends),
     )
+
+
+def _added(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add up totals as they are in JSON."""
+    found: dict[str, Any] = {}
+    for name in totals[0]:
+        values = [entry[name] for entry in totals]
+        found[name] = sum(values) if isinstance(values[0], int) else dict(sum(map(Counter, values), Counter()))
+    return found
 
 
 def _shard(stored: StoredReceipt) -> dict[str, Any]:

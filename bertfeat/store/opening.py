@@ -103,7 +103,7 @@ def clear(folder: Folder) -> None:
         folder.remove(layout.PLAN)
 
 
-def recover(folder: Folder, plan: Plan, *, recheck: bool) -> None:
+def recover(folder: Folder, plan: Plan, *, recheck: bool, first: int = 0) -> None:
     """Repair what interrupted runs and damage left, so that every remaining receipt can be trusted.
 
     - Unfinished files and parts of unplanned shards are removed.
@@ -113,6 +113,7 @@ def recover(folder: Folder, plan: Plan, *, recheck: bool) -> None:
       Without a manifest the shard is repeated. Its identical parts are then kept, unless commits in this folder may
       not replace parts: there they are removed now.
     - Shards that `verify` has marked are repeated.
+    - Shards before `first` are not looked at: their receipts are not needed.
 
     Raises:
         RunError: The system refused a write.
@@ -122,7 +123,8 @@ def recover(folder: Folder, plan: Plan, *, recheck: bool) -> None:
     listing = folder.listing()
     _drop_strays(folder, listing, plan, set(indices))
     recheck = _withdraw_marked(folder) or recheck
-    known = _manifest_receipts(folder, plan)
+    indices = [index for index in indices if index >= first]
+    known = _manifest_receipts(folder, plan) if not first else {}
     known |= {stored.receipt.shard: stored for stored in receipts.read_receipts(folder, indices)}
     for index in indices:
         _recover_shard(folder, listing, plan, index, known.get(index), recheck=recheck)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from bertfeat.durable.decoding import check_version
@@ -28,7 +29,7 @@ def write_plan(folder: Folder, plan: Plan) -> None:
         RunError: The system refused a write.
     """
     content = {"format_version": layout.version_of(plan.appends), "plan": codec.plan_to_json(plan)}
-    folder.write(layout.PLAN, codec.seal(content), "plan")
+    folder.write(layout.PLAN, codec.seal(content, compact=bool(plan.appends)), "plan")
 
 
 def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = False) -> Plan | None:
@@ -41,15 +42,21 @@ def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = F
     folder = folder_at(place)
     file = folder.path / layout.PLAN
     try:
-        content = codec.unseal(folder.read(layout.PLAN, follow_links=follow_links))
-        check_version(file, content, layout.GROWN_VERSION)
-        plan = codec.plan_from_json(content.get("plan"))
-        VectorLayout.of(plan)
-        kept_types(plan)
+        return _plan_in(folder.read(layout.PLAN, follow_links=follow_links), str(file))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use `overwrite`") from error
+
+
+# An append looks at the plan several times, and that of a store with a thousand appends is large.
+@functools.lru_cache(maxsize=2)
+def _plan_in(data: bytes, file: str) -> Plan:
+    content = codec.unseal(data)
+    check_version(file, content, layout.GROWN_VERSION)
+    plan = codec.plan_from_json(content.get("plan"))
+    VectorLayout.of(plan)
+    kept_types(plan)
     return plan
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from bertfeat.corpus.duplicates import IdDigests
 from bertfeat.durable import files
@@ -13,7 +14,7 @@ from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import ObjectPath
 from bertfeat.store import commit, idfile, layout, opening, planfile, receipts
 from bertfeat.store.folder import Folder, Lease, Lock
-from bertfeat.store.manifest import build_manifest
+from bertfeat.store.manifest import build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.planstates import later_first, state_of, states
 from bertfeat.store.receipts import StoredReceipt
@@ -68,7 +69,7 @@ def _open_locked(folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool) 
         writer.whole = opening.whole_plan(folder, plan)
         folder.prepare(tuple(plan.schemas))
         _settle_plan(folder, writer.whole)
-        opening.recover(folder, writer.whole, recheck=recheck)
+        opening.recover(folder, writer.whole, recheck=recheck, first=0 if recheck else writer.keep_finished())
         writer.withdraw_manifest()
     except BaseException:
         try:
@@ -107,6 +108,9 @@ class StoreWriter:
         self._folder = folder
         self._lock = lock
         self._known: dict[int, StoredReceipt] = {}
+        # The manifest of the store before an append, and the number of its shards, which are not looked at again.
+        self._finished: dict[str, Any] | None = None
+        self._n_finished = 0
 
     def __enter__(self) -> Self:
         return self
@@ -129,18 +133,32 @@ class StoreWriter:
     def pending(self) -> tuple[ShardSpec, ...]:
         """Return the shards without a receipt, in corpus order; commits of worker processes count."""
         self._refresh()
-        return tuple(shard for shard in self.plan.shards if shard.index not in self._known)
+        return tuple(shard for shard in self.open_shards if shard.index not in self._known)
+
+    @property
+    def open_shards(self) -> tuple[ShardSpec, ...]:
+        """The shards of the plan without those of the finished store that an append begins with."""
+        return self.plan.shards[self._n_finished :]
 
     @files.os_errors(RunError)
     def receipts(self) -> tuple[Receipt, ...]:
-        """Return the receipts of the finished shards, in corpus order."""
+        """Return the receipts of the open shards that are done, in corpus order."""
         self._refresh()
-        shards = self.plan.shards or (layout.EMPTY_SHARD,)
+        shards = self._open(self.plan)
         return tuple(self._known[shard.index].receipt for shard in shards if shard.index in self._known)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write a finished shard; see `commit_shard`."""
         return commit.commit_shard(self.root, self.whole, shard, result, self.lease)
+
+    def keep_finished(self) -> int:
+        """Trust the manifest of the store before an append, and return how many shards it lists; 0 if there is none."""
+        if self.plan.appends and self._folder.info(layout.DAMAGED) is None:
+            with contextlib.suppress(FileNotFoundError, StoreError):
+                manifest = read_manifest(self._folder)
+                if manifest["plan_hash"] in states(self.whole):
+                    self._finished, self._n_finished = manifest, len(manifest["shards"])
+        return self._n_finished
 
     def withdraw_manifest(self) -> None:
         """Remove the manifest if a shard that it lists must be repeated.
@@ -148,6 +166,8 @@ class StoreWriter:
         Raises:
             RunError: The system refused.
         """
+        if self._finished is not None:
+            return
         finished = state_of(self.whole, opening.finished_hash(self._folder) or "")
         listed = {shard.index for shard in (finished or self.whole).shards or (layout.EMPTY_SHARD,)}
         if any(shard.index in listed for shard in self.pending()):
@@ -162,6 +182,9 @@ class StoreWriter:
     @files.os_errors(RunError)
     def is_complete(self) -> bool:
         """Whether every shard is done and the manifest matches."""
+        if self._finished is not None:
+            state = state_of(self.whole, self._finished["plan_hash"])
+            return state is not None and self.plan.plan_hash in states(state)
         try:
             return not self.pending() and self._folder.read(layout.MANIFEST) == self._manifest()
         except FileNotFoundError:
@@ -187,9 +210,9 @@ class StoreWriter:
 
     def _write_manifest(self) -> None:
         """Write the manifest, or replace that of the store before an append in one step."""
-        finished = opening.finished_hash(self._folder)
-        if finished is not None and finished in states(self.whole):
+        if self._finished is not None:
             self._folder.write(layout.MANIFEST, self._manifest(), "manifest")
+            self._finished, self._n_finished = None, 0
             return
         self._folder.remove(layout.MANIFEST)
         self._folder.commit(layout.MANIFEST, self._manifest(), "manifest")
@@ -229,13 +252,17 @@ class StoreWriter:
         if stored is None:
             raise StoreError(f"{self.root / layout.PLAN}: missing; run the same command again")
         for state in later_first(stored):
-            shards = [shard.index for shard in state.shards or (layout.EMPTY_SHARD,)]
+            shards = [shard.index for shard in self._open(state)]
             if self._known.keys() >= {*shards}:
-                return build_manifest(state, [self._known[index] for index in shards])
+                return build_manifest(state, [self._known[index] for index in shards], self._finished)
         raise RunError(f"{self.root}: shards are missing; run the same command again")
 
+    def _open(self, plan: Plan) -> tuple[ShardSpec, ...]:
+        """Return the shards of a plan whose receipts count; a plan without shards has an empty one."""
+        return plan.shards[self._n_finished :] if plan.shards else (layout.EMPTY_SHARD,)
+
     def _refresh(self) -> None:
-        unknown = [s.index for s in self.whole.shards or (layout.EMPTY_SHARD,) if s.index not in self._known]
+        unknown = [shard.index for shard in self._open(self.whole) if shard.index not in self._known]
         for stored in receipts.read_receipts(self._folder, unknown):
             # The last worker of a killed run may have committed after the folder was repaired.
             if receipts.fault_of(stored, self.whole) is None:

@@ -56,13 +56,14 @@ FLOORS = [
 STORE_FLOORS = [
     ["layout", "plain", "schema"],
     ["codec", "checks", "vectors", "objectlock", "rowmap"],
-    ["folder", "lock", "runs", "partvectors"],
+    ["folder", "lock", "runs", "partvectors", "planstates"],
     ["localfolder", "objectfolder", "parts", "selection"],
     ["openfolder"],
     ["receipts"],
-    ["manifest", "commit"],
+    ["manifest", "commit", "plandifferences"],
     ["planfile"],
     ["opening", "reader"],
+    ["idfile"],
     ["writer", "verification", "rowmapwriter", "provenance"],
 ]
 # library -> floors that may import it

@@ -251,9 +251,10 @@ def test_other_folders_are_refused(tmp_path):
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
     plan = make_plan()
     with monkeypatch.context() as patch:
-        patch.setattr("bertfeat.store.layout.FORMAT_VERSION", 2)
+        patch.setattr("bertfeat.store.layout.FORMAT_VERSION", 3)
+        patch.setattr("bertfeat.store.layout.GROWN_VERSION", 3)
         write_store(tmp_path / "s", plan)
-    with pytest.raises(StoreError, match="format_version 2, this bertfeat reads up to 1; upgrade bertfeat"):
+    with pytest.raises(StoreError, match="format_version 3, this bertfeat reads up to 2; upgrade bertfeat"):
         open_store(tmp_path / "s")
     with pytest.raises(StoreError, match="upgrade bertfeat"):
         open_for_writing(tmp_path / "s", plan)

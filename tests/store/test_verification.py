@@ -229,7 +229,7 @@ def test_other_folders_and_newer_stores_are_refused(root, tmp_path):
             verify(path)
     content = json.loads((root / "_bertfeat/plan.json").read_bytes())
     content.pop("check")
-    (root / "_bertfeat/plan.json").write_bytes(codec.seal(content | {"format_version": 2}))
+    (root / "_bertfeat/plan.json").write_bytes(codec.seal(content | {"format_version": 3}))
     with pytest.raises(StoreError, match="upgrade bertfeat"):
         verify(root)
 
