@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
-from bertfeat.errors import CheckpointError
+from bertfeat.errors import CheckpointError, did_you_mean
 
 ENTRY_POINT_GROUP = "bertfeat.models"
 
@@ -43,6 +43,12 @@ def minilm() -> PackagedModel:
 
 # Found without an entry point too, as in a source tree that is not installed.
 _BUILT_IN: dict[str, Callable[[], PackagedModel]] = {"minilm": minilm}
+
+
+def packaged_hint(name: str) -> str:
+    """Return what a message says of the installed model packages if there is none of this name."""
+    names = packaged_names()
+    return did_you_mean(name, names) or f"there is {', '.join(names)}"
 
 
 def packaged_names() -> tuple[str, ...]:

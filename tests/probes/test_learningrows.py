@@ -264,7 +264,7 @@ class TestLabels:
         (tmp_path / "a.parquet").write_text("no parquet")
         for labels, message in (
             (tmp_path / "nowhere.csv", r"nowhere\.csv: no such file"),
-            (tmp_path / "a.xlsx", r"ending '\.xlsx' is none of"),
+            (tmp_path / "a.xlsx", r"ending '\.xlsx' must be one of"),
             (tmp_path / "a.parquet", r"a\.parquet: cannot be read as labels"),
             (words.scan("word"), "labels are a LazyFrame; pass a file or a polars DataFrame"),
         ):
