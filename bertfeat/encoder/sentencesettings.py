@@ -21,7 +21,7 @@ TRANSFORMER_SETTINGS = tuple(
 # transformers reads a tokenizer's files whole, several times. A vocabulary of half a million takes 64 MB.
 MAX_TOKENIZER_BYTES = 64_000_000
 SAVE_AGAIN = (
-    'on a machine you can afford to lose, save the model again: python -c "from sentence_transformers import '
+    'if you trust it, save the model again: python -c "from sentence_transformers import '
     "SentenceTransformer; SentenceTransformer('FOLDER').save_pretrained('NEW')\""
 )
 _MAX_LENGTH = 10_000_000

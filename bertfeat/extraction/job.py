@@ -137,7 +137,7 @@ def _absolute(place: AnyPath) -> AnyPath:
 
 def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
     if not any(file.n_bytes for file in files):
-        raise InputError("is empty; check what was to write it", path=files[0].path)
+        raise InputError("has no bytes; did the program that writes it fail?", path=files[0].path)
     return files
 
 
