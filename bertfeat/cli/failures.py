@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from bertfeat.errors import BertfeatError
 
 _INTERRUPTED = 130
 RUN_FAILED = 3
+_QUOTE = "'"
 # A setting, perhaps with a value, as messages name it: `text_column`, `pooling='mean'`.
 _SETTING = re.compile(r"(?<![^\s(])`([a-z][a-z_]*)(?:=([^`]*))?`(?=[\s,;:).]|$)")
 
@@ -59,7 +61,9 @@ def with_flags(message: str) -> str:
 
 def _as_flag(found: re.Match[str]) -> str:
     name, value = found.groups()
-    return flag(name) if value in (None, "True") else f"{flag(name)} {value.strip(chr(39))}"
+    if value in (None, "True"):
+        return flag(name)
+    return f"{flag(name)} {shlex.quote(value.strip(_QUOTE))}"
 
 
 def _fail(message: str, code: int) -> None:

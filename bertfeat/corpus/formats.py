@@ -18,8 +18,16 @@ from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
-READERS: tuple[type[Reader], ...]
-READERS = (LineReader, JsonlReader, JsonReader, CsvReader, TsvReader, ParquetReader, ConllReader, ConlluReader)
+READERS: tuple[type[Reader], ...] = (
+    LineReader,
+    JsonlReader,
+    JsonReader,
+    CsvReader,
+    TsvReader,
+    ParquetReader,
+    ConllReader,
+    ConlluReader,
+)
 READER_OF = {reader.format: reader for reader in READERS}
 READER_OF_ENDING = {ending: reader for reader in READERS for ending in reader.endings}
 WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words)

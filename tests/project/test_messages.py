@@ -71,6 +71,7 @@ def test_settings_that_messages_name_are_flags() -> None:
         ("`levels` 'x' must be one of token", "--level 'x' must be one of token"),
         ("pass `bad_rows='quarantine'`, or", "pass --bad-rows quarantine, or"),
         ("pass `no_header=True`", "pass --no-header"),
+        ("pass `delimiter=';'`", "pass --delimiter ';'"),
         ("(or `workers=1`)", "(or --workers 1)"),
         (
             "run `bertfeat models` or `jq -c .` on '`text_column`'",
