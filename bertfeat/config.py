@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, get_type_hints
 
-from bertfeat.errors import ConfigError
+from bertfeat.errors import ConfigError, did_you_mean
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -97,6 +96,7 @@ class CorpusFormat(StrEnum):
     AUTO = "auto"
     TXT = "txt"
     JSONL = "jsonl"
+    JSON = "json"
     CSV = "csv"
     TSV = "tsv"
     PARQUET = "parquet"
@@ -122,6 +122,10 @@ class Runner(StrEnum):
 _RUN_ONLY = ("device", "workers", "runner", "ray_address")
 # The plan has the text of the prompt instead, and only if there is one: plans of 0.1.0 had no prompts.
 _RESOLVED_LATER = ("prompt", "prompt_name")
+# Settings that plans of 0.1.0 did not have: in a plan, they are left out where they have their defaults.
+_ADDED = ("no_header", "delimiter", "limit")
+_TEXT_COLUMNS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
+_DELIMITERS = {"tab": "\t", "\\t": "\t"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +134,9 @@ class ExtractConfig:
 
     Enums may be given as strings, and tuples as lists or comma-separated strings. `None` selects a default that
     depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`). `combine` defaults
-    to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` stands for no prompt.
+    to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` stands for no prompt. With
+    `no_header`, the columns of .csv and .tsv are `column_1`, `column_2`, ..., and a number names the same column.
+    `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included.
 
     Raises:
         ConfigError: A value is not one of the choices, is out of range, or contradicts another value.
@@ -149,6 +155,9 @@ class ExtractConfig:
     is_split_into_words: bool = False
     label_column: str | None = None
     document_column: str | None = None
+    no_header: bool = False
+    delimiter: str | None = None
+    limit: int | None = None
     bad_rows: BadRows = BadRows.ERROR
 
     model: str = "minilm"
@@ -188,6 +197,9 @@ class ExtractConfig:
         for name, least in _MINIMA.items():
             _check_int(name, getattr(self, name), least)
         self._check_texts()
+        self._set("delimiter", _delimiter(self.delimiter))
+        if self.no_header:
+            self._name_columns_by_number()
         self._check_together()
         self._check_context()
         self._check_runner()
@@ -196,61 +208,69 @@ class ExtractConfig:
         object.__setattr__(self, name, value)
 
     def _check_texts(self) -> None:
-        columns = ("text_column", "text_pair_column", "id_column", "document_column", "label_column", "keep_columns")
-        for name in (*columns, *_RESOLVED_LATER):
+        for name in (*_TEXT_COLUMNS, "keep_columns", "delimiter", *_RESOLVED_LATER):
             value = getattr(self, name)
-            if name in _RESOLVED_LATER and not isinstance(value, str | None):
-                raise ConfigError(f"{flag(name)} {value!r:.60} is not text")
+            if name != "keep_columns" and not isinstance(value, str | None):
+                raise ConfigError(f"`{name}` {value!r:.60} is not text")
             for text in (value,) if isinstance(value, str) else value or ():
                 if not text.isascii() and text != text.encode(errors="replace").decode():
                     what = "it" if name.startswith("prompt") else "the column's name"
-                    raise ConfigError(f"{flag(name)} {text!r} is not valid UTF-8; pass {what} as UTF-8")
+                    raise ConfigError(f"`{name}` {text!r} is not valid UTF-8; pass {what} as UTF-8")
+
+    def _name_columns_by_number(self) -> None:
+        """Replace the numbers of columns, which no header names, by names."""
+        for name in _TEXT_COLUMNS:
+            if value := getattr(self, name):
+                self._set(name, _numbered(value))
+        self._set("keep_columns", tuple(map(_numbered, self.keep_columns)))
 
     def _check_together(self) -> None:
         if self.text_pair_column and self.text_pairs:
-            raise ConfigError("--text-pair-column and --text-pairs both name a second text; pass one of them")
+            raise ConfigError("`text_pair_column` and `text_pairs` both name a second text; pass one of them")
         for name in ("is_split_into_words", "document_context"):
             if getattr(self, name) and (self.text_pair_column or self.text_pairs):
-                raise ConfigError(f"{flag(name)} takes no second text; drop --text-pair-column or --text-pairs")
+                raise ConfigError(f"`{name}` takes no second text; drop `text_pair_column` or `text_pairs`")
         if self.keep_columns and Level.SENTENCE not in self.levels:
-            raise ConfigError("--keep-columns are written at the sentence level; add it: --level token,sentence")
+            raise ConfigError("`keep_columns` are written at the sentence level; add it: `levels='token,sentence'`")
         if self.pooling is Pooling.MODEL and Level.SENTENCE not in self.levels:
-            raise ConfigError("--pooling model makes sentence embeddings; add their level: --level sentence")
+            raise ConfigError("`pooling='model'` makes sentence embeddings; add their level: `levels='sentence'`")
         if self.pooling is Pooling.MODEL and self.include_special_tokens:
-            raise ConfigError("--pooling model counts special tokens as the model does; drop --include-special-tokens")
+            raise ConfigError(
+                "`pooling='model'` counts special tokens as the model does; drop `include_special_tokens`"
+            )
         if self.prompt is not None and self.prompt_name is not None:
-            raise ConfigError("--prompt and --prompt-name both give a prompt; pass one of them")
+            raise ConfigError("`prompt` and `prompt_name` both give a prompt; pass one of them")
 
     def _check_context(self) -> None:
         if not self.document_context:
             return
         if self.include_special_tokens:
             raise ConfigError(
-                "--include-special-tokens has no meaning with --document-context, where sentences share the special "
+                "`include_special_tokens` has no meaning with `document_context`, where sentences share the special "
                 "tokens; drop one of them"
             )
         if self.pooling not in (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN) and Level.SENTENCE in self.levels:
             raise ConfigError(
-                f"--pooling {self.pooling} has no meaning with --document-context, where sentences share the special "
+                f"`pooling='{self.pooling}'` has no meaning with `document_context`, where sentences share the special "
                 "tokens; use mean or max"
             )
         if self.prompt or self.prompt_name is not None:
             raise ConfigError(
-                "--prompt has no meaning with --document-context, where sentences share a window; drop one of them"
+                "`prompt` has no meaning with `document_context`, where sentences share a window; drop one of them"
             )
 
     def _check_runner(self) -> None:
         on_ray = self.runner is Runner.RAY
         if on_ray and "cuda:" in self.device:
-            raise ConfigError(f"--device {self.device} numbers devices, which Ray assigns; pass --device cuda")
+            raise ConfigError(f"`device='{self.device}'` numbers devices, which Ray assigns; pass `device='cuda'`")
         if self.ray_address is None or (on_ray and self.ray_address in ("auto", "local")):
             return
         if not on_ray:
-            raise ConfigError(f"--ray-address {self.ray_address} has no meaning without --runner ray; add it")
+            raise ConfigError(f"`ray_address='{self.ray_address}'` has no meaning without `runner='ray'`; add it")
         host, _, port = self.ray_address.removeprefix("ray://").rpartition(":")
         if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ConfigError(
-                f"--ray-address {self.ray_address!r} must be one of auto, local, HOST:PORT, ray://HOST:PORT"
+                f"`ray_address` {self.ray_address!r} must be one of auto, local, HOST:PORT, ray://HOST:PORT"
             )
 
     @classmethod
@@ -263,9 +283,8 @@ class ExtractConfig:
         known = [f.name for f in dataclasses.fields(cls)]
         for key in settings:
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; settings are {', '.join(known)}"
-                raise ConfigError(f"no setting {key!r}{hint}")
+                hint = did_you_mean(key, known) or f"settings are {', '.join(known)}"
+                raise ConfigError(f"no setting {key!r}; {hint}")
         return cls(**settings)
 
     @classmethod
@@ -293,13 +312,14 @@ class ExtractConfig:
 
     def planned(self) -> dict[str, Any]:
         """Return the settings that decide the bytes of a store, as plain JSON values."""
-        left_out = (*_RUN_ONLY, *_RESOLVED_LATER)
+        unset = (name for name in _ADDED if getattr(self, name) == getattr(type(self), name))
+        left_out = {*_RUN_ONLY, *_RESOLVED_LATER, *unset}
         return {name: value for name, value in self.to_dict().items() if name not in left_out}
 
 
 _HINTS = get_type_hints(ExtractConfig)
 _ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, StrEnum)}
-_MINIMA = {"max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
+_MINIMA = {"limit": 1, "max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 
 
 def flag(name: str) -> str:
@@ -309,7 +329,8 @@ def flag(name: str) -> str:
         >>> flag("levels"), flag("store_dtype")
         ('--level', '--store-dtype')
     """
-    return "--level" if name == "levels" else "--" + name.replace("_", "-")
+    singular = {"levels": "level", "inputs": "input"}
+    return "--" + singular.get(name, name).replace("_", "-")
 
 
 def parse_size(value: int | str, name: str = "") -> int:
@@ -335,8 +356,20 @@ def _enum(name: str, kind: type[StrEnum], value: object) -> StrEnum:
     try:
         return kind(str(value))
     except ValueError:
-        choices = ", ".join(kind)
-        raise ConfigError(f"{flag(name)} {value!r} must be one of {choices}") from None
+        hint = did_you_mean(value, kind)
+        choices = f"must be one of {', '.join(kind)}" + (f"; {hint}" if hint else "")
+        raise ConfigError(f"`{name}` {value!r} {choices}") from None
+
+
+def _delimiter(value: str | None) -> str | None:
+    delimiter = _DELIMITERS.get(str(value), value)
+    if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'):
+        raise ConfigError(f"`delimiter` {value!r} must be one ASCII character, such as ; or |, or tab")
+    return delimiter
+
+
+def _numbered(name: str) -> str:
+    return f"column_{int(name)}" if name.isascii() and name.isdecimal() else name
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -348,7 +381,7 @@ def _ordered(kind: type[StrEnum], name: str, value: Any) -> tuple[StrEnum, ...]:
     """Return the members named in `value` in the order of the enum, so that equal requests are equal."""
     chosen = {_enum(name, kind, part) for part in _names(value)}
     if not chosen:
-        raise ConfigError(f"{flag(name)} is empty; choose from {', '.join(kind)}")
+        raise ConfigError(f"`{name}` is empty; choose from {', '.join(kind)}")
     return tuple(member for member in kind if member in chosen)
 
 
@@ -364,9 +397,9 @@ def _check_int(name: str, value: object, least: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{flag(name)} {value!r} is not a whole number")
+        raise ConfigError(f"`{name}` {value!r} is not a whole number")
     if value < least:
-        raise ConfigError(f"{flag(name)} {value} is below {least}")
+        raise ConfigError(f"`{name}={value}` is below {least}")
 
 
 def _plain(value: object) -> object:

@@ -22,7 +22,7 @@ _MAX_GPU_BATCH_TOKENS = 131_072
 
 
 def resolve_device(spec: str) -> tuple[torch.device, ...]:
-    """Return the devices that `--device` names.
+    """Return the devices that the setting `device` names.
 
     Args:
         spec: `auto` (every CUDA device, else MPS, else the CPU), `cpu`, `mps`, `cuda` (every CUDA device), `cuda:1`, or
@@ -41,7 +41,7 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
         return (torch.device("cpu"),)
     if spec == "mps":
         if not torch.backends.mps.is_available():
-            raise ConfigError("--device mps: this machine has no Apple GPU that torch can use; pass --device cpu")
+            raise ConfigError("`device='mps'`: this machine has no Apple GPU that torch can use; pass `device='cpu'`")
         return (torch.device("mps"),)
     pieces = spec.replace(" ", "").split(",")
     return tuple(dict.fromkeys(device for piece in pieces for device in _cuda(piece, spec)))
@@ -64,14 +64,14 @@ def _cuda_devices() -> tuple[torch.device, ...]:
 def _cuda(piece: str, spec: str) -> tuple[torch.device, ...]:
     match = _CUDA.fullmatch(piece)
     if match is None:
-        raise ConfigError(f"--device {spec!r} must be one of auto, cpu, mps, cuda, cuda:0, or cuda:0,cuda:1")
+        raise ConfigError(f"`device` {spec!r} must be one of auto, cpu, mps, cuda, cuda:0, or cuda:0,cuda:1")
     devices = _cuda_devices()
     if not devices:
-        raise ConfigError(f"--device {piece}: torch sees no CUDA device here; pass --device cpu or auto")
+        raise ConfigError(f"`device='{piece}'`: torch sees no CUDA device here; pass `device='cpu'` or leave it out")
     if match[1] is None:
         return devices
     if int(match[1]) >= len(devices):
-        raise ConfigError(f"--device {piece}: this machine has cuda:0 to cuda:{len(devices) - 1}")
+        raise ConfigError(f"`device='{piece}'`: this machine has cuda:0 to cuda:{len(devices) - 1}")
     return (devices[int(match[1])],)
 
 

@@ -1,14 +1,17 @@
 """The errors that bertfeat raises on purpose; each has the exit code of the command line.
 
-A message is one line: the place (file and row), what is wrong (the value), and what to do:
-`corpus.csv:118: no column 'text'; columns are id, body, label; pass --text-column`.
+A message is one line: the place (file and row), what is wrong (the value), and what to do. Settings are
+written in backticks, under their names in Python; the command line prints their flags instead:
+
+    corpus.csv:118: no column 'text'; columns are id, body, label; pass `text_column`
 """
 
 from __future__ import annotations
 
+import difflib
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -87,6 +90,17 @@ class RunError(BertfeatError):
 
 class FeatureError(RunError):
     """A feature is not a finite number in the stored type; the message names document and column."""
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str | None:
+    """Return the end of a message on an unknown name, if a known one is near: `did you mean 'intent'?`.
+
+    Examples:
+        >>> did_you_mean("intnet", ["text", "intent"]), did_you_mean("zzz", ["text", "intent"])
+        ("did you mean 'intent'?", None)
+    """
+    near = difflib.get_close_matches(str(name).lower(), [str(one) for one in known], n=1)
+    return f"did you mean {near[0]!r}?" if near else None
 
 
 def is_panic(error: BaseException) -> bool:

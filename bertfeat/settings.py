@@ -21,6 +21,9 @@ class ExtractSettings(TypedDict, total=False):
     is_split_into_words: bool
     label_column: str | None
     document_column: str | None
+    no_header: bool
+    delimiter: str | None
+    limit: int | None
     bad_rows: str
     model: str
     revision: str | None

@@ -39,6 +39,7 @@ Examples:
   bertfeat extract reviews.csv -o features --text-column body --level sentence --layers -1
   bertfeat extract train.conll -o features --level word --layers last4
   bertfeat extract 's3://corpora/web/*.txt.gz' -o s3://features/web --level sentence
+  bertfeat extract dev.tsv -o trial --no-header --text-column 1 --limit 100 --level sentence
   bertfeat extract corpus.txt.gz -o features --model ./my-bert --layers 0,9..12 --dry-run
 """
 

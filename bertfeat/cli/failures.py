@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -9,10 +11,14 @@ from contextlib import contextmanager
 
 import click
 
+from bertfeat.config import flag
 from bertfeat.errors import BertfeatError
 
 _INTERRUPTED = 130
 RUN_FAILED = 3
+_QUOTE = "'"
+# A setting, perhaps with a value, as messages name it: `text_column`, `pooling='mean'`.
+_SETTING = re.compile(r"(?<![^\s(])`([a-z][a-z_]*)(?:=([^`]*))?`(?=[\s,;:).]|$)")
 
 
 @contextmanager
@@ -21,7 +27,7 @@ def report_failures() -> Iterator[None]:
     try:
         yield
     except BertfeatError as error:
-        _fail(str(error), error.exit_code)
+        _fail(with_flags(str(error)), error.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -41,6 +47,23 @@ def report_failures() -> Iterator[None]:
         # A bug: the traceback is for the report.
         traceback.print_exc()
         _fail("this should not have happened; please report the lines above", RUN_FAILED)
+
+
+def with_flags(message: str) -> str:
+    """Return the message of an error with flags in place of the settings that it names.
+
+    Examples:
+        >>> with_flags("no column 'text'; pass `text_column`"), with_flags("pass `layers='all'`")
+        ("no column 'text'; pass --text-column", 'pass --layers all')
+    """
+    return _SETTING.sub(_as_flag, message)
+
+
+def _as_flag(found: re.Match[str]) -> str:
+    name, value = found.groups()
+    if value in (None, "True"):
+        return flag(name)
+    return f"{flag(name)} {shlex.quote(value.strip(_QUOTE))}"
 
 
 def _fail(message: str, code: int) -> None:

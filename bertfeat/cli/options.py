@@ -121,6 +121,9 @@ corpus_options = together(
     _switch("is_split_into_words", "The text column holds a list of words."),
     text("label_column", "NAME", "Column with a label for each word, by name or number. CoNLL: the last by default."),
     text("document_column", "NAME", "Column that names the document a sentence belongs to."),
+    _switch("no_header", "The .csv or .tsv has no header; name its columns by number from 1."),
+    text("delimiter", "C", "What separates the columns of .csv or .tsv: ; or | or tab.  [default: by ending]"),
+    ("limit", {"type": click.IntRange(min=1), "metavar": "N", "help": "Only the first N documents."}),
     _choice("bad_rows", settings.BadRows, "Stop at a row that cannot be read, or set it aside with the reason."),
 )
 model_options = together(

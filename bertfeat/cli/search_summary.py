@@ -97,7 +97,7 @@ def eval_lines(result: dict[str, Any]) -> list[str]:
         value = result[name]
         lines.append(f"{name:<17}{'too few vectors' if value is None else f'{value:.4f}'}")
     lines += [
-        f"{'queries/s':<17}{result['queries_per_s']:,.0f} at once, {result['ms_per_query']:.3g} ms for one alone",
+        f"{'queries/s':<17}{result['queries_per_s']:,.0f} in a batch; single query {result['ms_per_query']:.3g} ms",
         f"{'bytes per vector':<17}{result['bytes_per_vector']:g}",
         f"{'build time':<17}{human_time(result['build_s'])}",
     ]

@@ -10,5 +10,5 @@ from bertfeat.corpus.shards import cut_shards
 
 __all__ = [
     "Corpus", "CorpusSchema", "Earlier", "Inputs", "ScannedRow", "columns", "content", "cut_shards", "duplicates",
-    "formats", "frames", "inputs", "linestreams", "resolve_inputs", "spool_stdin",
+    "formats", "frames", "inputs", "jsonarray", "linestreams", "resolve_inputs", "spool_stdin",
 ]  # fmt: skip

@@ -89,7 +89,8 @@ class SchemaSurvey:
             self._annotations = (tuple(column.name for column in schema.annotations), place)
         for name, kind in kept_arrow_types(schema).items():
             self._declared[name] = (kind, place)
-            self._met[name] |= {str(kind)} & _KINDS
+            if name in self._met:
+                self._met[name] |= {str(kind)} & _KINDS
 
     def open_file(self, reader: Reader) -> None:
         """Take the columns that a file declares.
@@ -158,7 +159,7 @@ class SchemaSurvey:
         Raises:
             InputError: No row has a kept column, or the type that files declare differs from that of rows elsewhere.
         """
-        fields = [pa.field(name, self._kept_type(name)) for name in self._config.keep_columns]
+        fields = [pa.field(name, self._kept_type(name)) for name in dict.fromkeys([*self._met, *self._declared])]
         names, _ = self._annotations or ((), "")
         if self._config.is_split_into_words and self._config.label_column and not names:
             names = ("label",)
@@ -177,7 +178,7 @@ class SchemaSurvey:
         if self._undeclared is None:
             return declared or pa.string()
         if name not in self._seen and declared is None:
-            raise InputError(f"no row has a column {name!r}; check --keep-columns", path=self._undeclared)
+            raise InputError(f"no row has a column {name!r}; check `keep_columns`", path=self._undeclared)
         # A column without any value takes the type that other files declare.
         found = _union_of(self._met[name]) if self._met[name] else declared or pa.string()
         if declared is not None and found != declared:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
 
 from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Row, RowError, Start
-from bertfeat.corpus.sentences import NEW_DOCUMENT, LineKind, NumberedLine, SentenceReader
+from bertfeat.corpus.sentences import NEW_DOCUMENT, Heading, LineKind, NumberedLine, SentenceReader
 from bertfeat.records import InputFile
 
 # https://universaldependencies.org/format.html; the word columns are those after ID and FORM.
 _CONLLU_COLUMNS = ("lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+_ID_COMMENT = re.compile(rb"#\s*(sent_id|newdoc id)\s*=\s*(.*)")
 _DOCSTART = b"-DOCSTART-"
 _COMMENT = b"# "
 _SPACES = b" \t\r\n"
@@ -86,19 +91,65 @@ class ConllReader(SentenceReader):
         if not self._is_indexed or n_missing < 0 or len(fields) < self.first:
             raise RowError(f"line {number} has {len(fields)} columns where the file has {self._n_columns}")
         if self.label is not None and len(fields) <= self.first + self.names.index(self.label):
-            raise RowError(f"line {number} has {len(fields)} columns, and no label there; pass another --label-column")
+            raise RowError(f"line {number} has {len(fields)} columns, and no label there; pass another `label_column`")
         return fields + [None] * n_missing
 
 
+class _SentenceIds(Heading):
+    """The comments `# sent_id` and `# newdoc id` before a sentence; those of a document hold to its end."""
+
+    def __init__(self, state: str | None) -> None:
+        # Without ids, the state is the number alone.
+        found = json.loads(state or "0")
+        n_borders, *ids = found if isinstance(found, list) else [found, None, None]
+        super().__init__(str(n_borders))
+        self._sentence: str | None = ids[0]
+        self._document: str | None = ids[1]
+
+    def note(self, line: bytes, kind: LineKind) -> None:
+        """Take a line that is not a word."""
+        super().note(line, kind)
+        if kind is LineKind.BOUNDARY:
+            self._document = None
+        if found := _ID_COMMENT.fullmatch(line.rstrip()):
+            value = found[2].decode(errors="replace")
+            if found[1] == b"sent_id":
+                self._sentence = value
+            else:
+                self._document = value
+
+    def end_sentence(self) -> None:
+        """Forget the id of the sentence."""
+        self._sentence = None
+
+    def state(self) -> str:
+        """Return the text form."""
+        ids = [self._sentence, self._document]
+        return super().state() if ids == [None, None] else json.dumps([self.n_borders, *ids])
+
+    def columns(self) -> Mapping[str, str | None]:
+        """Return the columns `sent_id` and `newdoc_id`."""
+        return dict(zip(ConlluReader.own_columns, (self._sentence, self._document), strict=True))
+
+
 class ConlluReader(SentenceReader):
-    """Reads .conllu; the words are the syntactic words, without multiword ranges (`3-4`) and empty nodes (`5.1`)."""
+    """Reads .conllu; the words are the syntactic words, without multiword ranges (`3-4`) and empty nodes (`5.1`).
+
+    The comments `# sent_id` and `# newdoc id` become the columns `sent_id` and `newdoc_id`, which may be null.
+    """
 
     format = CorpusFormat.CONLLU
     endings = (".conllu",)
+    own_columns = ("sent_id", "newdoc_id")
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)
         self.set_columns(_CONLLU_COLUMNS, 2)
+        self.kept_types = dict.fromkeys(self.own_columns, pa.string())
+
+    def heading(self, state: str | None) -> Heading:
+        """Return the heading of a row with this state."""
+        return _SentenceIds(state)
 
     def kind_of(self, line: bytes) -> LineKind:
         """Return the kind of a line."""

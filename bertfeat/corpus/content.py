@@ -13,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertfeat.config import CorpusFormat, ExtractConfig, flag
+from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.linestreams import LongLine, open_stream, read_lines
-from bertfeat.errors import InputError
+from bertfeat.errors import InputError, did_you_mean
 from bertfeat.records import DocId, InputFile
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -73,10 +73,12 @@ class Reader(ABC):
         format: The format that it reads.
         endings: The file endings of the format.
         has_columns: Rows are records, and settings name their columns.
+        has_delimiter: A character separates the columns, which a header names.
         has_lists: Documents may be given as lists of words, with a label for each.
         has_documents: Rows say which document they belong to, without a column for it.
         has_pairs: A line may hold two texts, with a separator.
         has_words: Documents are always given as words.
+        own_columns: Columns that come from the format itself, without a setting; one of them may be the id.
         is_compressed: The format has a compression of its own; `.gz` or `.zst` around it is refused.
         start: The start of the first row, after a header.
         annotations: The names of the word columns; None in a file without words.
@@ -87,10 +89,12 @@ class Reader(ABC):
     format: ClassVar[CorpusFormat]
     endings: ClassVar[tuple[str, ...]]
     has_columns: ClassVar[bool] = False
+    has_delimiter: ClassVar[bool] = False
     has_lists: ClassVar[bool] = False
     has_documents: ClassVar[bool] = False
     has_pairs: ClassVar[bool] = False
     has_words: ClassVar[bool] = False
+    own_columns: ClassVar[tuple[str, ...]] = ()
     is_compressed: ClassVar[bool] = False
 
     start: Start = Start(0, 1)
@@ -185,8 +189,8 @@ def needed_columns(config: ExtractConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(used_columns(config) + config.keep_columns))
 
 
-def check_columns(path: str, header: Sequence[str], config: ExtractConfig) -> None:
-    """Check that a file's header names each needed column once.
+def check_columns(path: str, header: Sequence[str], config: ExtractConfig, *, remedy: str | None = None) -> None:
+    """Check that a file's header names each needed column once; `remedy` says what to do if it lacks one.
 
     Raises:
         InputError: A column is missing or appears twice.
@@ -194,18 +198,22 @@ def check_columns(path: str, header: Sequence[str], config: ExtractConfig) -> No
     for name in needed_columns(config):
         count = header.count(name)
         if count == 0:
-            raise InputError(missing_column(name, header, config), path=path)
+            raise InputError(missing_column(name, header, config, remedy=remedy), path=path)
         if count > 1:
             raise InputError(f"column {name!r} appears {count} times in the header; rename all but one", path=path)
 
 
-def missing_column(name: str, columns: Iterable[str], config: ExtractConfig) -> str:
-    """Return the reason for a missing column: its name, the columns there are, and the flag to pass."""
+def missing_column(name: str, columns: Iterable[str], config: ExtractConfig, *, remedy: str | None = None) -> str:
+    """Return the reason for a missing column: its name, the nearest column or those there are, and what to do."""
+    setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
+    is_default = name == getattr(type(config), setting)
+    asked = f"no column {name!r}" if is_default else f"no column {name!r} for `{setting}`"
     # In a file without a header these are the fields of its first row.
     names = [textwrap.shorten(name, 40, placeholder="...") for name in columns]
-    there = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "none"
-    setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
-    return f"no column {name!r}; columns are {there}; pass {flag(setting)}"
+    there = f"columns are {', '.join(names[:20] + ['...'] * (len(names) > 20)) or 'none'}"
+    if not is_default and remedy is None:
+        return f"{asked}; {did_you_mean(name, names) or there}"
+    return f"{asked}; {there}; {remedy or f'pass `{setting}`'}"
 
 
 def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:
@@ -239,13 +247,13 @@ def _text(column: str, value: object) -> str:
         return clean(value)
     if value is None:
         raise RowError(f"column {column!r} is null; give it a text, if only an empty one")
-    hint = "; pass --is-split-into-words for lists of words" if isinstance(value, list) else ""
+    hint = "; pass `is_split_into_words` for lists of words" if isinstance(value, list) else ""
     raise RowError(f"column {column!r} holds {shown(value)}, which is not text{hint}")
 
 
 def _words(column: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        hint = "drop --is-split-into-words for texts"
+        hint = "drop `is_split_into_words` for texts"
         raise RowError(f"column {column!r} holds {shown(value)}, which is not a list of words; {hint}")
     for position, word in enumerate(value):
         if not isinstance(word, str):

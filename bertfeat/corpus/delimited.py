@@ -1,9 +1,10 @@
-"""Readers of CSV and TSV with a header; the syntax is strict, and records may span lines."""
+"""Readers of CSV and TSV; the syntax is strict, and records may span lines."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -30,6 +31,12 @@ from bertfeat.corpus.linestreams import LongLine
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
+# The delimiters that a message may suggest, the most likely first.
+_DELIMITERS = "\t;|,"
+_NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
+# A name of a column has fewer words than this.
+_LEAST_WORDS = 5
+
 
 class _Record(NamedTuple):
     """One CSV record: its start, its bytes, and its fields or the reason why it has none."""
@@ -45,26 +52,43 @@ class CsvReader(TextReader):
 
     format = CorpusFormat.CSV
     endings = (".csv",)
-    has_columns = True
+    has_columns = has_delimiter = True
     delimiter = ","
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)
         # The limit is that of the whole process: raise it, never lower what other code has set.
         csv.field_size_limit(max(csv.field_size_limit(), linestreams.MAX_ROW_BYTES))
-        header = next(_Feed(self, self.start).records(), None)
+        self.delimiter = config.delimiter or self.delimiter
+        self._first = "first row" if config.no_header else "header"
+        record = next(_Feed(self, self.start).records(), None)
         self._n_fields = 0
-        if header is None:
+        if record is None:
             return
-        if isinstance(header.fields, RowError):
-            raise InputError(f"the header cannot be read: {header.fields}", path=self.file.path, row=1)
-        check_columns(self.file.path, header.fields, self.config)
-        self._n_fields = len(header.fields)
-        self.kept_types = dict.fromkeys(self.config.keep_columns, pa.string())
-        self._columns = {name: header.fields.index(name) for name in needed_columns(self.config)}
+        if isinstance(record.fields, RowError):
+            raise InputError(f"the {self._first} cannot be read: {record.fields}", path=self.file.path, row=1)
+        self._n_fields = len(record.fields)
+        header = [f"column_{n}" for n in range(1, self._n_fields + 1)] if config.no_header else record.fields
+        check_columns(self.file.path, header, config, remedy=self._remedy(record.fields))
+        self.kept_types = dict.fromkeys(config.keep_columns, pa.string())
+        self._columns = {name: header.index(name) for name in needed_columns(config)}
+        if config.no_header:
+            return
         self._stream.seek(0)
         n_bom = len(linestreams.BOM) if self._stream.read(len(linestreams.BOM)) == linestreams.BOM else 0
-        self.start = Start(n_bom + len(header.raw), 1 + header.raw.count(b"\n"))
+        self.start = Start(n_bom + len(record.raw), 1 + record.raw.count(b"\n"))
+
+    def _remedy(self, fields: Sequence[str]) -> str | None:
+        """Return what to do about a missing column if another delimiter, or data, is in place of the header."""
+        others = [mark for mark in _DELIMITERS if mark != self.delimiter and mark in fields[0]] if fields else []
+        if others and len(fields) == 1:
+            shown = "tab" if others[0] == "\t" else others[0]
+            return (
+                f"if {'tabs separate' if shown == 'tab' else f'{shown!r} separates'} them, pass `delimiter={shown!r}`"
+            )
+        if not self.config.no_header and any(map(_looks_like_data, fields)):
+            return "if that is data and no header, pass `no_header=True` and number the columns: `text_column='1'`"
+        return None
 
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield one row per record, from a record on."""
@@ -87,7 +111,8 @@ class CsvReader(TextReader):
             raise RowError("the line is empty; remove it")
         if len(fields) != self._n_fields:
             raise RowError(
-                f"has {len(fields)} fields where the header has {self._n_fields}; quote fields that hold delimiters"
+                f"has {len(fields)} fields where the {self._first} has {self._n_fields}; "
+                "quote fields that hold delimiters"
             )
         return content_of({name: fields[place] for name, place in self._columns.items()}, self.config)
 
@@ -163,6 +188,11 @@ class _Feed:
             n_quotes += _n_quotes(line)
         too_long = self._n_bytes > linestreams.MAX_ROW_BYTES
         return RowError(linestreams.too_long(self._n_bytes) if too_long else linestreams.too_many("fields"))
+
+
+def _looks_like_data(field: str) -> bool:
+    """Tell whether a field of the first row is a number or a text, and hardly the name of a column."""
+    return bool(_NUMBER.fullmatch(field.strip())) or len(field.split()) >= _LEAST_WORDS
 
 
 def _n_quotes(line: bytes) -> int:

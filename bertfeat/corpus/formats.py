@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 
-from bertfeat.config import CorpusFormat, ExtractConfig, flag
+from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.disguise import SNIFFED_BYTES, conll_format
+from bertfeat.corpus.jsonarray import JsonReader
 from bertfeat.corpus.jsonl import JsonlReader
 from bertfeat.corpus.lines import LineReader
 from bertfeat.corpus.linestreams import open_stream
@@ -16,17 +18,26 @@ from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
-READERS: tuple[type[Reader], ...]
-READERS = (LineReader, JsonlReader, CsvReader, TsvReader, ParquetReader, ConllReader, ConlluReader)
+READERS: tuple[type[Reader], ...] = (
+    LineReader,
+    JsonlReader,
+    JsonReader,
+    CsvReader,
+    TsvReader,
+    ParquetReader,
+    ConllReader,
+    ConlluReader,
+)
 READER_OF = {reader.format: reader for reader in READERS}
 READER_OF_ENDING = {ending: reader for reader in READERS for ending in reader.endings}
 WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words)
 # The attribute of a reader that a setting needs.
 _NEEDS = dict.fromkeys(("text_pair_column", "id_column", "keep_columns", "document_column"), "has_columns")
+_NEEDS |= dict.fromkeys(("no_header", "delimiter"), "has_delimiter")
 _NEEDS |= {"text_pairs": "has_pairs", "is_split_into_words": "has_lists", "label_column": "has_lists"}
 _INSTEAD = {
-    "text_pairs": "; pass --text-pair-column for columns",
-    "label_column": "; a document's label is a kept column: --keep-columns",
+    "text_pairs": "; pass `text_pair_column` for columns",
+    "label_column": "; a document's label is a kept column: `keep_columns`",
 }
 
 
@@ -40,19 +51,24 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     reader = READER_OF[corpus_format]
     for name, need in _NEEDS.items():
         # Without this error, the reader would ignore the setting.
-        if getattr(config, name) and not getattr(reader, need):
+        if getattr(config, name) and not getattr(reader, need) and not _is_own(name, reader, config):
             takers = ", ".join(other.format for other in READERS if getattr(other, need))
-            reason = f"{flag(name)} does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, '')}"
+            own = (
+                f"; in {corpus_format} it may be {reader.own_columns[0]}"
+                if name == "id_column" and reader.own_columns
+                else ""
+            )
+            reason = f"`{name}` does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, own)}"
             raise InputError(reason, path=file.path)
     if reader.has_columns and config.label_column and not config.is_split_into_words:
         raise InputError(
-            f"--label-column {config.label_column!r} labels the words of --is-split-into-words; keep a "
-            "document's label with --keep-columns",
+            f"`label_column` {config.label_column!r} labels the words of `is_split_into_words`; keep a "
+            "document's label with `keep_columns`",
             path=file.path,
         )
     if config.document_context and not config.document_column and not reader.has_documents:
         raise InputError(
-            "does not say which rows are one document, as --document-context must know; pass --document-column",
+            "does not say which rows are one document, as `document_context` must know; pass `document_column`",
             path=file.path,
         )
     is_guessed = config.format is CorpusFormat.AUTO
@@ -66,11 +82,20 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
         raise
 
 
+def _is_own(name: str, reader: type[Reader], config: ExtractConfig) -> bool:
+    return name == "id_column" and config.id_column in reader.own_columns[:1]
+
+
+def own_columns(files: Iterable[InputFile]) -> list[str]:
+    """Return the columns that the formats of the files give a corpus without a setting, each once."""
+    return list(dict.fromkeys(name for file in files for name in READER_OF[CorpusFormat(file.format)].own_columns))
+
+
 def _refuse_conll(file: InputFile) -> None:
     """Refuse a file whose ending names another format, but whose lines look like CoNLL."""
     with closing(open_stream(file)) as stream:
         found = conll_format(stream.read(SNIFFED_BYTES))
     if found is not None:
         raise InputError(
-            f"looks like CoNLL; pass --format {found} (or --format {file.format} if it is not)", path=file.path
+            f"looks like CoNLL; pass `format='{found}'` (or `format='{file.format}'` if it is not)", path=file.path
         )

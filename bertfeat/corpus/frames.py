@@ -95,7 +95,7 @@ def write_frame(frame: Frame, folder: Path, config: ExtractConfig) -> Path:
         InputError: A column is missing, has a type that Parquet lacks, or cannot be read; or the disk is full.
     """
     if config.format not in (CorpusFormat.AUTO, CorpusFormat.PARQUET):
-        raise InputError(f"is a data frame, not {config.format}; leave out --format", path=FRAME)
+        raise InputError(f"is a data frame, not {config.format}; leave out `format`", path=FRAME)
     path = folder / "frame.parquet"
     with _reading(frame):
         kinds, batches = _opened(frame, config)

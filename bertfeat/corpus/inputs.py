@@ -178,11 +178,11 @@ def _format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, st
     elif reader is not None and reader.format is CorpusFormat.TXT and len(endings) > 1:
         inner = READER_OF_ENDING.get(endings[-2])
         if inner is not None and inner.has_words:
-            hint = f"pass --format {inner.format} (or --format txt if it is not)"
+            hint = f"pass `format='{inner.format}'` (or `format='txt'` if it is not)"
             raise InputError(f"looks like CoNLL; {hint}", path=path)
     if reader is None:
         known = ", ".join(READER_OF_ENDING)
-        raise InputError(f"ending {ending!r} names no format; rename it to one of {known}, or pass --format", path=path)
+        raise InputError(f"ending {ending!r} names no format; rename it to one of {known}, or pass `format`", path=path)
     if reader.is_compressed and compression is not None:
         raise InputError(f"{reader.format} is compressed inside; decompress the {last} around it", path=path)
     return reader.format, compression

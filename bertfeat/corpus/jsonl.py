@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from bertfeat.config import CorpusFormat, ExtractConfig
 from bertfeat.corpus import linestreams
@@ -47,9 +47,11 @@ class JsonlReader(TextReader):
     """Reads .jsonl. A kept column that a row lacks is null there; every other column must be in each row."""
 
     format = CorpusFormat.JSONL
-    endings = (".jsonl", ".ndjson")
+    endings: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
     has_columns = has_lists = True
     kept_types = None
+    # The place of a row, in messages.
+    unit = "line"
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)
@@ -58,21 +60,37 @@ class JsonlReader(TextReader):
 
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield one row per line, from a line on."""
-        return without_blank_tail(self.line_rows(start, self._content))
+        return without_blank_tail(self.line_rows(start, self.content_of_row))
 
-    def _content(self, raw: bytes) -> Content:
+    def content_of_row(self, raw: bytes) -> Content:
+        """Return the content of a row.
+
+        Raises:
+            RowError: The row is too large, is not JSON, lacks a column, or has a value of a wrong type.
+        """
         # Escaped quotes do not end a string.
         if len(raw) > linestreams.MAX_ROW_VALUES and (
             n_values(raw.replace(b"\\\\", b"").replace(b'\\"', b""), b",[{") > linestreams.MAX_ROW_VALUES
         ):
             raise RowError(linestreams.too_many("values"))
-        record = _parse(decode(strip_line_end(raw)))
+        record = self.record_of(decode(strip_line_end(raw)))
         for name in self._used:
             if name not in record:
                 raise RowError(missing_column(name, record, self.config))
         if self._keep:
             self._look_at_kept(record)
         return content_of(record, self.config)
+
+    def record_of(self, text: str) -> dict[str, Any]:
+        """Return the object that a row holds.
+
+        Raises:
+            RowError: The row is not JSON, or holds another value.
+        """
+        value = parse(text, self.unit)
+        if not isinstance(value, dict):
+            raise RowError(f'the {self.unit} holds a {type(value).__name__}, not an object; write {{"text": ...}}')
+        return value
 
     def _look_at_kept(self, record: dict[str, Any]) -> None:
         """Note the kept columns of a row, and set the missing ones to null."""
@@ -85,18 +103,20 @@ class JsonlReader(TextReader):
                 raise RowError(f"kept column {name!r} holds {value}, which is beyond 64 bits; write it as a string")
 
 
-def _parse(line: str) -> dict[str, Any]:
-    if not line or line.isspace():
-        raise RowError("the line is empty; remove it")
+def parse(text: str, unit: str) -> Any:
+    """Return the value of a JSON text; `unit` is what holds it, for messages.
+
+    Raises:
+        RowError: The text is empty or is not JSON.
+    """
+    if not text or text.isspace():
+        raise RowError(f"the {unit} is empty; remove it")
     try:
-        value = _DECODER.decode(line)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise RowError(f"not JSON: {error.msg} at character {error.pos}; write one whole object per line") from None
+        raise RowError(f"not JSON: {error.msg} at character {error.pos}; write one whole object per {unit}") from None
     except RecursionError:
         raise RowError("the JSON is nested too deeply; keep text and ids at the top") from None
     except ValueError as error:
         # Python refuses integers of thousands of digits.
         raise RowError(f"the JSON cannot be read: {error}; write such numbers as strings") from None
-    if not isinstance(value, dict):
-        raise RowError(f'the line holds a {type(value).__name__}, not an object; write {{"text": ...}}')
-    return value

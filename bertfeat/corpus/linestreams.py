@@ -202,12 +202,12 @@ def _skip_rest(start: bytes, stream: BinaryIO) -> LongLine:
 
 def too_long(n_bytes: int) -> str:
     """Return the reason for a row of more than `MAX_ROW_BYTES`."""
-    return f"the row has {n_bytes:,} bytes, {MAX_ROW_BYTES:,} are the most that are read; split it, or check --format"
+    return f"the row has {n_bytes:,} bytes, {MAX_ROW_BYTES:,} are the most that are read; split it, or check `format`"
 
 
 def too_many(what: str) -> str:
     """Return the reason for a row of more than `MAX_ROW_VALUES` fields or words."""
-    return f"the row has more than {MAX_ROW_VALUES:,} {what}, the most that are read; split it, or check --format"
+    return f"the row has more than {MAX_ROW_VALUES:,} {what}, the most that are read; split it, or check `format`"
 
 
 def strip_line_end(line: bytes) -> bytes:

@@ -103,14 +103,14 @@ class ParquetReader(Reader):
 
     def _check_types(self) -> None:
         config = self.config
-        text = (_is_text, "text; pass another --text-column")
-        words = (_is_list, "a list of words; drop --is-split-into-words for texts")
+        text = (_is_text, "text; pass another `text_column`")
+        words = (_is_list, "a list of words; drop `is_split_into_words` for texts")
         for column, (is_right, wanted) in (
             (config.text_column, words if config.is_split_into_words else text),
-            (config.text_pair_column, (_is_text, "text; pass another --text-pair-column")),
+            (config.text_pair_column, (_is_text, "text; pass another `text_pair_column`")),
             (config.label_column, (_is_list, "a list with a label for each word")),
-            (config.id_column, (_is_name, "strings or integers; pass another --id-column")),
-            (config.document_column, (_is_name, "strings or integers; pass another --document-column")),
+            (config.id_column, (_is_name, "strings or integers; pass another `id_column`")),
+            (config.document_column, (_is_name, "strings or integers; pass another `document_column`")),
         ):
             if column and not is_right(self._types[column]):
                 raise InputError(f"column {column!r} is {self._types[column]}, not {wanted}", path=self.file.path)

@@ -76,7 +76,9 @@ class Corpus:
             self._idle = None
 
     def scan(self) -> Generator[ScannedRow]:
-        """Yield every row, in order, with its place; its content is checked and dropped. Earlier files are not read.
+        """Yield every row up to the limit, in order, with its place; its content is checked and dropped.
+
+        Earlier files are not read.
 
         Raises:
             InputError: A file or row cannot be read, files or rows do not agree on types, or (at the end, and with
@@ -85,12 +87,15 @@ class Corpus:
         survey = SchemaSurvey(self.config, self.earlier)
         looks_at_values = bool(self.config.id_column or self.config.keep_columns)
         n_files, n_rows = (self.earlier.n_files, self.earlier.n_rows) if self.earlier else (0, 0)
+        limit = self.config.limit
         with IdRegister() as register:
             for number, file in enumerate(self.files[n_files:], n_files):
+                if n_rows == limit:
+                    break
                 first = n_rows
                 with closing(open_reader(file, self.config)) as reader:
                     survey.open_file(reader)
-                    for row in reader.rows(reader.start):
+                    for row in islice(reader.rows(reader.start), None if limit is None else limit - first):
                         scanned = self._scanned(n_rows, number, row)
                         if looks_at_values and isinstance(row.content, Content):
                             survey.add(reader, row.content, row.row)
@@ -123,7 +128,7 @@ class Corpus:
             if index < end:
                 raise InputError(
                     f"ends {end - index:,} rows before shard {shard.name} does; the file has changed since it was "
-                    "planned: start again with --overwrite",
+                    "planned: start again with `overwrite`",
                     path=self._paths[piece.file],
                 )
 
@@ -179,7 +184,7 @@ class Corpus:
 
     def _bad_row(self, index: int, path: str, row: int, fault: Fault) -> BadRow:
         if self.config.bad_rows is BadRows.ERROR:
-            raise InputError(fault.reason + "; or set such rows aside with --bad-rows quarantine", path=path, row=row)
+            raise InputError(fault.reason + "; or set such rows aside with `bad_rows='quarantine'`", path=path, row=row)
         return BadRow(index, path, row, fault.reason, fault.raw)
 
     def _check_known(self, register: IdRegister) -> None:
@@ -204,7 +209,7 @@ class Corpus:
         before, row = self._find_row(first), self._find_row(second)
         return InputError(
             f"id {row.doc_id!r} appears twice, first at {before.path}:{before.row}; make ids unique, or leave out "
-            "--id-column to number the rows (--bad-rows quarantine does not set duplicates aside)",
+            "`id_column` to number the rows (`bad_rows='quarantine'` does not set duplicates aside)",
             path=row.path,
             row=row.row,
         )

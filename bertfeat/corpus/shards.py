@@ -93,7 +93,7 @@ def _too_large(start: ScannedRow, max_cost: int) -> InputError:
     name = str(start.group).partition(":")[2]
     return InputError(
         f"document {name!r}, which starts here, takes more than {MAX_GROUP_FACTOR} shards of {max_cost:,} bytes, and "
-        "--document-context does not cut a document; mark document boundaries or raise --shard-bytes",
+        "`document_context` does not cut a document; mark document boundaries or raise `shard_bytes`",
         path=start.path,
         row=start.row,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _MAX_NAMED = 8
 _MAX_CHARS = 80
@@ -15,7 +15,7 @@ class _Absent:
         return "(absent)"
 
 
-_ABSENT = _Absent()
+ABSENT = _Absent()
 Fields = Mapping[str, tuple[object, object]]
 
 
@@ -26,24 +26,28 @@ def differing(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str,
         >>> differing({"layers": [1], "seed": 0}, {"layers": [2], "seed": 0, "k": 3})
         {'k': ((absent), 3), 'layers': ([1], [2])}
     """
-    pairs = {name: (old.get(name, _ABSENT), new.get(name, _ABSENT)) for name in sorted({*old, *new})}
+    pairs = {name: (old.get(name, ABSENT), new.get(name, ABSENT)) for name in sorted({*old, *new})}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def named(fields: Fields) -> str:
-    """Return differing fields as text, each with both values around `!=`; long values are shortened.
+def named(fields: Fields, form: str = "{} was {}, now {}") -> str:
+    """Return differing fields as text, each in the words of `form`: its name, and both values.
 
     Examples:
         >>> named({"layers": ("last4", "all"), "seed": (0, 1)})
-        "layers 'last4' != 'all'; seed 0 != 1"
+        "layers was 'last4', now 'all'; seed was 0, now 1"
     """
-    texts = [f"{name} {_shown(old)} != {_shown(new)}" for name, (old, new) in fields.items()]
+    return listed_texts([form.format(name, shown(old), shown(new)) for name, (old, new) in fields.items()])
+
+
+def listed_texts(texts: Sequence[str]) -> str:
+    """Return the first few texts as one, and how many more there are."""
     more = len(texts) - _MAX_NAMED
     return "; ".join(texts[:_MAX_NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _shown(value: object) -> str:
-    """Shorten a digest to its beginning, and any other long value to its two ends."""
+def shown(value: object) -> str:
+    """Return a value as messages show it: of a digest the beginning, of another long value both ends."""
     if isinstance(value, str) and _DIGEST.fullmatch(value):
         return f"{value[:12]}…"
     # A StrEnum member is shown as its text.

@@ -225,7 +225,7 @@ def make_folder(folder: Path) -> bool:
         folder.mkdir()
     except FileExistsError:
         if folder.is_symlink() or not folder.is_dir():
-            raise StoreError(f"{folder}: not a folder ({kind_of(folder)}); choose another --output") from None
+            raise StoreError(f"{folder}: not a folder ({kind_of(folder)}); choose another `output`") from None
         return False
     except OSError as error:
         raise StoreError(f"{folder}: cannot create the folder: {(error.strerror or str(error)).lower()}") from error

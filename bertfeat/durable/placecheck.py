@@ -10,7 +10,7 @@ from pathlib import Path
 from bertfeat.durable.files import kind_of, os_errors
 from bertfeat.errors import UserError
 
-_INSTEAD = "another --output"
+_INSTEAD = "another `output`"
 _MAX_NAMED = 5
 
 
@@ -60,7 +60,7 @@ def check_file(path: Path, *, overwrite: bool, endings: Sequence[str] = (), inst
     if endings and path.suffix.lower() not in endings:
         raise UserError(f"{path}: name a file that ends in {' or '.join(endings)}")
     if is_there and not overwrite:
-        raise UserError(f"{path}: there is a file already; choose {instead}, or pass --overwrite")
+        raise UserError(f"{path}: there is a file already; choose {instead}, or pass `overwrite`")
     check_parents(path, instead)
 
 
@@ -87,7 +87,7 @@ def check_folder(folder: Path, what: str, own: Sequence[str], *, overwrite: bool
     if foreign:
         raise UserError(f"{folder}: holds files that are not part of {what} ({listed(foreign)}); choose {_INSTEAD}")
     if entries and not overwrite:
-        raise UserError(f"{folder}: there is {what} already; choose {_INSTEAD}, or pass --overwrite")
+        raise UserError(f"{folder}: there is {what} already; choose {_INSTEAD}, or pass `overwrite`")
 
 
 def listed(names: Sequence[str]) -> str:

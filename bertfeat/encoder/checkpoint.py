@@ -16,7 +16,7 @@ from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
 from bertfeat.encoder.families import Family, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
-from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
+from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_hint
 from bertfeat.encoder.refusals import REFUSED, rope_fault
 from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
@@ -183,14 +183,14 @@ def _locate(name: str, revision: str | None) -> tuple[Path, str | None, str | No
     folder = Path(name).expanduser()
     if packaged is not None or folder.is_dir():
         if revision is not None:
-            raise CheckpointError(f"--revision {revision}: model {name!r} is not a hub model; drop --revision")
+            raise CheckpointError(f"`revision='{revision}'`: model {name!r} is not a hub model; drop `revision`")
         if packaged is None:
             return folder.resolve(), None, None
         return packaged.folder.resolve(), None, packaged.weights_sha256
     if _is_path(name) or not hub.is_hub_id(name):
         what = "a file, not a model folder" if folder.exists() else "no such folder"
         raise CheckpointError(
-            f"model {name!r}: {what}, no installed model package (there is {', '.join(packaged_names())}), "
+            f"model {name!r}: {what}, no installed model package ({packaged_hint(name)}), "
             "and not a hub id (owner/model)"
         )
     fetched, commit = hub.fetch(name, revision)

@@ -139,7 +139,7 @@ class PackEncoder:
         if n_windows == 1:
             raise RunError(
                 f"out of memory on {self.device} with a single window of {pack.n_tokens} tokens; "
-                "pass a smaller --max-length or another --device"
+                "pass a smaller `max_length` or another `device`"
             )
         if self.device.type == "cuda":
             # Reference cycles may keep tensors of the failed pass.
@@ -217,7 +217,7 @@ def memory_errors(device: torch.device) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise RunError(f"out of memory on {device} while pooling; pass a smaller --max-batch-tokens") from error
+        raise RunError(f"out of memory on {device} while pooling; pass a smaller `max_batch_tokens`") from error
 
 
 def halve(pack: Pack) -> tuple[Pack, Pack]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertfeat.encoder.packaged import packaged_names
+from bertfeat.encoder.packaged import packaged_hint
 from bertfeat.encoder.sentencesettings import TRANSFORMER_SETTINGS
 from bertfeat.encoder.weights import INDEX, SINGLE
 from bertfeat.errors import CheckpointError
@@ -68,7 +68,7 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
     )
 
     wanted = f"{name} at revision {revision}" if revision else name
-    tried = f"no such folder, no installed model package of that name (there is {', '.join(packaged_names())}),"
+    tried = f"no such folder, no installed model package of that name ({packaged_hint(name)}),"
     with _quiet_downloads():
         try:
             commit = _resolve(HfApi(), name, revision)

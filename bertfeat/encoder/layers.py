@@ -41,23 +41,23 @@ def _parse_piece(piece: str, n_layers: int, model: str) -> range:
         return range(n_layers + 1)
     if piece == "last4":
         if n_layers < 4:
-            raise ConfigError(f"--layers last4: {model} has {n_layers} blocks only; pass --layers all")
+            raise ConfigError(f"`layers='last4'`: {model} has {n_layers} blocks only; pass `layers='all'`")
         return range(n_layers - 3, n_layers + 1)
     match = _PIECE.fullmatch(piece)
     if match is None:
         forms = "'all', 'last4', numbers and ranges such as '0,4,-1' or '-4..-1'"
-        raise ConfigError(f"--layers {piece!r} is not a layer; write {forms}")
+        raise ConfigError(f"`layers` {piece!r} is not a layer; write {forms}")
     first = _absolute(int(match[1]), n_layers, model)
     last = first if match[2] is None else _absolute(int(match[2]), n_layers, model)
     if last < first:
-        raise ConfigError(f"--layers {piece}: layer {first} is higher than layer {last}; write the lower one first")
+        raise ConfigError(f"`layers='{piece}'`: layer {first} is higher than layer {last}; write the lower one first")
     return range(first, last + 1)
 
 
 def _absolute(layer: int, n_layers: int, model: str) -> int:
     if not -n_layers - 1 <= layer <= n_layers:
         raise ConfigError(
-            f"--layers: layer {layer} is out of range; {model} has layers 0 (embeddings) to {n_layers}, "
+            f"`layers`: layer {layer} is out of range; {model} has layers 0 (embeddings) to {n_layers}, "
             f"or {-n_layers - 1} to -1"
         )
     return layer % (n_layers + 1)

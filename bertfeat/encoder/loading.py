@@ -89,7 +89,7 @@ def _check_request(checkpoint: Checkpoint, layers: Sequence[int], with_pooler: b
     if not layers or not all(0 <= layer <= checkpoint.n_layers for layer in layers):
         raise ConfigError(f"layers {list(layers)} are not in 0 to {checkpoint.n_layers} of {checkpoint.name}")
     if with_pooler and checkpoint.family.pooler == "none":
-        raise ConfigError(f"--pooling pooler: {checkpoint.family.title} has no pooler; use mean, max or cls")
+        raise ConfigError(f"`pooling='pooler'`: {checkpoint.family.title} has no pooler; use mean, max or cls")
 
 
 def _config(checkpoint: Checkpoint, n_blocks: int) -> Any:
@@ -175,7 +175,7 @@ def _check_report(checkpoint: Checkpoint, report: dict[str, Any], with_pooler: b
     if not missing:
         return
     if all(key.startswith("pooler") for key in missing):
-        raise CheckpointError(f"{checkpoint.folder}: the model has no trained pooler; use --pooling mean, max or cls")
+        raise CheckpointError(f"{checkpoint.folder}: the model has no trained pooler; use `pooling` mean, max or cls")
     raise CheckpointError(
         f"{checkpoint.folder}: weight {missing[0]!r} is not in the files{_more(missing)}; it would be random"
     )

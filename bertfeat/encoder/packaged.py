@@ -1,4 +1,4 @@
-"""Encoders that install as Python packages: `--model NAME` finds them by the entry point group `bertfeat.models`.
+"""Encoders that install as Python packages: the setting `model` finds them by the entry point group `bertfeat.models`.
 
 An entry point names a function without arguments that returns a `PackagedModel`. The built-in one locates the
 model's package without importing it.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
-from bertfeat.errors import CheckpointError
+from bertfeat.errors import CheckpointError, did_you_mean
 
 ENTRY_POINT_GROUP = "bertfeat.models"
 
@@ -45,8 +45,14 @@ def minilm() -> PackagedModel:
 _BUILT_IN: dict[str, Callable[[], PackagedModel]] = {"minilm": minilm}
 
 
+def packaged_hint(name: str) -> str:
+    """Return what a message says of the installed model packages if there is none of this name."""
+    names = packaged_names()
+    return did_you_mean(name, names) or f"there is {', '.join(names)}"
+
+
 def packaged_names() -> tuple[str, ...]:
-    """Return the names that `--model` accepts besides folders and hub ids, sorted."""
+    """Return the names that the setting `model` accepts besides folders and hub ids, sorted."""
     found = {point.name for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
     return tuple(sorted(found | set(_BUILT_IN)))
 

@@ -166,8 +166,8 @@ class Prompts:
             ConfigError: The model has no such prompt; the message lists those there are.
         """
         if name not in self.texts:
-            there = f"choose one of {', '.join(sorted(self.texts))}" if self.texts else "pass its text with --prompt"
-            raise ConfigError(f"--prompt-name {name!r}: the model has no prompt of that name; {there}")
+            there = f"choose one of {', '.join(sorted(self.texts))}" if self.texts else "pass its text with `prompt`"
+            raise ConfigError(f"`prompt_name` {name!r}: the model has no prompt of that name; {there}")
         return self.texts[name]
 
     @property

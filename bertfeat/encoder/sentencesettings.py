@@ -21,7 +21,7 @@ TRANSFORMER_SETTINGS = tuple(
 # transformers reads a tokenizer's files whole, several times. A vocabulary of half a million takes 64 MB.
 MAX_TOKENIZER_BYTES = 64_000_000
 SAVE_AGAIN = (
-    'on a machine you can afford to lose, save the model again: python -c "from sentence_transformers import '
+    'if you trust it, save the model again: python -c "from sentence_transformers import '
     "SentenceTransformer; SentenceTransformer('FOLDER').save_pretrained('NEW')\""
 )
 _MAX_LENGTH = 10_000_000
@@ -46,7 +46,7 @@ _HARMLESS = {"attn_implementation", "dtype", "padding_side", "torch_dtype", "tru
 
 def refusal(place: Path, what: str) -> CheckpointError:
     """Return the error of a sentence embedding that cannot be computed as its model asks."""
-    return CheckpointError(f"{place}: {what}; --pooling mean, max and cls do without it")
+    return CheckpointError(f"{place}: {what}; `pooling` mean, max and cls do without it")
 
 
 def read_settings(path: Path, root: Path, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:

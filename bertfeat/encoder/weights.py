@@ -127,7 +127,7 @@ def _no_weights(folder: Path) -> CheckpointError:
         return CheckpointError(f"{folder}: no {SINGLE} in it; is this a model folder?")
     return CheckpointError(
         f"{folder}: weights in pickle files only ({', '.join(pickles[:3])}), which can run code when they are opened; "
-        'convert them on a machine you can afford to lose: python -c "from transformers import AutoModel; '
+        'if you trust their author, convert them: python -c "from transformers import AutoModel; '
         "AutoModel.from_pretrained('FOLDER', weights_only=True).save_pretrained('CONVERTED')\", "
         "then copy the tokenizer files beside"
     )

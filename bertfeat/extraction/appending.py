@@ -9,7 +9,7 @@ from typing import Any
 from bertfeat.config import ExtractConfig, Runner
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
 from bertfeat.corpus.duplicates import IdDigests
-from bertfeat.durable.differences import differing, named
+from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
 from bertfeat.extraction.job import Job, check_versions, make_job, recorded, resolve_job
@@ -19,6 +19,7 @@ from bertfeat.records import InputFile, Plan, ShardSpec
 from bertfeat.runners import check_ray
 from bertfeat.storage import AnyPath
 from bertfeat.store.idfile import ids_of
+from bertfeat.store.plandifferences import changes
 from bertfeat.store.planfile import read_plan
 from bertfeat.store.planstates import APPENDS, COMPACTED, grown, is_of_inputs
 from bertfeat.store.reader import Store, open_store
@@ -51,15 +52,18 @@ def open_growing(path: AnyPath, settings: Mapping[str, Any], *, overwrite: bool)
         UserError: There is no finished store, it cannot grow, or a setting is not one.
     """
     if not path.exists():
-        raise StoreError(f"{path}: no such store; leave out --append to make it")
+        raise StoreError(f"{path}: no such store; leave out `append` to make it")
     store = open_store(path)
     plan = read_plan(path)
     if plan is None or overwrite:
         # An error if the store has no plan at all.
         plan = store.plan
     if not store.plan.shards:
-        raise StoreError(f"{path}: has no documents, so its columns are not known; extract again with --overwrite")
-    return store, plan, config_of(plan, settings)
+        raise StoreError(f"{path}: has no documents, so its columns are not known; extract again with `overwrite`")
+    config = config_of(plan, settings)
+    if config.limit is not None:
+        raise StoreError(f"{path}: `limit={config.limit}` is for a first look; extract without it, then append")
+    return store, plan, config
 
 
 def open_append(
@@ -102,7 +106,7 @@ def _check_unfinished(store: Store, plan: Plan, given: Mapping[str, InputFile]) 
         if file.digest not in given:
             raise StoreError(
                 f"{store.path}: an append of {file.path} has not finished; run the same command again, or replace that "
-                "append with --append --overwrite"
+                "append with `append` and `overwrite`"
             )
 
 
@@ -115,8 +119,8 @@ def _check_settings(store: Store, plan: Plan, now: Mapping[str, Any]) -> None:
 
     if fields := differing(decisive(plan.fields), decisive(now)):
         raise PlanMismatch(
-            f"{store.path}: made with other settings: {named(fields)}; leave out settings to take those of the store, "
-            "or extract into a new store",
+            f"{store.path}: made with other settings: {changes(fields)}; leave out settings to take those of the "
+            "store, or extract into a new store",
             fields,
         )
 

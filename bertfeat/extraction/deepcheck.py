@@ -13,15 +13,16 @@ from bertfeat.config import ExtractConfig, Level
 from bertfeat.corpus import Corpus, Inputs
 from bertfeat.corpus.frames import is_frame, parquet_frame, paths_of
 from bertfeat.corpus.inputs import FRAME, STDIN
-from bertfeat.durable.differences import differing, named
+from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
-from bertfeat.extraction.job import Job, open_inputs, resolve_job
-from bertfeat.extraction.plan import config_of, plan_fields
+from bertfeat.extraction.job import Job, open_inputs, recorded, resolve_job
+from bertfeat.extraction.plan import OWN_COLUMNS, config_of, plan_fields
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.codec import hash_fields
+from bertfeat.store.plandifferences import changes
 from bertfeat.store.planstates import APPENDS, COMPACTED
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
@@ -77,9 +78,9 @@ def _inputs(store: Store, inputs: Inputs | None) -> Inputs:
         is_file = planned == [FRAME] and not is_frame(inputs)
         return parquet_frame(str(paths_of(inputs)[0])) if is_file else inputs
     if STDIN in planned:
-        raise InputError(f"{store.path}: made from standard input; name a file with the same text with --input FILE")
+        raise InputError(f"{store.path}: made from standard input; name a file with the same text with `inputs`")
     if FRAME in planned:
-        raise InputError(f"{store.path}: made from a data frame; write it as Parquet and name it with --input FILE")
+        raise InputError(f"{store.path}: made from a data frame; write it as Parquet and name it with `inputs`")
     return planned
 
 
@@ -89,9 +90,13 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     _, resolved = resolve_job(checkpoint, files, config)
     now = {name: plan.fields[name] for name in (APPENDS, COMPACTED) if name in plan.fields}
     now |= plan_fields(config, resolved, files)
+    if OWN_COLUMNS not in plan.fields:
+        # A store of 0.1.0 lacks columns, which are not compared here.
+        now.pop(OWN_COLUMNS, None)
     if hash_fields(now) != plan.plan_hash:
         fields = differing(plan.fields, now)
-        text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {named(fields)}"
+        changed = changes(fields, plan.inputs, recorded(files))
+        text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {changed}"
         raise PlanMismatch(text, fields)
     return ShardTask(Job(store.path, plan, config, files, resolved, 1))
 

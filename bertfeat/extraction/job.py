@@ -137,7 +137,7 @@ def _absolute(place: AnyPath) -> AnyPath:
 
 def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
     if not any(file.n_bytes for file in files):
-        raise InputError("is empty; check what was to write it", path=files[0].path)
+        raise InputError("has no bytes; did the program that writes it fail?", path=files[0].path)
     return files
 
 
@@ -201,10 +201,10 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
         schema = stored.schemas[level]
         if schema.features != features or not written <= {column.name for column in schema.columns}:
             raise PlanDamaged(
-                f"{output}: the {level} columns of its plan.json do not follow from the settings; use --overwrite"
+                f"{output}: the {level} columns of its plan.json do not follow from the settings; use `overwrite`"
             )
     if not is_complete(output):
-        check_versions(stored, f"{output}: begun with other versions", "install those, or pass --overwrite")
+        check_versions(stored, f"{output}: begun with other versions", "install those, or pass `overwrite`")
     return stored
 
 
@@ -217,7 +217,7 @@ def check_versions(stored: Plan, what: str, remedy: str) -> None:
     made_by, here = stored.metadata["versions"], versions()
     if made_by != here:
         fields = {f"versions.{name}": pair for name, pair in differing(made_by, here).items()}
-        raise PlanMismatch(f"{what}: {named(fields)}; {remedy}", fields)
+        raise PlanMismatch(f"{what}: {named(differing(made_by, here))}; {remedy}", fields)
 
 
 def resolve_job(
@@ -245,7 +245,7 @@ def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: E
 
 
 def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:
-    """Return the text that is put before each document; the model's default prompt counts with `--pooling model` only.
+    """Return the text that is put before each document; the model's default prompt counts with pooling `model` only.
 
     Raises:
         UserError: The model has no prompt of the name asked for, or its list of prompts cannot be used.
@@ -264,7 +264,7 @@ def authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> AuthorsAdvi
     """Return how a model is meant to be used at the sentence level; nothing if no such rows are asked for.
 
     Raises:
-        CheckpointError: `--pooling model` is asked for, and the model has no sentence embedding of its own, or one that
+        CheckpointError: Pooling `model` is asked for, and the model has no sentence embedding of its own, or one that
             is not supported.
     """
     if Level.SENTENCE not in config.levels:
@@ -274,8 +274,8 @@ def authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> AuthorsAdvi
         if sentence is None:
             online = "" if checkpoint.revision is None else ", or connect to the hub once if its page has that file"
             raise CheckpointError(
-                f"--pooling model: {checkpoint.folder} has no modules.json, so the model has no sentence embedding of "
-                f"its own; pass --pooling mean{online}"
+                f"`pooling='model'`: {checkpoint.folder} has no modules.json, so the model has no sentence embedding "
+                f"of its own; pass `pooling='mean'`{online}"
             )
         return AuthorsAdvice(sentence.describe(), checkpoint.prompts().texts, sentence)
     description, prompts = UNSUPPORTED, Prompts()

@@ -12,6 +12,7 @@ from typing import Any
 from bertfeat._version import __version__
 from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
+from bertfeat.corpus.formats import own_columns
 from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
@@ -35,6 +36,8 @@ _SAMPLE_ROWS = 512
 _SAMPLE_CHARS = 2_000
 # Fields of a plan that name the model. They do not decide the vectors: the digests of the model do.
 MODEL_NAMES = ("model", "revision")
+# The field of a plan with the columns that a format gives without a setting.
+OWN_COLUMNS = "own_columns"
 # Fields of a plan that every part and the manifest repeat.
 _DESCRIBING = (
     *("format_version", "model", "revision", "layers", "combine", "word_pooling", "pooling", "include_special_tokens"),
@@ -126,7 +129,7 @@ def _columns(
     if takes is Takes.CLS:
         specials = [*tokenizer.single.prefix.ids, *tokenizer.single.suffix.ids]
         if tokenizer.cls_id is None or tokenizer.cls_id not in specials:
-            raise ConfigError(f"--pooling cls: {config.model} has no classification token; use mean or max")
+            raise ConfigError(f"`pooling='cls'`: {config.model} has no classification token; use mean or max")
     return feature_columns(layers, config.combine, hidden_size=info.hidden_size, n_layers=info.n_layers)
 
 
@@ -136,7 +139,7 @@ def _limits(
     tuned_on = sentence.max_length if sentence else None
     max_length = config.max_length or min(info.max_length, tuned_on or info.max_length)
     if max_length > info.max_length:
-        raise ConfigError(f"--max-length {max_length} is more than {config.model} takes, which is {info.max_length}")
+        raise ConfigError(f"`max_length={max_length}` is more than {config.model} takes, which is {info.max_length}")
     pairs = config.text_pairs or config.text_pair_column is not None
     n_prompt = tokenizer.count_prompt()
     capacity = max_length - tokenizer.template(pair=pairs).n_specials - n_prompt
@@ -144,13 +147,13 @@ def _limits(
     least = 2 if pairs else 1
     if capacity < least:
         raise ConfigError(
-            f"--max-length {max_length} leaves {capacity} tokens beside the special ones"
+            f"`max_length={max_length}` leaves {capacity} tokens beside the special ones"
             + (f" and the {n_prompt} of the prompt" if n_prompt else "")
             + f"; at least {least} are needed"
         )
     stride = min(max_length // 4, capacity - 1) if config.stride is None else config.stride
     if stride >= capacity:
-        raise ConfigError(f"--stride {stride} leaves no step: a window holds {capacity} tokens of text; pass less")
+        raise ConfigError(f"`stride={stride}` leaves no step: a window holds {capacity} tokens of text; pass less")
     return WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
 
 
@@ -174,6 +177,9 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
         "model.tokenizer_sha256": resolved.model.tokenizer_sha256,
         **input_fields(files),
     }
+    if (own := own_columns(files)) and set(config.levels) != {Level.TOKEN}:
+        # Plans of 0.1.0 had none.
+        fields[OWN_COLUMNS] = own
     if resolved.sentence is not None:
         fields["model.sentence_sha256"] = resolved.sentence.sha256
     if resolved.prompt or resolved.sentence is not None:

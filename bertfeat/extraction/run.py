@@ -43,7 +43,7 @@ def extract(
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.
         progress: True for a bar with documents, tokens per second and the time left, or a `bertfeat.Progress`.
-        **settings: The fields of `ExtractConfig`: `model`, `levels`, `layers`, ...
+        **settings: The fields of `ExtractConfig`: `model`, `levels`, `layers`, `limit`, ...
 
     Returns:
         The finished store.

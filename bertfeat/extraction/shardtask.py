@@ -71,4 +71,5 @@ def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
         found["sentence embedding"] = sentence.sha256 if sentence else "none"
     if fields := differing(expected, found):
         host = socket.gethostname()
-        raise RunError(f"{host}: differs from the plan: {named(fields)}; install the same on every machine")
+        differences = named(fields, "{} is {} in the plan, {} here")
+        raise RunError(f"{host}: differs from the plan: {differences}; install the same on every machine")

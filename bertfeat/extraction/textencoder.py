@@ -196,7 +196,7 @@ def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]
     found = _listed(texts, what)
     for number, text in enumerate(found):
         if not isinstance(text, str):
-            raise ConfigError(f"{what}[{number}] is {text!r:.60}, which is not text")
+            raise ConfigError(f"{what}[{number}] must be a string, not {text!r:.60}")
     return [_document(number, text) for number, text in enumerate(found)]
 
 
@@ -227,8 +227,7 @@ def _document(number: int, item: object) -> Document:
     is_pair = isinstance(item, tuple)
     if not all(isinstance(part, str) for part in parts) or (is_pair and len(parts) != 2):
         raise ConfigError(
-            f"texts[{number}] is {item!r:.60}, which is not text; "
-            "pass a string, a list of words, or a pair of texts as a tuple"
+            f"texts[{number}] must be a string, a list of words, or a pair of texts as a tuple, not {item!r:.60}"
         )
     cleaned = [clean(str(part)) for part in parts]
     if isinstance(item, list):

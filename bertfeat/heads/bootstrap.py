@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, did_you_mean
 from bertfeat.heads.entities import entity_sets
 from bertfeat.heads.scores import METRICS, Pairs, pair_labels, tags_of
 from bertfeat.records import BoolArray, Float64Array, IntArray
@@ -119,7 +119,8 @@ def _counts(metric: str, pairs: Pairs, lengths: IntArray) -> tuple[sparse.csr_ma
         return sparse.csr_matrix(table), _ratio
     if metric == "macro_f1":
         return _class_counts(pairs, unit_of, is_right, len(lengths)), _macro_f1
-    raise UserError(f"no metric {metric!r}; choose {', '.join(METRICS)}")
+    there = did_you_mean(metric, METRICS) or f"choose {', '.join(METRICS)}"
+    raise UserError(f"no metric {metric!r}; {there}")
 
 
 def _class_counts(pairs: Pairs, unit_of: IntArray, is_right: BoolArray, n_units: int) -> sparse.csr_matrix:

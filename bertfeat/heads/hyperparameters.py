@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, did_you_mean
 
 
 def positive(name: str, value: object) -> float:
@@ -49,7 +49,8 @@ def seed_number(name: str, value: object) -> int:
 def choice(name: str, value: object, choices: Sequence[str]) -> str:
     """Return one of the choices."""
     if not isinstance(value, str) or value not in choices:
-        raise UserError(f"{name} {value!r} is none of {', '.join(choices)}")
+        near = did_you_mean(value, choices)
+        raise UserError(f"{name} {value!r} must be one of {', '.join(choices)}" + (f"; {near}" if near else ""))
     return value
 
 

@@ -6,7 +6,7 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from bertfeat.heads.base import Probe
@@ -39,7 +39,8 @@ def head_class(name: str) -> type[Probe]:
         'RidgeProbe'
     """
     if name not in HEADS:
-        raise UserError(f"no head {name!r}; heads are {', '.join(HEADS)}")
+        there = did_you_mean(name, HEADS) or f"heads are {', '.join(HEADS)}"
+        raise UserError(f"no head {name!r}; {there}")
     module, class_name = HEADS[name]
     found: type[Probe] = getattr(importlib.import_module(module), class_name)
     return found
@@ -63,7 +64,8 @@ def make_head(name: str, **params: Any) -> Probe:
     known = inspect.signature(cls).parameters
     for param in params:
         if param not in known:
-            raise UserError(f"head {name} has no parameter {param!r}; it has {', '.join(known)}")
+            there = did_you_mean(param, known) or f"it has {', '.join(known)}"
+            raise UserError(f"head {name} has no parameter {param!r}; {there}")
     return cls(**params)
 
 

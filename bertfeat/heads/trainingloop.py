@@ -136,7 +136,7 @@ def pick_device(spec: object) -> torch.device:
     if spec == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     if not isinstance(spec, str) or not spec.startswith(("cpu", "cuda")) or "," in spec:
-        raise UserError(f"device {spec!r} is none of auto, cpu, cuda, cuda:0, cuda:1, ...")
+        raise UserError(f"device {spec!r} must be one of auto, cpu, cuda, cuda:0, cuda:1, ...")
     return resolve_device(spec)[0]
 
 

@@ -49,7 +49,7 @@ def choose_feature(store: Store, level: Level, feature: str | int | None, mix: s
     if len(stored) == 1:
         return Choice(stored[0])
     if not _can_be_read(store, level, _DEFAULT):
-        raise UserError(f"{store.path}: several features at level {level}: {', '.join(stored)}; name one: --feature")
+        raise UserError(f"{store.path}: several features at level {level}: {', '.join(stored)}; name one: `feature`")
     return Choice(_DEFAULT)
 
 
@@ -62,7 +62,7 @@ def _mix_of(store: Store, level: Level, layers: str | Sequence[int]) -> Choice:
     try:
         numbers = parse_layers(layers, store.metadata["n_layers"], model=store.metadata["model"])
     except ConfigError as error:
-        raise UserError(str(error).replace("--layers", "--mix")) from None
+        raise UserError(str(error).replace("`layers", "`mix")) from None
     return Choice(store.feature(level, _set_name(store, Combine.CONCAT, numbers)).name, len(numbers))
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from bertfeat.config import Level
 from bertfeat.durable.files import os_errors
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
 from bertfeat.store.reader import Store
 
@@ -66,7 +66,8 @@ def find_labels(store: Store, level: Level, name: str, labels: LabelTable | None
     for found, names in columns.items():
         if name in names:
             return LabelSource(name, found, None, where)
-    hint = _hint(level, [column for names in columns.values() for column in names])
+    there = [column for names in columns.values() for column in names]
+    hint = did_you_mean(name, there) or _hint(level, there)
     raise UserError(f"{store.path}: no label column {name!r} at level {level}; {hint}")
 
 
@@ -117,8 +118,8 @@ def key_types(store: Store, level: Level, names: Sequence[str]) -> dict[str, pl.
 def _hint(level: Level, columns: list[str]) -> str:
     if found := [column for column in dict.fromkeys(columns) if column not in _OWN]:
         return f"columns that could be labels are {', '.join(found)}"
-    option = "--keep-columns" if level is Level.SENTENCE else "--label-column"
-    return f"none came with the corpus; extract with {option}, or pass labels with --labels FILE"
+    option = "`keep_columns`" if level is Level.SENTENCE else "`label_column`"
+    return f"none came with the corpus; extract with {option}, or pass labels with `labels`"
 
 
 @os_errors(UserError)
@@ -148,7 +149,7 @@ def _read_by_ending(path: Path) -> pl.DataFrame:
         return pl.read_ndjson(path, infer_schema_length=None)
     if ending == ".parquet":
         return pl.read_parquet(path, glob=False)
-    raise UserError(f"{path}: ending {ending!r} is none of .csv, .tsv, .jsonl, .parquet")
+    raise UserError(f"{path}: ending {ending!r} must be one of .csv, .tsv, .jsonl, .parquet")
 
 
 def _checked(table: pl.DataFrame, store: Store, level: Level, name: str, where: str) -> pl.DataFrame:
@@ -156,7 +157,8 @@ def _checked(table: pl.DataFrame, store: Store, level: Level, name: str, where: 
     keys = LEVELS[level].keys
     for column in (*keys, name):
         if column not in table.columns:
-            raise UserError(f"{where}: no column {column!r}; columns are {', '.join(table.columns) or 'none'}")
+            there = did_you_mean(column, table.columns) or f"columns are {', '.join(table.columns) or 'none'}"
+            raise UserError(f"{where}: no column {column!r}; {there}")
     types = key_types(store, level, keys)
     table = table.select(*keys, name)
     for key in keys:

@@ -62,7 +62,7 @@ class LabelledRows:
         """
         names = np.unique(self.documents)
         if len(names) < 2:
-            raise UserError(f"too few labelled documents ({len(names)}) to hold some out for dev; pass --dev")
+            raise UserError(f"too few labelled documents ({len(names)}) to hold some out for dev; pass `dev`")
         n_held = max(1, round(share * len(names)))
         held = np.random.default_rng(seed).choice(names, n_held, replace=False)
         is_held = np.isin(self.documents, held)

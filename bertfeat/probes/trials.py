@@ -67,13 +67,13 @@ class FitRequest:
             raise UserError(f"seeds {self.seeds} is below 1")
         if kind.is_tagger and self.level is Level.SENTENCE:
             raise UserError(
-                f"head {self.head} tags the words or tokens of a document; pass --level word or --level token"
+                f"head {self.head} tags the words or tokens of a document; pass `level='word'` or `level='token'`"
             )
         if mix is not None and not kind.has_mix:
-            raise UserError(f"head {self.head} has no scalar mix; --mix goes with {heads_with_mix()}")
+            raise UserError(f"head {self.head} has no scalar mix; `mix` goes with {heads_with_mix()}")
         make_head(self.head, **self.params)
         if self.dev is None and dev_labels is not None:
-            raise UserError("dev labels without a dev store; pass --dev too")
+            raise UserError("dev labels without a dev store; pass `dev` too")
 
     def spec(self, choice: Choice) -> FeatureSpec:
         """Return a feature, which dev must have too.

@@ -113,7 +113,7 @@ class ProcessPool:
                 process = _start(number, self._n_workers)
             except OSError as error:
                 reason = error.strerror or str(error)
-                raise RunError(f"worker processes do not start ({reason.lower()}); pass --workers 1") from error
+                raise RunError(f"worker processes do not start ({reason.lower()}); pass `workers=1`") from error
             self._processes.append(process)
             process.send(partial(self._make_task, number, self._n_workers))
         # In turns, and at most an equal share of the remaining shards, so that the last ones spread over all workers.
@@ -165,7 +165,7 @@ class ProcessPool:
             raise message.error
         elif message.shard is None:
             # An error before the first shard would occur in every worker.
-            raise RunError(f"worker processes cannot begin ({message.reason}); pass --workers 1 to see more")
+            raise RunError(f"worker processes cannot begin ({message.reason}); pass `workers=1` to see more")
         else:
             process.failure = message
 
@@ -180,7 +180,7 @@ class ProcessPool:
         if not blamed:
             self._n_false_starts += 1
             if self._n_false_starts >= MAX_TRIES:
-                raise RunError(f"worker processes do not start ({why}); pass --workers 1 to see more")
+                raise RunError(f"worker processes do not start ({why}); pass `workers=1` to see more")
         for number, shard in reversed(process.held.items()):
             if number not in blamed:
                 self._waiting.appendleft(shard)

@@ -74,7 +74,7 @@ def _settled(outcome: Failed) -> dict[int, str]:
     if outcome.error is not None:
         raise outcome.error
     if outcome.shard is None:
-        raise RunError(f"actors cannot begin ({outcome.reason}); pass --runner local to see more")
+        raise RunError(f"actors cannot begin ({outcome.reason}); pass `runner='local'` to see more")
     return {outcome.shard: outcome.reason}
 
 

@@ -73,7 +73,7 @@ def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool
     n_actors = n_actors or default
     if not n_actors:
         what = "GPU" if on_gpu else "CPU"
-        raise UserError(f"the Ray cluster has no {what} now; if it grows on demand, pass --workers N")
+        raise UserError(f"the Ray cluster has no {what} now; if it grows on demand, pass `workers`")
     most = max((machine.n_cpus for machine in machines), default=1)
     for n_cpus in range(most, 1, -1):
         if sum(machine.room(n_cpus, on_gpu=on_gpu) for machine in machines) >= n_actors:
@@ -97,7 +97,7 @@ def check_ray(address: str | None) -> None:
     """
     # A folder with that name on the path is also found, but has no file as its origin.
     if any(spec is None or spec.origin is None for spec in map(find_spec, _NEEDED)):
-        raise UserError(f"--runner ray needs Ray, which is not installed; run: {_INSTALL}")
+        raise UserError(f"`runner='ray'` needs Ray, which is not installed; run: {_INSTALL}")
     host, _, port = _resolved(address).removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
         return
@@ -106,7 +106,7 @@ def check_ray(address: str | None) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         hint = "check the address and that Ray runs there"
-        raise UserError(f"--ray-address {_resolved(address)}: no answer ({reason}); {hint}") from error
+        raise UserError(f"`ray_address='{_resolved(address)}'`: no answer ({reason}); {hint}") from error
 
 
 def _resolved(address: str | None) -> str:
@@ -177,7 +177,7 @@ def _init(address: str) -> None:
         reason = " ".join(str(error).split()) or type(error).__name__
         if address == _HERE:
             raise RunError(f"Ray does not start on this machine: {reason}") from error
-        raise UserError(f"--ray-address {address}: cannot connect: {reason}") from error
+        raise UserError(f"`ray_address='{address}'`: cannot connect: {reason}") from error
 
 
 @contextmanager

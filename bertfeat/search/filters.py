@@ -7,7 +7,7 @@ import functools
 import polars as pl
 
 from bertfeat.config import Level
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, Int32Array, IntArray
 from bertfeat.store.reader import Store
@@ -73,10 +73,8 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
         if name.startswith("_POLARS_TMP"):
             raise _wrong(where, "holds a SELECT; compare columns with values only")
         if name not in own and name not in others:
-            there = ", ".join([*own, *others])
-            raise _wrong(
-                where, f"no column {name!r}; columns are {there}; texts take single quotes, as in doc_id = 'a'"
-            )
+            there = did_you_mean(name, [*own, *others]) or f"columns are {', '.join([*own, *others])}"
+            raise _wrong(where, f"no column {name!r}; {there}; texts take single quotes, as in doc_id = 'a'")
     if not named:
         raise _wrong(where, f"names no column; columns are {', '.join([*own, *others])}")
     frame = _frame(store, level, [n for n in named if n in own], [n for n in named if n not in own])
@@ -110,7 +108,7 @@ def _frame(store: Store, level: Level, own: list[str], others: list[str]) -> pl.
 
 
 def _wrong(where: str, reason: str) -> UserError:
-    return UserError(f"--where {where!r:.120}: {reason}")
+    return UserError(f"`where` {where!r:.120}: {reason}")
 
 
 def _line(error: Exception) -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.config import Level
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
 from bertfeat.records import IntArray
 from bertfeat.search.filters import filter_columns
@@ -31,8 +31,9 @@ class HitRows:
         """Raise a UserError if a column is unknown or holds vectors."""
         for name in names:
             if name not in self._own and name not in self._others:
-                there = ", ".join([*self._own, *self._others])
-                raise UserError(f"{self.store.path}: no column {name!r} at level {self.level}; columns are {there}")
+                names = [*self._own, *self._others]
+                there = did_you_mean(name, names) or f"columns are {', '.join(names)}"
+                raise UserError(f"{self.store.path}: no column {name!r} at level {self.level}; {there}")
 
     def columns(self, rows: IntArray, names: Sequence[str]) -> pl.DataFrame:
         """Return columns of rows of the level, in the given order; see `check_columns`."""

@@ -100,7 +100,7 @@ class Origin:
         if errors:
             raise errors[0]
         raise UserError(
-            f"{index}: its store is not at {self.store} any more; pass --store with the place where it is now"
+            f"{index}: its store is not at {self.store} any more; pass `store` with the place where it is now"
         )
 
     def check_store(self, store: Store, index: Path) -> Store:

@@ -42,7 +42,7 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
     if index.n_vectors < 2:
         raise UserError(f"{index.path}: holds {index.n_vectors} vectors; recall needs 2 or more")
     if n_queries < 1:
-        raise UserError(f"--n-queries {n_queries} is below 1")
+        raise UserError(f"`n_queries={n_queries}` is below 1")
     source = StoreParts(index.store, index.level, index.spec.feature)
     own = sample_positions(source.n_vectors, n_queries, seed)
     queries = index.vectors(own)
@@ -102,7 +102,7 @@ def _check_documents(index: Index, judged: Qrels, qrels: str | Path) -> None:
     if wanted.isdisjoint(map(str, doc_ids.to_list())):
         raise UserError(
             f"{qrels}: judges none of the documents of {index.store.path}; ids there are like {_some(doc_ids.sort())}, "
-            f"here {_some(sorted(wanted))}; extract with the --id-column that has these"
+            f"here {_some(sorted(wanted))}; extract with the `id_column` that has these"
         )
 
 

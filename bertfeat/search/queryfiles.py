@@ -14,6 +14,7 @@ import polars as pl
 from bertfeat.config import BadRows, CorpusFormat, ExtractConfig
 from bertfeat.corpus import Corpus, ScannedRow, cut_shards, resolve_inputs
 from bertfeat.corpus.formats import READERS
+from bertfeat.corpus.jsonarray import JsonReader
 from bertfeat.corpus.linestreams import open_stream, read_lines
 from bertfeat.errors import InputError
 from bertfeat.records import DocId, Document, InputFile
@@ -32,7 +33,7 @@ class Query:
 
 
 class QueryFile:
-    """The queries of a file (.txt, .jsonl, .csv, .tsv, .parquet; also .gz and .zst), checked before the first is used.
+    """The queries of a file, checked before the first is used: .txt, .jsonl, .json, .csv, .tsv, .parquet; some packed.
 
     Args:
         path: The file.
@@ -50,7 +51,8 @@ class QueryFile:
         files = resolve_inputs([str(path)])
         kind = CorpusFormat(files[0].format)
         if kind not in _TABLES and kind is not CorpusFormat.TXT:
-            raise InputError(f"{kind} holds no queries; give .txt, .jsonl, .csv, .tsv or .parquet", path=str(path))
+            known = ".txt, .jsonl, .json, .csv, .tsv or .parquet"
+            raise InputError(f"{kind} holds no queries; give {known}", path=str(path))
         if kind in _TABLES and id_column is None:
             id_column = next((name for name in _ID_COLUMNS if name in _columns(files[0], kind)), None)
         # Bad rows are reported below: the advice of the corpus is for extraction.
@@ -89,10 +91,14 @@ def _columns(file: InputFile, kind: CorpusFormat) -> list[str]:
         with suppress(pl.exceptions.PolarsError):
             return list(pl.read_parquet_schema(file.path))
         return []
-    with closing(open_stream(file)) as stream:
-        first = next((line for _, _, line in read_lines(stream, 0, 1)), b"")
+    if kind is CorpusFormat.JSON:
+        with closing(JsonReader(file, ExtractConfig())) as reader:
+            first = next((raw for _, _, raw in reader.lines(reader.start)), b"")
+    else:
+        with closing(open_stream(file)) as stream:
+            first = next((line for _, _, line in read_lines(stream, 0, 1)), b"")
     try:
-        if kind is CorpusFormat.JSONL:
+        if kind in (CorpusFormat.JSONL, CorpusFormat.JSON):
             return list(json.loads(first))
         return next(csv.reader([first.decode()], delimiter="\t" if kind is CorpusFormat.TSV else ","), [])
     except (ValueError, TypeError, csv.Error):

@@ -66,7 +66,7 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
     """
     if level is not Level.SENTENCE:
         if name is not None:
-            raise UserError(f"--query-prompt-name {name!r} is for the sentence level, and the index is of {level} rows")
+            raise UserError(f"`query_prompt_name` {name!r} is for the sentence level, and the index is of {level} rows")
         return None
     prompts: Mapping[str, str] = store.metadata.get("prompts", {})
     if name is None:
@@ -76,7 +76,7 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
         return prompts.get("query") or None if store.metadata.get("prompt") else None
     if name and name not in prompts:
         there = f"choose one of {', '.join(sorted(prompts))}" if prompts else "it names no prompts"
-        raise UserError(f"--query-prompt-name {name!r}: the model of {store.path} has no prompt of that name; {there}")
+        raise UserError(f"`query_prompt_name` {name!r}: the model of {store.path} has no prompt of that name; {there}")
     return prompts[name] if name else ""
 
 
@@ -213,7 +213,7 @@ def _replaceable(output: Path) -> Iterator[None]:
     except UserError as error:
         reason = str(error).partition("; ")[0]
         raise UserError(
-            f"{output}: the index there cannot be used ({reason}); pass --overwrite to replace it"
+            f"{output}: the index there cannot be used ({reason}); pass `overwrite` to replace it"
         ) from error
 
 
@@ -228,7 +228,7 @@ def _check_same(request: _Request, there: IndexDescription) -> None:
         grown = "run bertfeat index update if rows were added, " if origin.plan_hash != asked["store"] else ""
         raise UserError(
             f"{request.output}: there is an index already with other settings ({fields}); {grown}choose another "
-            "--output, or pass --overwrite"
+            "`output`, or pass `overwrite`"
         )
 
 

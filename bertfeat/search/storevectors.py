@@ -122,7 +122,7 @@ def choose_level(store: Store, level: str | None) -> Level:
         return store.schema(level).level
     if len(store.levels) == 1:
         return store.levels[0]
-    raise UserError(f"{store.path}: has the levels {', '.join(store.levels)}; pass --level with one of them")
+    raise UserError(f"{store.path}: has the levels {', '.join(store.levels)}; pass `level` with one of them")
 
 
 def choose_feature(store: Store, level: Level, feature: str | int | None) -> str:
@@ -136,5 +136,5 @@ def choose_feature(store: Store, level: Level, feature: str | int | None) -> str
         return store.feature(level, "concat_last4").name
     except UserError:
         raise UserError(
-            f"{store.path}: has the features {', '.join(names)} at level {level}; pass --feature with one of them"
+            f"{store.path}: has the features {', '.join(names)} at level {level}; pass `feature` with one of them"
         ) from None

@@ -69,7 +69,7 @@ def take_up(folder: Path, index: Path, asked: Mapping[str, Any], *, overwrite: b
         return
     if before is not None and not overwrite:
         text = f"{index}: begun with other settings ({named(differing(before, asked))})"
-        raise UserError(f"{text}; use those, or pass --overwrite")
+        raise UserError(f"{text}; use those, or pass `overwrite`")
     empty(folder)
     write_json(folder / ASKED, dict(asked))
 

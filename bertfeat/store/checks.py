@@ -53,7 +53,7 @@ def _check_finite(table: LevelTable, name: str) -> None:
     vector = table.vectors[name][row]
     value = float(vector[~np.isfinite(vector)][0])
     doc_id = table.columns["doc_id"][row] if "doc_id" in table.columns else None
-    remedy = "; store it with --store-dtype float32" if vector.dtype == np.float16 and np.isinf(value) else ""
+    remedy = "; store it with `store_dtype='float32'`" if vector.dtype == np.float16 and np.isinf(value) else ""
     raise FeatureError(
         f"document {doc_id!r}: {name} of {table.level} row {row} of its shard holds {value} in {vector.dtype}{remedy}"
     )

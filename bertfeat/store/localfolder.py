@@ -34,7 +34,7 @@ class LocalFolder(Folder):
         if not os.path.lexists(root):
             return Contents(has_private=False, foreign=(), links=(), entries=())
         if root.is_symlink() or not root.is_dir():
-            raise StoreError(f"{root}: not a folder ({files.kind_of(root)}); choose another --output")
+            raise StoreError(f"{root}: not a folder ({files.kind_of(root)}); choose another `output`")
         foreign = list(layout.foreign_entries(root))
         links = [name for name in foreign if (root / name).is_symlink()]
         return Contents((root / layout.PRIVATE).is_dir(), foreign, links, self.entries("."))

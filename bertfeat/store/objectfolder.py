@@ -66,7 +66,7 @@ class ObjectFolder(Folder):
         """Describe what exists here."""
         names = list(self.path.find())
         if not names and self.path.key and self.path.is_file():
-            raise StoreError(f"{self.path}: not a folder (an object); choose another --output")
+            raise StoreError(f"{self.path}: not a folder (an object); choose another `output`")
         has_private = any(name.startswith(f"{layout.PRIVATE}/") for name in names)
         foreign = [name for name in names if not layout.is_piece(name)]
         return Contents(has_private, foreign, links=(), entries=_first_parts(names))

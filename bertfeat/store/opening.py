@@ -30,11 +30,11 @@ def look(folder: Folder, plan: Plan, *, overwrite: bool) -> bool:
         return False
     if there.links:
         raise StoreError(
-            f"{folder.path}: holds symbolic links ({listed(there.links)}); remove them or choose another --output"
+            f"{folder.path}: holds symbolic links ({listed(there.links)}); remove them or choose another `output`"
         )
     if not there.has_private or (there.foreign and overwrite):
         names = listed(there.foreign or there.entries)
-        raise StoreError(f"{folder.path}: holds files that are not part of a store ({names}); choose another --output")
+        raise StoreError(f"{folder.path}: holds files that are not part of a store ({names}); choose another `output`")
     if plan.appends or not overwrite:
         _check_plan(folder, plan, overwrite=overwrite)
     return True
@@ -69,7 +69,7 @@ def _check_plan(folder: Folder, plan: Plan, *, overwrite: bool) -> None:
         return
     raise StoreError(
         f"{folder.path}: {layout.PLAN} is missing or damaged, and no receipt or manifest shows that the files are of "
-        "this plan; use another folder or --overwrite"
+        "this plan; use another folder or `overwrite`"
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from bertfeat.durable import differences
 from bertfeat.durable.decoding import check_version
+from bertfeat.durable.differences import differing
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import PlanMismatch, StoreError
 from bertfeat.records import Plan
@@ -14,6 +14,7 @@ from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.openfolder import folder_at
+from bertfeat.store.plandifferences import changes, only_adds
 from bertfeat.store.schema import VectorLayout, kept_types
 
 
@@ -45,7 +46,7 @@ def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = F
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use --overwrite") from error
+        raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use `overwrite`") from error
 
 
 # An append looks at the plan several times, and that of a store with a thousand appends is large.
@@ -63,15 +64,18 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     """Refuse to resume a store that was made with another plan.
 
     Raises:
-        PlanMismatch: The plans differ; the message lists the fields that differ, with the store's value first.
+        PlanMismatch: The plans differ; the message lists what was and what is now.
     """
     if stored.plan_hash == plan.plan_hash:
         return
-    fields = differences.differing(stored.fields, plan.fields) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
+    fields = differing(stored.fields, plan.fields) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
     old_default, default = ["none", "concat"], ["none"]
-    by_default = fields.keys() == {"combine"} and fields["combine"] == (old_default, default)
-    remedy = "pass --combine none,concat, the default of 0.1.0" if by_default else "use another folder or --overwrite"
-    text = f"{path}: made with another plan: {differences.named(fields)}; {remedy}"
+    remedy = "use another folder or `overwrite`"
+    if fields.keys() == {"combine"} and fields["combine"] == (old_default, default):
+        remedy = "pass `combine='none,concat'`, the default of 0.1.0"
+    elif only_adds(fields, stored.inputs, plan.inputs):
+        remedy = "pass the new ones alone with `append`, or use another folder or `overwrite`"
+    text = f"{path}: made with another plan: {changes(fields, stored.inputs, plan.inputs)}; {remedy}"
     raise PlanMismatch(text, fields)
 
 

@@ -159,7 +159,7 @@ class FeatureSpec:
         if self.level not in store.levels:
             raise UserError(
                 f"{mine} works at level {self.level}, {theirs} holds {', '.join(store.levels)}; "
-                f"extract with --level {self.level}"
+                f"extract with `levels='{self.level}'`"
             )
         try:
             other = self.of(store, self.level, self.feature)
@@ -229,5 +229,5 @@ _COPIED = (*_SETTINGS, "family", "weights_sha256", "tokenizer_sha256", "n_layers
 
 
 def _refuse(mine: str, theirs: str, found: Fields) -> NoReturn:
-    text = f"{mine} and {theirs} hold different features ({named(found)})"
+    text = f"{mine} and {theirs} hold different features ({named(found, '{} {} and {}')})"
     raise UserError(f"{text}; extract with the settings of {mine}")

@@ -17,7 +17,7 @@ import pyarrow as pa
 from bertfeat.config import Level, StoreDtype, VectorEncoding
 from bertfeat.display import html_table
 from bertfeat.durable import files
-from bertfeat.errors import StoreError, UserError
+from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import BadRow, BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.storage.clients import scan_options
@@ -174,7 +174,7 @@ class Store:
 
     @files.os_errors(StoreError)
     def bad_rows(self) -> tuple[BadRow, ...]:
-        """Return the input rows that were set aside (`--bad-rows quarantine`), in corpus order, with their raw bytes.
+        """Return the input rows that were set aside (`bad_rows="quarantine"`), in corpus order, with their raw bytes.
 
         Raises:
             StoreError: The store was copied without its `_bertfeat` folder, or the file of these rows is damaged.
@@ -185,7 +185,8 @@ class Store:
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level."""
         if level not in self._schemas:
-            raise UserError(f"{self.path}: no level {str(level)!r}; levels are {', '.join(self.levels)}")
+            there = did_you_mean(level, self.levels) or f"levels are {', '.join(self.levels)}"
+            raise UserError(f"{self.path}: no level {str(level)!r}; {there}")
         return self._schemas[Level(level)]
 
     def columns(self, level: str) -> tuple[str, ...]:
@@ -353,5 +354,6 @@ class Store:
         names = list(there) if columns is None else [self._name(column) for column in columns]
         for name in names:
             if name not in there:
-                raise UserError(f"{self.path}: no column {name!r} at level {level}; columns are {', '.join(there)}")
+                hint = did_you_mean(name, there) or f"columns are {', '.join(there)}"
+                raise UserError(f"{self.path}: no column {name!r} at level {level}; {hint}")
         return names

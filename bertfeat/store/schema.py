@@ -91,7 +91,7 @@ def _stored_type(column: Column, kept: Mapping[str, pa.DataType]) -> pa.DataType
         pass
     raise StoreError(
         f"column {column.name!r} has type {column.type}, which cannot be stored; "
-        "cast it to a simple type or leave it out of --keep-columns"
+        "cast it to a simple type or leave it out of `keep_columns`"
     )
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.config import Combine, VectorEncoding
-from bertfeat.errors import StoreError, UserError
+from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import LevelSchema, PartInfo
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store.schema import VectorLayout
@@ -99,10 +99,11 @@ def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
     combine, layers = _layers_named(name, n_layers)
     stored = _stored_layers(schema)
     if not layers or not set(layers) <= set(stored):
-        there = ", ".join(feature.name for feature in schema.features)
-        raise UserError(
-            f"no feature {name!r} at level {schema.level}, nor can it be made from those there are: {there}"
-        )
+        names = [feature.name for feature in schema.features]
+        # A layer that is not stored is not a typing error.
+        hint = None if layers else did_you_mean(name, [*names, *(f"layer_{layer:02d}" for layer in stored)])
+        there = f"nor can it be made from those there are: {', '.join(names)}"
+        raise UserError(f"no feature {name!r} at level {schema.level}{f'; {hint}' if hint else f', {there}'}")
     pieces: list[Piece] = []
     target = dim = 0
     for layer in layers:

@@ -97,15 +97,15 @@ def check_overlong(lengths: IntArray, limits: WindowLimits, documents: Sequence[
     if limits.on_overlong is not OnOverlong.ERROR or not (lengths > limits.max_length).any():
         return
     number = int(np.argmax(lengths > limits.max_length))
-    reason = f"has {lengths[number]} tokens, more than --max-length {limits.max_length}"
-    raise document_error(documents[number], f"{reason}; pass --on-overlong window or truncate")
+    reason = f"has {lengths[number]} tokens, more than `max_length={limits.max_length}`"
+    raise document_error(documents[number], f"{reason}; pass `on_overlong` window or truncate")
 
 
 def _check_prompts(least: IntArray, limits: WindowLimits, documents: Sequence[Document]) -> None:
     """Refuse a document whose prompt leaves no room: a prompt has other tokens where no space separates it from it."""
     if (least > limits.max_length).any():
         number = int(np.argmax(least > limits.max_length))
-        reason = f"has no room in --max-length {limits.max_length} beside the tokens of its prompt"
+        reason = f"has no room in `max_length={limits.max_length}` beside the tokens of its prompt"
         raise document_error(documents[number], f"{reason}; pass a shorter prompt, or one that ends with a space")
 
 

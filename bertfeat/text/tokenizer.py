@@ -241,5 +241,5 @@ def _check_size(n_tokens: IntArray, documents: Sequence[Document], first: int) -
         return
     number = int(np.argmax(total > MAX_DOCUMENT_TOKENS))
     reason = f"has {total[number]:,} tokens or more, over the limit of {MAX_DOCUMENT_TOKENS:,} for one document"
-    remedy = "cut it up, or pass --on-overlong truncate without the word level"
+    remedy = "cut it up, or pass `on_overlong='truncate'` without the word level"
     raise document_error(documents[first + number], f"{reason}; {remedy}")

@@ -156,17 +156,17 @@ def test_a_build_of_something_else_is_refused(tmp_path):
     with stopped_at("queries.safetensors.durable"):
         build(source(), tmp_path, settings("SQ8"), source_id="store a")
     for changes, line in [
-        ({"index": "SQ4"}, "index 'SQ8' != 'SQ4'"),
-        ({"metric": Metric.L2}, "metric 'cosine' != 'l2'"),
-        ({"transform": TransformSpec.parse("none")}, "transform 'center' != 'none'"),
-        ({"seed": 3}, "seed 0 != 3"),
-        ({"recall": 0.9}, "recall 0.95 != 0.9"),
+        ({"index": "SQ4"}, "index was 'SQ8', now 'SQ4'"),
+        ({"metric": Metric.L2}, "metric was 'cosine', now 'l2'"),
+        ({"transform": TransformSpec.parse("none")}, "transform was 'center', now 'none'"),
+        ({"seed": 3}, "seed was 0, now 3"),
+        ({"recall": 0.9}, "recall was 0.95, now 0.9"),
     ]:
         with pytest.raises(UserError, match=rf"holds an unfinished index with other settings \({line}\); use the same"):
             build(source(), tmp_path, settings(**{"index": "SQ8", **changes}), source_id="store a")
-    with pytest.raises(UserError, match="source 'store a' != 'store b'"):
+    with pytest.raises(UserError, match="source was 'store a', now 'store b'"):
         build(source(), tmp_path, settings("SQ8"), source_id="store b")
-    with pytest.raises(UserError, match="vectors 2500 != 2499"):
+    with pytest.raises(UserError, match="vectors was 2500, now 2499"):
         build(ArrayParts(VECTORS[1:]), tmp_path, settings("SQ8"), source_id="store a")
     # The number of threads may change.
     assert build(source(), tmp_path, settings("SQ8", n_threads=2), source_id="store a").n_vectors == N

@@ -213,7 +213,7 @@ def test_an_index_is_replaced_only_when_asked(tmp_path):
     old = write_index(final)
     building = indexfolder.building_folder(final)
     new = write_parts(building, factory="SQ8")
-    with pytest.raises(UserError, match="there is an index already; choose another --output, or pass --overwrite"):
+    with pytest.raises(UserError, match="there is an index already; choose another `output`, or pass `overwrite`"):
         indexfolder.publish(building, final, new)
     assert indexfolder.read_description(final) == old
     written = indexfolder.publish(building, final, new, overwrite=True)

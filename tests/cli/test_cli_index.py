@@ -108,7 +108,7 @@ class TestBuild:
         good(*build, tmp_path / "i")
         assert set(contents(tmp_path / "i")) == {"index.faiss", "rows.parquet"}
         before = contents(tmp_path / "i")
-        assert "other settings (metric 'cosine' != 'l2')" in refused(*build, tmp_path / "i", "--metric", "l2")
+        assert "other settings (metric was 'cosine', now 'l2')" in refused(*build, tmp_path / "i", "--metric", "l2")
         assert contents(tmp_path / "i") == before
         good(*build, tmp_path / "i", "--metric", "l2", "--overwrite")
         assert contents(tmp_path / "i") != before
@@ -185,7 +185,7 @@ class TestUpdate:
 
     def test_wrong_stores(self, tiny: Store, store: Store, index: Path, tmp_path: Path, tiny_folder: Path) -> None:
         before = contents(index)
-        assert "hold different features (model 'minilm' != " in refused("index", "update", index, tiny.path)
+        assert "hold different features (model 'minilm' and " in refused("index", "update", index, tiny.path)
         changed = tiny_store(tmp_path / "changed", tiny_folder, documents()[1:20], levels="sentence")
         good("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "sentence")
         said = refused("index", "build", changed.path, "-o", tmp_path / "i")

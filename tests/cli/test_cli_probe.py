@@ -114,7 +114,7 @@ class TestFit:
             ("--param seed=1", "--param 'seed=1': pass --seed instead"),
             ("--param store=x", "--param 'store=x': heads have no such parameter"),
             ("--param C=0.1,1", "C is a list and there is no dev split"),
-            ("--metric rouge", "metric 'rouge' is none of auto, accuracy, macro_f1"),
+            ("--metric rouge", "metric 'rouge' must be one of auto, accuracy, macro_f1"),
             ("--class-weight heavy", "class_weight 'heavy' is neither None nor 'balanced'"),
             ("--seeds 0", "Invalid value for '--seeds'"),
             ("--max-memory lots", "'lots' is not a size"),
@@ -193,8 +193,8 @@ class TestScore:
         good(*base, "-o", tmp_path / "low", "--layers", "1,2")
         for command in (["score", probe, tmp_path / "low"], ["predict", probe, tmp_path / "low", "-o", "o.parquet"]):
             line = refused("probe", *command)
-            assert "probe domains and store low hold different features (layers [3, 4, 5, 6] != [1, 2]; " in line
-            assert "feature 'concat_last4' != 'layer_01, layer_02'" in line
+            assert "probe domains and store low hold different features (layers [3, 4, 5, 6] and [1, 2]; " in line
+            assert "feature 'concat_last4' and 'layer_01, layer_02'" in line
 
 
 class TestPredict:

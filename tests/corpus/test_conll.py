@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertfeat.errors import InputError
-from bertfeat.records import Column
+from bertfeat.records import Column, Document
 from tests.support.corpus_files import bad_rows, documents, open_corpus, plan, read_all, write
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
@@ -76,7 +76,7 @@ def test_columns_that_count_words_and_may_lack_notes(tmp_path: Path) -> None:
     shortest_first = write(tmp_path, "a.conll", "1\ta\tO\n2\tb\tO\tnote\n")
     assert documents(shortest_first, label_column="3")[0].annotations["column_4"] == [None, "note"]
     (bad,) = bad_rows(write(tmp_path, "a.iob2", INDEXED))
-    assert bad.reason == "line 10 has 3 columns, and no label there; pass another --label-column"
+    assert bad.reason == "line 10 has 3 columns, and no label there; pass another `label_column`"
     (bad,) = bad_rows(write(tmp_path, "a.conll", "1\ta\tO\n2\tb\tO\n\n" * 1500 + "1\ta\tO\n3\tb\tO\n"))
     assert (bad.row, bad.reason) == (4501, "line 4502 starts with '3' where word 2 is counted")
 
@@ -147,7 +147,7 @@ def test_label_columns(tmp_path: Path) -> None:
     for wrong in ("upos", "1", "5", "0"):
         with pytest.raises(InputError, match=f"no word column '{wrong}'; columns are column_2, .* or 2 to 4; pass"):
             read_all(path, label_column=wrong)
-    with pytest.raises(InputError, match="no word column '2'; the file has none; pass --label-column"):
+    with pytest.raises(InputError, match="no word column '2'; the file has none; pass `label_column`"):
         read_all(write(tmp_path, "a.conll", "a\nb\n"), label_column="2")
 
 
@@ -166,3 +166,35 @@ def test_word_columns_are_in_the_schema_and_agree_over_files(tmp_path: Path) -> 
 def test_groups_do_not_span_files(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conll", "a\tX\n\nb\tX\n")
     assert [row.group for row in documents(path, path)] == ["0:0", "0:0", "1:0", "1:0"]
+
+
+IDS = CONLLU + "\n# newdoc\n# sent_id=3 a\n1\tx\tx\tX\t_\t_\t0\troot\t_\t_\n\n1\ty\ty\tX\t_\t_\t0\troot\t_\t_\n"
+
+
+def test_comments_of_conllu_are_columns_from_any_sentence_on(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.conllu", IDS)
+    expected = [("1", "a"), (None, "a"), ("3 a", None), (None, None)]
+    for cost in (1, 1 << 30):
+        corpus = open_corpus(path, levels="sentence,word")
+        shards = plan(corpus, cost)
+        found = [row for shard in reversed(shards) for row in reversed(list(corpus.read(shard)))][::-1]
+        assert [(row.kept["sent_id"], row.kept["newdoc_id"]) for row in found] == expected  # type: ignore[union-attr]
+        assert [set(row.annotations["sent_id"]) for row in found] == [{sent_id} for sent_id, _ in expected]  # type: ignore[union-attr]
+    assert corpus.schema().kept == (Column("sent_id", "string"), Column("newdoc_id", "string"))
+    assert [column.name for column in corpus.schema().annotations][-3:] == ["label", "sent_id", "newdoc_id"]
+
+
+def test_sent_id_is_an_id(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.conllu", IDS)
+    with pytest.raises(
+        InputError, match=r"a\.conllu:14: the sentence has no sent_id; write '# sent_id = ...' before it"
+    ):
+        read_all(path, id_column="sent_id")
+    rows = read_all(path, id_column="sent_id", bad_rows="quarantine")
+    assert [row.doc_id for row in rows if isinstance(row, Document)] == ["1", "3 a"]
+    twice = write(tmp_path, "b.conllu", IDS.replace("sent_id=3 a", "sent_id = 1"))
+    with pytest.raises(InputError, match=r"id '1' appears twice, first at .*b\.conllu:4; make ids unique"):
+        read_all(twice, id_column="sent_id", bad_rows="quarantine")
+    for name in ("newdoc_id", "other"):
+        with pytest.raises(InputError, match=r"`id_column` does not go with conllu; .*; in conllu it may be sent_id"):
+            read_all(path, id_column=name)

@@ -35,7 +35,7 @@ CONLLU = b"# text\n1\tDogs\tdog\tNOUN\tNNS\t_\t2\tnsubj\t_\t_\n2\tbark\tbark\tVE
 def test_a_name_that_says_conll_is_refused(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, name, gzip.compress(b"plain\n") if name.endswith("gz") else b"plain\n")
     wanted = "conllu" if "conllu" in name else "conll"
-    reason = rf"looks like CoNLL; pass --format {wanted} \(or --format txt if it is not\)"
+    reason = rf"looks like CoNLL; pass `format='{wanted}'` \(or `format='txt'` if it is not\)"
     with pytest.raises(InputError, match=reason):
         resolve_inputs([str(path)])
     assert texts(path, format="txt") == ["plain"]
@@ -46,7 +46,7 @@ def test_a_name_that_says_conll_is_refused(tmp_path: Path, name: str) -> None:
 def test_lines_that_look_like_conll_are_refused(tmp_path: Path, name: str, content: bytes, wanted: str) -> None:
     path = write(tmp_path, name, gzip.compress(content) if name.endswith("gz") else content)
     ending = path.suffixes[0][1:]
-    with pytest.raises(InputError, match=rf"CoNLL; pass --format {wanted} \(or --format {ending} if it is not\)"):
+    with pytest.raises(InputError, match=rf"CoNLL; pass `format='{wanted}'` \(or `format='{ending}'` if it is not\)"):
         read_all(path)
     assert documents(path, format=wanted, levels="word")[0].words
     if ending == "txt":
@@ -81,7 +81,7 @@ def test_the_examples_are_what_their_names_say() -> None:
 
 @pytest.mark.parametrize("name", ["text_column", "id_column", "label_column", "keep_columns"])
 def test_a_column_name_that_is_not_unicode(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"--{name.replace('_', '-')} .*ud800.* is not valid UTF-8"):
+    with pytest.raises(ConfigError, match=rf"`{name}` .*ud800.* is not valid UTF-8"):
         ExtractConfig(**{name: "\ud800", "levels": "sentence"})
 
 

@@ -72,10 +72,10 @@ def test_a_line_of_ten_megabytes_is_read_and_one_beyond_the_limit_refused(
         ("", "the line is empty"),
         ('{"text": "a"', "not JSON: Expecting ',' delimiter at character 12"),
         ('["a"]', "the line holds a list, not an object"),
-        ('{"body": "a", "id": 1}', "no column 'text'; columns are body, id; pass --text-column"),
+        ('{"body": "a", "id": 1}', "no column 'text'; columns are body, id; pass `text_column`"),
         ('{"text": null}', "column 'text' is null"),
         ('{"text": 5}', "column 'text' holds 5, which is not text"),
-        ('{"text": ["a"]}', "pass --is-split-into-words"),
+        ('{"text": ["a"]}', "pass `is_split_into_words`"),
         ('{"text": NaN}', "NaN is not JSON"),
         ('{"text": "a", "x": -Infinity}', "-Infinity is not JSON"),
         ("[" * 100_000, "nested too deeply"),
@@ -177,15 +177,15 @@ def test_a_quote_never_closed_takes_the_rest_as_one_bad_row(tmp_path: Path) -> N
 
 
 def test_headers_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\.csv: no column 'text'; columns are id, body; pass --text-column$"):
+    with pytest.raises(InputError, match=r"a\.csv: no column 'text'; columns are id, body; pass `text_column`$"):
         read_all(write(tmp_path, "a.csv", "id,body\n1,a\n"))
     with pytest.raises(InputError) as caught:
         read_all(write(tmp_path, "a.csv", '"a\nb",' + "long" * 100 + ",x" * 100))
     assert "columns are a b, ..., x, " in str(caught.value)
-    assert str(caught.value).endswith("x, ...; pass --text-column")
+    assert str(caught.value).endswith("x, ...; pass `text_column`")
     with pytest.raises(InputError, match="column 'text' appears 2 times"):
         read_all(write(tmp_path, "a.csv", "text,text\n1,a\n"))
-    with pytest.raises(InputError, match=r"no column 'x'.* pass --id-column"):
+    with pytest.raises(InputError, match=r"no column 'x' for `id_column`; columns are text$"):
         read_all(write(tmp_path, "a.csv", "text\na\n"), id_column="x")
     assert texts(write(tmp_path, "a.csv", "x,x,text\n1,2,a\n")) == ["a"]
     assert texts(write(tmp_path, "a.csv", "")) == []
@@ -220,7 +220,7 @@ def test_every_string_type_is_text(tmp_path: Path, kind: pa.DataType) -> None:
 def test_list_columns_are_words(tmp_path: Path, kind: pa.DataType) -> None:
     path = _parquet(tmp_path, {"text": pa.array([["a", "b"], ["c", "d"]], kind)})
     assert [row.words for row in documents(path, is_split_into_words=True)] == [("a", "b"), ("c", "d")]
-    with pytest.raises(InputError, match=r"is .*list.*, not text; pass another --text-column"):
+    with pytest.raises(InputError, match=r"is .*list.*, not text; pass another `text_column`"):
         read_all(path)
 
 
@@ -235,9 +235,9 @@ def test_parquet_types_are_checked_before_any_row(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="column 'text' is double, not text"):
         read_all(path)
     path = _parquet(tmp_path, {"text": ["a"], "id": [0.5]})
-    with pytest.raises(InputError, match="column 'id' is double, not strings or integers; pass another --id-column"):
+    with pytest.raises(InputError, match="column 'id' is double, not strings or integers; pass another `id_column`"):
         read_all(path, id_column="id")
-    with pytest.raises(InputError, match="no column 'body'; columns are text, id; pass --text-column"):
+    with pytest.raises(InputError, match=r"no column 'body' for `text_column`; columns are text, id$"):
         read_all(path, text_column="body")
 
 
@@ -286,13 +286,13 @@ def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "reason"),
     [
-        ("a.txt", {"id_column": "id"}, "--id-column does not go with txt"),
-        ("a.csv", {"is_split_into_words": True}, "--is-split-into-words does not go with csv"),
-        ("a.csv", {"label_column": "x"}, "--keep-columns"),
-        ("a.jsonl", {"text_pairs": True}, "pass --text-pair-column"),
-        ("a.jsonl", {"label_column": "x"}, "labels the words of --is-split-into-words"),
-        ("a.conll", {"document_column": "x"}, "--document-column does not go with conll"),
-        ("a.txt", {"document_context": True}, r"a\.txt: does not say which rows are one document.*--document-column"),
+        ("a.txt", {"id_column": "id"}, "`id_column` does not go with txt"),
+        ("a.csv", {"is_split_into_words": True}, "`is_split_into_words` does not go with csv"),
+        ("a.csv", {"label_column": "x"}, "`keep_columns`"),
+        ("a.jsonl", {"text_pairs": True}, "pass `text_pair_column`"),
+        ("a.jsonl", {"label_column": "x"}, "labels the words of `is_split_into_words`"),
+        ("a.conll", {"document_column": "x"}, "`document_column` does not go with conll"),
+        ("a.txt", {"document_context": True}, r"a\.txt: does not say which rows are one document.*`document_column`"),
     ],
 )
 def test_settings_that_do_not_go_with_the_format(

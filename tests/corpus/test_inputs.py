@@ -66,8 +66,8 @@ def test_globs_are_sorted_and_a_file_may_come_twice(tmp_path: Path) -> None:
     [
         ("missing.txt", None, "no such file"),
         ("*.jsonl", None, "no file matches"),
-        ("a.json", b"{}", "ending '.json' names no format"),
-        ("a", b"x", "pass --format"),
+        ("a.xml", b"{}", "ending '.xml' names no format"),
+        ("a", b"x", "pass `format`"),
         ("a.txt.bz2", b"x", ".bz2 is not read"),
         ("a.parquet.gz", b"x", "decompress the .gz"),
         ("a.txt.gz", b"", "not a gzip stream"),

@@ -77,7 +77,7 @@ def test_a_bad_row_inside_a_document_does_not_part_it() -> None:
 def test_a_group_too_large_is_named() -> None:
     rows = [_row(index, 5, group="0:chapter 1") for index in range(32)]
     assert [shard.n_rows for shard in _cut(rows, 10, keep_groups=True)] == [32]
-    with pytest.raises(InputError, match=r"0\.txt:1: document 'chapter 1', which starts here, .* --shard-bytes"):
+    with pytest.raises(InputError, match=r"0\.txt:1: document 'chapter 1', which starts here, .* `shard_bytes`"):
         _cut([*rows, _row(32, 5, group="0:chapter 1")], 10, keep_groups=True)
     # A single row is never too large: it cannot be cut.
     assert len(_cut([_row(0, 1000, group="0:x"), _row(1, 1, group="0:y")], 10, keep_groups=True)) == 2

@@ -105,7 +105,7 @@ def test_what_may_be_written_where(tmp_path: Path) -> None:
     for name, overwrite, said in (
         ("new.csv", False, ""),
         ("file.csv", True, ""),
-        ("file.csv", False, "there is a file already; choose another --out, or pass --overwrite"),
+        ("file.csv", False, "there is a file already; choose another --out, or pass `overwrite`"),
         ("new.txt", False, "name a file that ends in .csv or .parquet"),
         ("folder", True, "not a file (a folder); choose another --out"),
         ("link.csv", True, "not a file (a symbolic link); choose another --out"),
@@ -121,12 +121,12 @@ def test_what_may_be_written_where(tmp_path: Path) -> None:
     for names, overwrite, said in (
         ([], False, ""),
         (["own"], True, ""),
-        (["own", "more"], False, "there is an index already; choose another --output, or pass --overwrite"),
-        (["more"], True, "holds files that are not part of an index (more); choose another --output"),
+        (["own", "more"], False, "there is an index already; choose another `output`, or pass `overwrite`"),
+        (["more"], True, "holds files that are not part of an index (more); choose another `output`"),
         (
             ["own", *"abcdef"],
             True,
-            "holds files that are not part of an index (a, b, c, d, e, ...); choose another --output",
+            "holds files that are not part of an index (a, b, c, d, e, ...); choose another `output`",
         ),
     ):
         for path in (tmp_path / "folder").iterdir():
@@ -137,7 +137,7 @@ def test_what_may_be_written_where(tmp_path: Path) -> None:
         assert refusal(check_folder, tmp_path / "folder", "an index", ("own", "more"), overwrite=overwrite) == said
     for name, what in (("file.csv", "a file"), ("dangling", "a symbolic link")):
         said = refusal(check_folder, tmp_path / name, "an index", ("own",), overwrite=True)
-        assert said == f"{tmp_path / name}: not a folder ({what}); choose another --output"
+        assert said == f"{tmp_path / name}: not a folder ({what}); choose another `output`"
     said = refusal(check_folder_above, tmp_path / "none" / "file")
     assert said == f"{tmp_path / 'none' / 'file'}: no folder {tmp_path / 'none'}; create it first"
 
@@ -151,7 +151,7 @@ def refusal(check, *arguments, **settings) -> str:
 
 
 def test_long_values_and_many_fields_are_shortened() -> None:
-    assert named(differing({"digest": "a" * 64}, {"digest": "b" * 64})) == "digest aaaaaaaaaaaa… != bbbbbbbbbbbb…"
+    assert named(differing({"digest": "a" * 64}, {"digest": "b" * 64})) == "digest was aaaaaaaaaaaa…, now bbbbbbbbbbbb…"
     assert named({"path": ("x" * 99, "x" * 98 + "y")}).endswith("xxy'")
-    assert len(named({"path": ("x" * 99, "y" * 99)})) == len("path  != ") + 2 * 81
-    assert named(differing({}, {str(n): n for n in range(10)})).endswith("; 7 (absent) != 7; and 2 more")
+    assert len(named({"path": ("x" * 99, "y" * 99)})) == len("path was , now ") + 2 * 81
+    assert named(differing({}, {str(n): n for n in range(10)})).endswith("; 7 was (absent), now 7; and 2 more")

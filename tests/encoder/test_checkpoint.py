@@ -152,7 +152,7 @@ def test_a_copy_in_the_cache_with_the_files_of_an_older_version_is_used_offline(
     checkpoint = open_checkpoint("owner/model")
     assert (checkpoint.folder, checkpoint.revision) == (folder, "b" * 40)
     config = ExtractConfig(model="owner/model", levels="sentence", pooling="model")
-    with pytest.raises(CheckpointError, match=r"pass --pooling mean, or connect to the hub once"):
+    with pytest.raises(CheckpointError, match=r"pass `pooling='mean'`, or connect to the hub once"):
         authors_advice(checkpoint, config)
 
 
@@ -161,7 +161,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     for name, revision, reason in (
         ("file", None, "a file, not a model folder"),
         ("", None, r"no config.json in it; is this a model folder\?"),
-        ("", "main", "--revision main: model .* is not a hub model"),
+        ("", "main", "`revision='main'`: model .* is not a hub model"),
     ):
         with pytest.raises(CheckpointError, match=reason):
             open_checkpoint(str(tmp_path / name), revision)

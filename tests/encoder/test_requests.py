@@ -46,7 +46,7 @@ class TestLayers:
             with pytest.raises(ConfigError) as caught:
                 parse_layers(f"0,{layer}", 6, model="minilm")
             assert str(caught.value) == (
-                f"--layers: layer {layer} is out of range; minilm has layers 0 (embeddings) to 6, or -7 to -1"
+                f"`layers`: layer {layer} is out of range; minilm has layers 0 (embeddings) to 6, or -7 to -1"
             )
 
     def test_backwards_and_too_few(self) -> None:

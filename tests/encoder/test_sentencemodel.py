@@ -246,9 +246,9 @@ def test_prompts_follow_the_rules_of_encode_query_and_encode_document(saved: Pat
     prompts = open_checkpoint(str(saved)).prompts()
     assert (prompts.query, prompts.document, prompts.default_name) == ("q: ", "p: ", None)
     assert prompts.text_of("passage") == "p: "
-    with pytest.raises(ConfigError, match=r"--prompt-name 'no': .*; choose one of document, passage, query$"):
+    with pytest.raises(ConfigError, match=r"`prompt_name` 'no': .*; choose one of document, passage, query$"):
         prompts.text_of("no")
-    with pytest.raises(ConfigError, match="pass its text with --prompt"):
+    with pytest.raises(ConfigError, match="pass its text with `prompt`"):
         Prompts().text_of("query")
     assert (Prompts({"corpus": "c"}).document, Prompts({"document": "d", "passage": "p"}).document) == ("c", "d")
     assert (Prompts({"passage": "p"}).query, Prompts().document) == (None, None)
@@ -312,7 +312,7 @@ def test_unknown_module_types(hostile: Path, name: object) -> None:
     change_module(hostile, 2, type=name)
     message = refusal(hostile)
     assert f"module type {name!r:.80} is not supported" in message
-    assert "--pooling mean" in message
+    assert "`pooling` mean, max and cls" in message
 
 
 @pytest.mark.parametrize(

@@ -150,10 +150,10 @@ def test_combine_none_gives_frames_a_column_per_layer(tiny_folder: Path) -> None
     ("texts", "said"),
     [
         ("one text", "takes a list of texts"),
-        (["a", 7], r"texts\[1\] is 7, which is not text; pass a string, a list of words, or a pair"),
-        ([None], r"texts\[0\] is None"),
-        ([["a", None]], r"texts\[0\] is \['a', None\]"),
-        ([("a", "b", "c")], r"texts\[0\] is \('a', 'b', 'c'\)"),
+        (["a", 7], r"texts\[1\] must be a string, a list of words, or a pair of texts as a tuple, not 7"),
+        ([None], r"texts\[0\] must be a string, .*, not None"),
+        ([["a", None]], r"texts\[0\] must be a string, .*, not \['a', None\]"),
+        ([("a", "b", "c")], r"texts\[0\] must be a string, .*, not \('a', 'b', 'c'\)"),
         (["a", ["b"]], r"texts\[1\] is not of the kind of texts\[0\]"),
         ([("a", "b"), "c"], r"texts\[1\] is not of the kind of texts\[0\]"),
     ],
@@ -168,9 +168,9 @@ def test_what_is_not_text_is_refused(method: str, texts: Any, said: str, encoder
     [
         ({"text_column": "body"}, "no setting 'text_column' for texts in memory; settings are model, pooling"),
         ({"levels": "word"}, "no setting 'levels'"),
-        ({"max_length": 65}, "--max-length 65 is more than .* takes, which is 64"),
+        ({"max_length": 65}, "`max_length=65` is more than .* takes, which is 64"),
         ({"layers": 4}, "layer 4 is out of range"),
-        ({"compute_dtype": "int3"}, "--compute-dtype 'int3' must be one of"),
+        ({"compute_dtype": "int3"}, "`compute_dtype` 'int3' must be one of"),
     ],
 )
 def test_settings_that_cannot_be_used(settings: Any, said: str, tiny_folder: Path) -> None:

@@ -136,8 +136,8 @@ class TestTruncation:
         with pytest.raises(InputError) as caught:
             run(documents, letters(), max_length=6, on_overlong="error")
         assert str(caught.value) == (
-            "corpus.txt:7: document 'long' has 7 tokens, more than --max-length 6; "
-            "pass --on-overlong window or truncate"
+            "corpus.txt:7: document 'long' has 7 tokens, more than `max_length=6`; "
+            "pass `on_overlong` window or truncate"
         )
         assert len(run(documents, letters(), max_length=7, on_overlong="error").packs) == 1
 

@@ -88,7 +88,7 @@ def test_a_prompt_that_leaves_no_room_is_refused() -> None:
     backend = letters_backend()
     backend.add_tokens(["ab "])
     tokenizer = Tokenizer(backend, cls_id=2, n_ids=1000).with_prompt("ab")
-    with pytest.raises(InputError, match="document 0 has no room in --max-length 4 beside the tokens of its prompt"):
+    with pytest.raises(InputError, match="document 0 has no room in `max_length=4` beside the tokens of its prompt"):
         run(texts("c"), tokenizer, max_length=4)
 
 

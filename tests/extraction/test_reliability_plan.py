@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,14 @@ def made(tmp_path_factory, model):
     return folder, settings
 
 
-def refused(root: Path, settings: dict[str, Any]) -> set[str]:
-    """Try to resume a store; check that it is refused and untouched, and return the differing fields that are named."""
+def refused(root: Path, settings: dict[str, Any], said: str) -> set[str]:
+    """Try to resume a store; check that it is refused in these words and untouched, and return the differing fields."""
     before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in root.rglob("*") if file.is_file()}
     with pytest.raises(PlanMismatch) as got:
         extract(output=root, **settings)
     assert {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in before} == before
     assert set(root.rglob("*")) >= set(before)
-    assert all(name in str(got.value) for name in got.value.fields)
+    assert re.search(rf"made with another plan: {said}; (use|pass)", str(got.value)), got.value
     return set(got.value.fields)
 
 
@@ -59,18 +60,37 @@ def refused(root: Path, settings: dict[str, Any]) -> set[str]:
 )
 def test_a_changed_setting_is_refused_and_named(made, name, value):
     folder, settings = made
-    assert refused(folder / "s", settings | {name: value}) == {name}
+    said = rf"`{name}` was [^;]+, now [^;]+"
+    assert refused(folder / "s", settings | {name: value}, said) == {name}
+
+
+def test_both_sides_of_a_difference_read_as_they_are_given(made):
+    folder, settings = made
+    said = "`id_column` was 'id', now not set; `levels` was word,sentence, now word; `shard_bytes` was 28kB, now 1MB"
+    changed = {"id_column": None, "levels": ["word"], "shard_bytes": 1_000_000}
+    assert refused(folder / "s", settings | changed, said) == set(changed)
 
 
 def test_a_changed_byte_of_input_weights_or_tokenizer_is_refused_and_named(made, tmp_path):
     folder, settings = made
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(Path(settings["inputs"]).read_text().replace("the", "thE", 1))
-    assert refused(folder / "s", settings | {"inputs": str(corpus)}) == {"input.0.digest"}
+    assert refused(
+        folder / "s", settings | {"inputs": str(corpus)}, f"input 1 was {settings['inputs']}, now {corpus}"
+    ) == {"input.0.digest"}
+    original = Path(settings["inputs"])
+    kept = original.read_bytes()
+    shutil.copy(corpus, original)
+    said = f"{original} has changed since the store was made"
+    assert refused(folder / "s", settings, said) == {"input.0.digest"}
+    original.write_bytes(kept)
     more = tmp_path / "more.jsonl"
     more.write_text('{"id": "new", "text": "fine"}\n')
     fields = {"n_inputs", "input.1.digest", "input.1.format"}
-    assert refused(folder / "s", settings | {"inputs": [settings["inputs"], str(more)]}) == fields
+    said = f"the inputs were {original}, now {original}, {more}; pass the new ones alone with `append`, or"
+    with pytest.raises(PlanMismatch, match=said) as got:
+        extract(output=folder / "s", **settings | {"inputs": [settings["inputs"], str(more)]})
+    assert got.value.fields.keys() == fields
     for name, field, change in [
         ("model.safetensors", "model.weights_sha256", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
         ("tokenizer.json", "model.tokenizer_sha256", lambda data: data + b"\n"),
@@ -78,7 +98,8 @@ def test_a_changed_byte_of_input_weights_or_tokenizer_is_refused_and_named(made,
         file = Path(settings["model"]) / name
         kept = file.read_bytes()
         file.write_bytes(change(kept))
-        assert refused(folder / "s", settings) == {field}
+        said = f"the digest of the model's {field[6:].partition('_')[0]} was [0-9a-f]{{12}}…, now [0-9a-f]{{12}}…"
+        assert refused(folder / "s", settings, said) == {field}
         file.write_bytes(kept)
 
 
@@ -118,13 +139,17 @@ def test_a_model_is_what_its_digests_say_under_any_name(made, tmp_path, monkeypa
         assert index.n_vectors == n_vectors
     bertfeat.build_index(tmp_path / "s", tmp_path / "index", level="word").close()
     (tmp_path / "copied" / "vocab.txt").write_text("another tokenizer")
-    assert "model.tokenizer_sha256" in refused(tmp_path / "s", spelled | copied)
+    assert "model.tokenizer_sha256" in refused(
+        tmp_path / "s", spelled | copied, ".*; the digest of the model's tokenizer was .*"
+    )
 
 
 def test_a_store_with_the_old_default_of_combine_says_how_to_go_on(made, tmp_path):
     _, settings = made
     old = {**settings, "layers": "1,2", "combine": "none,concat"}
     store = extract(output=tmp_path / "old", **old)
-    with pytest.raises(PlanMismatch, match=r"combine .*; pass --combine none,concat, the default of 0.1.0$"):
+    with pytest.raises(
+        PlanMismatch, match=r"`combine` was none,concat, now none; pass `combine='none,concat'`, the default of 0.1.0$"
+    ):
         extract(output=tmp_path / "old", **{name: old[name] for name in old if name != "combine"})
     assert extract(output=tmp_path / "old", **old).plan == store.plan

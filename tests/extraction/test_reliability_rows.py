@@ -78,7 +78,7 @@ def test_features_that_are_not_finite_name_document_and_layer(tmp_path, settings
     settings |= {"model": str(spoilt), "store_dtype": dtype, "layers": "1,2", "levels": ["sentence"]}
     with pytest.raises(FeatureError, match=rf"document 'd0': layer_02 of sentence .* {shown}") as got:
         extract(output=tmp_path / "s", **settings)
-    assert ("--store-dtype float32" in str(got.value)) == (value == 1e5)
+    assert ("`store_dtype='float32'`" in str(got.value)) == (value == 1e5)
     exit_code, _, errors = run_cli("extract", *flags(settings), "-o", str(tmp_path / "s"))
     assert (exit_code, len(errors)) == (3, 1)
     if value == 1e5:
@@ -94,7 +94,7 @@ def test_out_of_memory_in_pooling_is_one_line_and_the_receipt_has_the_seconds_of
 
     with monkeypatch.context() as patched:
         patched.setattr(LevelBuffer, "add", no_memory)
-        with pytest.raises(RunError, match="out of memory on cpu while pooling; pass a smaller --max-batch-tokens"):
+        with pytest.raises(RunError, match="out of memory on cpu while pooling; pass a smaller `max_batch_tokens`"):
             extract(output=tmp_path / "s", **settings)
     monkeypatch.setattr(Fetches, "wait", lambda self: {"encode": 2.5})
     store = extract(output=tmp_path / "s", **settings)

@@ -141,12 +141,12 @@ def test_the_result_says_what_the_model_asks_for_and_what_was_done(tiny, tmp_pat
 def test_what_a_model_does_not_have_is_named(tiny, tmp_path) -> None:
     corpus = write(tmp_path / "c.txt", ["the sea"])
     settings: dict[str, Any] = {"levels": "sentence", "pooling": "model"}
-    with pytest.raises(CheckpointError, match=r"--pooling model: .*bert has no modules.json.*; pass --pooling mean"):
+    with pytest.raises(CheckpointError, match=r"`pooling='model'`: .*bert has no modules.json.*; pass `pooling='mean'"):
         extract(corpus, tmp_path / "s", model=str(tiny["bert"]), **settings)
     model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts=PROMPTS)
-    with pytest.raises(ConfigError, match=r"--prompt-name 'qeury'.*choose one of document, none, query"):
+    with pytest.raises(ConfigError, match=r"`prompt_name` 'qeury'.*choose one of document, none, query"):
         extract(corpus, tmp_path / "s", model=str(model), prompt_name="qeury", **settings)
-    with pytest.raises(ConfigError, match=r"--max-length 5 leaves .* tokens .* of the prompt; at least 1"):
+    with pytest.raises(ConfigError, match=r"`max_length=5` leaves .* tokens .* of the prompt; at least 1"):
         extract(corpus, tmp_path / "s", model=str(model), prompt="the sea shore of the sea ", max_length=5, **settings)
     assert not (tmp_path / "s").exists()
 
@@ -160,10 +160,10 @@ def test_prompt_and_embedding_are_part_of_the_plan(tiny, tmp_path) -> None:
     assert not recheck(store.path).problems
     # The text of the prompt counts, not the way in which it was given.
     assert extract(corpus, tmp_path / "s", prompt="search: ", **settings).plan == store.plan
-    with pytest.raises(PlanMismatch, match="prompt 'search: ' != 'find: '"):
+    with pytest.raises(PlanMismatch, match="`prompt` was 'search: ', now 'find: '"):
         extract(corpus, tmp_path / "s", prompt="find: ", **settings)
     save_sentence_model(tiny["bert"], tmp_path / "own", modes=["max"], prompts=PROMPTS)
-    with pytest.raises(PlanMismatch, match=r"model.sentence_sha256 "):
+    with pytest.raises(PlanMismatch, match=r"digest of the model's sentence embedding was "):
         extract(corpus, tmp_path / "s", prompt_name="query", **settings)
     # Plans without prompts are those of older versions.
     plain = extract(corpus, tmp_path / "p", **{**settings, "pooling": "mean"})
@@ -194,14 +194,14 @@ def test_queries_have_the_prompt_of_the_model_for_queries(tiny, tmp_path) -> Non
         other = build_index(store, tmp_path / f"i-{name}", query_prompt_name=name)
         expected = oracle.encode(["sea shells"], prompt=prompt)
         np.testing.assert_allclose(other.encode(["sea shells"]).vectors, expected, atol=1e-5)
-    with pytest.raises(UserError, match="query_prompt 'text: ' != 'search: '"):
+    with pytest.raises(UserError, match="query_prompt was 'text: ', now 'search: '"):
         build_index(store, tmp_path / "i-document")
-    with pytest.raises(UserError, match=r"--query-prompt-name 'qeury'.*choose one of document, none, query"):
+    with pytest.raises(UserError, match=r"`query_prompt_name` 'qeury'.*choose one of document, none, query"):
         build_index(store, tmp_path / "other", query_prompt_name="qeury")
     # Rows without a prompt are searched without one.
     plain = extract(corpus, tmp_path / "p", pooling="mean", **settings)
     assert build_index(plain, tmp_path / "ip").origin.query_prompt is None
-    with pytest.raises(UserError, match=r"pooling 'model' != 'mean'"):
+    with pytest.raises(UserError, match=r"pooling 'model' and 'mean'"):
         open_index(tmp_path / "i", store=plain).search("sea")
 
 
@@ -220,7 +220,7 @@ def test_a_changed_dense_layer_is_another_model_for_indexes_and_probes(tiny, tmp
         lambda: open_index(tmp_path / "i").encode(["the sea"]),
         lambda: load_probe(tmp_path / "p").predict_texts(["the sea"]),
     ):
-        with pytest.raises(UserError, match=r"sentence embedding of the model .* != "):
+        with pytest.raises(UserError, match=r"sentence embedding of the model .* and "):
             use()
 
 
@@ -234,7 +234,9 @@ def test_a_worker_uses_the_prompt_and_the_embedding_of_the_plan(tiny, tmp_path, 
         assert ShardTask(job).flow.tokenizer.prompt == "search: "
         save_sentence_model(tiny["bert"], model, dense=[{"out_features": 8}], normalize=True)
         monkeypatch.setattr(Job, "on_cluster", True)
-        with pytest.raises(RunError, match=r"sentence embedding .* != .*; install the same on every machine"):
+        with pytest.raises(
+            RunError, match=r"sentence embedding is .* in the plan, .* here; install the same on every machine"
+        ):
             ShardTask(job)
 
 

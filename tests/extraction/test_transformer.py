@@ -97,11 +97,11 @@ class TestScikitLearn:
             (iter(TEXTS), "X is of type list_iterator"),
             (pd.DataFrame({"a": TEXTS, "b": TEXTS}), r"X has 2 columns \(a, b\); pass the one column of texts"),
             (np.array([["a", "b"]]), "X has 2 columns; pass the one column"),
-            (["a", None], r"X\[1\] is None, which is not text"),
-            (pd.Series(["a", np.nan]), r"X\[1\] is nan, which is not text"),
-            (np.zeros((3, 1)), r"X\[0\] is 0.0, which is not text"),
-            ([["a", "b"], ["c"]], r"X\[0\] is \['a', 'b'\], which is not text"),
-            ([b"bytes"], r"X\[0\] is b'bytes', which is not text"),
+            (["a", None], r"X\[1\] must be a string, not None"),
+            (pd.Series(["a", np.nan]), r"X\[1\] must be a string, not nan"),
+            (np.zeros((3, 1)), r"X\[0\] must be a string, not 0.0"),
+            ([["a", "b"], ["c"]], r"X\[0\] must be a string, not \['a', 'b'\]"),
+            ([b"bytes"], r"X\[0\] must be a string, not b'bytes'"),
         ],
     )
     def test_anything_else_is_refused(self, given: Any, said: str, tiny_folder: Path) -> None:
@@ -114,7 +114,7 @@ class TestScikitLearn:
         ("settings", "said"),
         [
             ({"model": "./nowhere"}, "no such folder"),
-            ({"pooling": "best"}, "--pooling 'best' must be one of"),
+            ({"pooling": "best"}, "`pooling` 'best' must be one of"),
             ({"layers": 9}, "layer 9 is out of range"),
             ({"layers": "0,1", "combine": "none"}, "gives 2 columns; choose concat, sum or mean"),
             ({"cache": "s3://bucket/cache"}, "a cache must be in a local folder"),

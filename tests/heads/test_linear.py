@@ -234,7 +234,7 @@ def test_bad_parameters_are_refused_in_one_line(cls):
         ({name: [1.0, float("nan")]}, (X, y), f"{name} nan is not a number"),
         ({name: "1"}, None, f"{name} '1' is not a number"),
         ({"class_weight": "equal"}, None, "class_weight 'equal'"),
-        ({"metric": "f1"}, None, "metric 'f1' is none of auto, accuracy, macro_f1"),
+        ({"metric": "f1"}, None, "metric 'f1' must be one of auto, accuracy, macro_f1"),
     ]
     if cls is not RidgeProbe:
         cases += [

@@ -164,7 +164,7 @@ def test_a_damaged_state_is_refused():
         ({"mix": 0}, "mix 0"),
         ({"mix": 3}, "mix 3 does not divide vectors 2 wide"),
         ({"class_weight": "most"}, "class_weight 'most'"),
-        ({"metric": "entity_f1"}, "metric 'entity_f1' is none of auto, accuracy, macro_f1, loss"),
+        ({"metric": "entity_f1"}, "metric 'entity_f1' must be one of auto, accuracy, macro_f1, loss"),
         ({"validation_fraction": 1.0}, "validation_fraction 1.0"),
         ({"early_stopping": 1}, "early_stopping 1"),
         *(

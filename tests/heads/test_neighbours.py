@@ -177,10 +177,10 @@ def test_knn_keeps_the_array_it_is_given_if_the_type_is_right():
 
 def test_bad_parameters_are_refused_in_one_line():
     for probe, message in (
-        (CentroidProbe(metric="manhattan"), "metric 'manhattan' is none of cosine, euclidean"),
+        (CentroidProbe(metric="manhattan"), "metric 'manhattan' must be one of cosine, euclidean"),
         (KNNProbe(k=0), "k 0 is not a whole number of 1 or more"),
         (KNNProbe(k=301), "k 301 is more than the 300 training rows"),
-        (KNNProbe(weights="rank"), "weights 'rank' is none of uniform, distance"),
+        (KNNProbe(weights="rank"), "weights 'rank' must be one of uniform, distance"),
         (KNNProbe(metric=None), "metric None"),
     ):
         with pytest.raises(UserError, match=message) as caught:

@@ -150,7 +150,7 @@ def test_an_older_probe_is_overwritten_only_if_asked(tmp_path):
     target = tmp_path / "probe"
     target.mkdir()
     save_probe(fitted(), target, {})  # into an empty folder
-    with pytest.raises(UserError, match="there is a probe already; choose another --output, or pass --overwrite"):
+    with pytest.raises(UserError, match="there is a probe already; choose another `output`, or pass `overwrite`"):
         save_probe(fitted("ridge"), target, {})
     assert load_probe(target)[0].head == "logreg"
     save_probe(fitted("ridge"), target, {}, overwrite=True)

@@ -209,7 +209,7 @@ def test_wrong_data_is_refused(fitted):
         (lambda: tagger.fit(x, y, dev=(no_words, [[]])), "dev has no rows"),
         (lambda: tagger.fit(no_words, [[]]), "holds no labels"),
         (lambda: tagger.fit([x[longest]], [y[longest]]), "one sequence alone"),
-        (lambda: LinearTagger(metric="f1").fit(x, y), "metric 'f1' is none of .*entity_f1"),
+        (lambda: LinearTagger(metric="f1").fit(x, y), "metric 'f1' must be one of .*entity_f1"),
         (lambda: BiLSTMTagger(batch_tokens=0).fit(x, y), "batch_tokens 0"),
         (lambda: fitted.predict([np.zeros((3, 2))]), f"vectors 2 wide; the probe was fitted on vectors {DIM} wide"),
         (lambda: fitted.predict(bad), f"row {row}: its vector holds NaN or infinity"),

@@ -193,7 +193,7 @@ class TestRefusals:
     def test_settings_that_cannot_be_used(self, stores: Stores, tmp_path: Path) -> None:
         for arguments, message in (
             ({"C": -1}, "C -1 is not a number above 0"),
-            ({"metric": "entity_f1"}, "metric 'entity_f1' is none of auto, accuracy, macro_f1"),
+            ({"metric": "entity_f1"}, "metric 'entity_f1' must be one of auto, accuracy, macro_f1"),
             ({"mix": "last4", "head": "mlp", "feature": "layer_06"}, "name two features"),
             ({"seeds": 0}, "seeds 0 is below 1"),
             ({"seeds": 2, "head": "mlp"}, "seeds 2 and there is no dev split to choose the best of them on"),
@@ -215,8 +215,8 @@ class TestRefusals:
             tmp_path / "other", [frame], numbered, word_pooling="mean", model="x", weights_sha256="9" * 64
         )
         message = (
-            rf"probe logreg and store other hold different features \(model '{METADATA['model']}' != 'x'; "
-            r"model weights aaaa.*… != 9999.*…; pooling 'first' != 'mean'\); extract with the settings of probe logreg"
+            rf"probe logreg and store other hold different features \(model '{METADATA['model']}' and 'x'; "
+            r"model weights aaaa.*… and 9999.*…; pooling 'first' and 'mean'\); extract with the settings of probe"
         )
         for use in (fitted.score, fitted.predict, lambda s: fitted.predict_to(s, tmp_path / "o.parquet")):
             with pytest.raises(UserError, match=message):

@@ -264,7 +264,7 @@ class TestLabels:
         (tmp_path / "a.parquet").write_text("no parquet")
         for labels, message in (
             (tmp_path / "nowhere.csv", r"nowhere\.csv: no such file"),
-            (tmp_path / "a.xlsx", r"ending '\.xlsx' is none of"),
+            (tmp_path / "a.xlsx", r"ending '\.xlsx' must be one of"),
             (tmp_path / "a.parquet", r"a\.parquet: cannot be read as labels"),
             (words.scan("word"), "labels are a LazyFrame; pass a file or a polars DataFrame"),
         ):
@@ -297,15 +297,15 @@ class TestFeatures:
     def test_several_without_the_last_four_are_named(self, tmp_path: Path) -> None:
         store = write_fake(tmp_path / "s", shards_of_words(), numbered, combine="none", n_layers=8)
         other = Store(store.path, {**store.manifest, "model": {**store.manifest["model"], "n_layers": 8}})
-        with pytest.raises(UserError, match=r"several features at level word: layer_03, .*; name one: --feature"):
+        with pytest.raises(UserError, match=r"several features at level word: layer_03, .*; name one: `feature`"):
             choose_feature(other, Level.WORD, None, None)
 
     def test_missing_features_are_refused(self, words: Store) -> None:
         for feature, mix, message in (
             ("layer_03", "3..6", "name two features"),
-            (None, "3..x", "--mix '3..x' is not a layer"),
+            (None, "3..x", "`mix` '3..x' is not a layer"),
             (None, "0..6", "no feature 'concat_00_01.*' at level word"),
-            (None, "3..9", "--mix: layer 9 is out of range"),
+            (None, "3..9", "`mix`: layer 9 is out of range"),
             (None, [], r"mix \[\] names no layers"),
             ("layer_09", None, "no feature 'layer_09' at level word"),
         ):

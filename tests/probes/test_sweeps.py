@@ -91,7 +91,7 @@ class TestSweep:
             ({"features": []}, "features is empty"),
             ({"features": ["mix_last4"]}, "mix_last4: head ridge has no scalar mix"),
             ({"label": "one"}, "one class alone"),
-            ({"limit": 1}, r"too few labelled documents \(1\) to hold some out for dev; pass --dev"),
+            ({"limit": 1}, r"too few labelled documents \(1\) to hold some out for dev; pass `dev`"),
             ({"wrong": 1}, "head ridge has no parameter 'wrong'"),
         ):
             with pytest.raises(UserError, match=message):

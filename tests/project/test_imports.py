@@ -60,7 +60,7 @@ STORE_FLOORS = [
     ["localfolder", "objectfolder", "parts", "selection"],
     ["openfolder"],
     ["receipts"],
-    ["manifest", "commit"],
+    ["manifest", "commit", "plandifferences"],
     ["planfile"],
     ["opening", "reader"],
     ["idfile"],

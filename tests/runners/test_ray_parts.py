@@ -212,7 +212,7 @@ def test_a_thread_that_asks_to_be_alone_waits_and_keeps_later_ones_out():
 )
 def test_actors_get_as_many_cpus_as_all_of_them_can_have(machines, n_actors, on_gpu, share):
     assert share_out(machines, n_actors, on_gpu=on_gpu) == share
-    with pytest.raises(UserError, match=r"has no GPU now; if it grows on demand, pass --workers N"):
+    with pytest.raises(UserError, match=r"has no GPU now; if it grows on demand, pass `workers`"):
         share_out([Machine(8, 0)], None, on_gpu=True)
     with pytest.raises(UserError, match="has no CPU now"):
         share_out([], None, on_gpu=False)

@@ -156,7 +156,7 @@ def test_a_shard_that_aborts_its_worker_is_named_with_the_cause(tmp_path, number
         RunError, match=rf"^shards failed 3 times: 00001 \(killed by {name}\); the others are done: .*$"
     ):
         run(MakeFake(tmp_path, {"prepare:1": f"signal {int(number)}"}), 3)
-    with pytest.raises(RunError, match=rf"^worker processes do not start \(killed by {name}\); pass --workers 1"):
+    with pytest.raises(RunError, match=rf"^worker processes do not start \(killed by {name}\); pass `workers=1`"):
         run(MakeFake(tmp_path, {"start": f"signal {int(number)}"}))
 
 
@@ -167,7 +167,7 @@ def test_a_system_that_starts_no_more_processes_is_one_line(tmp_path):
         "except RunError as error: print(error)\n"
     )
     done = subprocess.run(script(tmp_path, code), capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "worker processes do not start (too many open files); pass --workers 1\n", done.stderr
+    assert done.stdout == "worker processes do not start (too many open files); pass `workers=1`\n", done.stderr
 
 
 @pytest.mark.parametrize("shard", [0, 5])

@@ -207,7 +207,7 @@ class TestFilters:
         ],
     )
     def test_mistakes_in_a_condition(self, words: Index, where: str, said: str) -> None:
-        with pytest.raises(UserError, match=f"(?s)--where .*{said}") as error:
+        with pytest.raises(UserError, match=f"(?s)`where` .*{said}") as error:
             words.search("[bank] x", 1, where=where)
         assert "\n" not in str(error.value)
 
@@ -303,7 +303,7 @@ class TestOpening:
         (new / "store").rename(tmp_path / "elsewhere")
         with (
             bertfeat.open_index(new / "index") as index,
-            pytest.raises(UserError, match=r"its store is not at .*old/store any more; pass --store"),
+            pytest.raises(UserError, match=r"its store is not at .*old/store any more; pass `store`"),
         ):
             index.search(query, 1)
         for place in (tmp_path / "elsewhere", bertfeat.open_store(tmp_path / "elsewhere")):
@@ -317,8 +317,8 @@ class TestOpening:
         bertfeat.build_index(one, tmp_path / "index").close()
         for other, said in [
             (changed, "is not the store that .* was built from, or has changed since .* bertfeat index update"),
-            (pooled, "hold different features .*pooling 'mean' != 'max'"),
-            (store, "hold different features .*model '.*' != 'minilm'"),
+            (pooled, "hold different features .*pooling 'mean' and 'max'"),
+            (store, "hold different features .*model '.*' and 'minilm'"),
         ]:
             with bertfeat.open_index(tmp_path / "index", store=other) as index, pytest.raises(UserError, match=said):
                 index.search(np.zeros(32, np.float32), 1)

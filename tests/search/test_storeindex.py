@@ -194,7 +194,7 @@ class TestAgain:
         raw = bytearray((out / name).read_bytes())
         raw[len(raw) // 2] ^= 1
         (out / name).write_bytes(raw)
-        with pytest.raises(UserError, match=rf"the index there cannot be used \(.*{name}: .*\); pass --overwrite"):
+        with pytest.raises(UserError, match=rf"the index there cannot be used \(.*{name}: .*\); pass `overwrite`"):
             bertfeat.build_index(tiny, out, level="word")
         bertfeat.build_index(tiny, out, level="word", overwrite=True).close()
         assert contents(out) == before
@@ -222,7 +222,7 @@ class TestKilled:
     def test_a_killed_build_resumes_with_the_same_settings_only(self, tiny: Store, tmp_path: Path) -> None:
         out = tmp_path / "index"
         assert self.run(tiny, out, "12").returncode == -signal.SIGKILL
-        with pytest.raises(UserError, match=r"begun with other settings \(index 'IVF8,SQ8' != 'Flat'"):
+        with pytest.raises(UserError, match=r"begun with other settings \(index was 'IVF8,SQ8', now 'Flat'"):
             bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center")
         with bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center", overwrite=True) as index:
             assert index.description.factory == "Flat"

@@ -123,7 +123,7 @@ class TestResuming:
     def test_other_objects_are_not_changed(self, root):
         bucket().pipe_file(f"{root}/notes.txt", b"mine")
         for overwrite in (False, True):
-            with pytest.raises(StoreError, match=r"not part of a store \(notes.txt\); choose another --output"):
+            with pytest.raises(StoreError, match=r"not part of a store \(notes.txt\); choose another `output`"):
                 open_for_writing(root, PLAN, overwrite=overwrite)
         with pytest.raises(StoreError, match=r"not a folder \(an object\)"):
             open_for_writing(f"{root}/notes.txt", PLAN)

@@ -58,11 +58,11 @@ class TestComparison:
     @pytest.mark.parametrize(
         ("metadata", "fields"),
         [
-            ({"weights_sha256": "c" * 64}, "model weights aaaaaaaaaaaa… != cccccccccccc…"),
-            ({"weights_sha256": "c" * 64, "model": "other"}, "model 'tiny' != 'other'; model weights aaaa"),
-            ({"tokenizer_sha256": "d" * 64}, "tokenizer bbbbbbbbbbbb… != dddddddddddd…"),
-            ({"word_pooling": "mean"}, "pooling 'first' != 'mean'"),
-            ({"document_context": True}, "document-context False != True"),
+            ({"weights_sha256": "c" * 64}, "model weights aaaaaaaaaaaa… and cccccccccccc…"),
+            ({"weights_sha256": "c" * 64, "model": "other"}, "model 'tiny' and 'other'; model weights aaaa"),
+            ({"tokenizer_sha256": "d" * 64}, "tokenizer bbbbbbbbbbbb… and dddddddddddd…"),
+            ({"word_pooling": "mean"}, "pooling 'first' and 'mean'"),
+            ({"document_context": True}, "document-context False and True"),
         ],
     )
     def test_settings_that_change_the_meaning_are_refused_with_both_values(
@@ -96,12 +96,14 @@ class TestComparison:
     def test_another_level_or_feature_is_named(self, tmp_path: Path) -> None:
         store = store_of(tmp_path, combine="none")
         spec = FeatureSpec.of(store, "word", "layer_03")
-        with pytest.raises(UserError, match=r"pooling 'first' != 'mean'"):
+        with pytest.raises(UserError, match=r"pooling 'first' and 'mean'"):
             spec.require_same(FeatureSpec.of(store, "sentence", "layer_03"), mine="a", theirs="b")
-        with pytest.raises(UserError, match=r"layers \[3\] != \[4\]"):
+        with pytest.raises(UserError, match=r"layers \[3\] and \[4\]"):
             spec.require_same(FeatureSpec.of(store, "word", "layer_04"), mine="a", theirs="b")
         below = dataclasses.replace(spec, feature="layer_02", layers=(2,))
-        with pytest.raises(UserError, match=r"layers \[2\] != \[3, 4, 5, 6\]; feature 'layer_02' != 'layer_03, layer_"):
+        with pytest.raises(
+            UserError, match=r"layers \[2\] and \[3, 4, 5, 6\]; feature 'layer_02' and 'layer_03, layer_"
+        ):
             below.find_in(store, mine="probe ner")
         token = dataclasses.replace(spec, level=Level.TOKEN)
         with pytest.raises(UserError, match="probe ner works at level token, store features holds word, sentence"):
@@ -111,7 +113,7 @@ class TestComparison:
         spec = FeatureSpec.of(store_of(tmp_path), "word", "layer_03")
         large = dataclasses.replace(spec, feature="layer_20", layers=(20,), model="large", weights_sha256="e" * 64)
         with pytest.raises(
-            UserError, match=r"\(model 'large' != 'tiny'; model weights .*; layers \[20\] != .*feature "
+            UserError, match=r"\(model 'large' and 'tiny'; model weights .*; layers \[20\] and .*feature "
         ):
             large.find_in(store_of(tmp_path, "others"), mine="probe ner")
 
@@ -119,7 +121,7 @@ class TestComparison:
         spec = FeatureSpec.of(store_of(tmp_path), "word", "layer_03")
         info = ModelInfo("tiny", None, "bert", "a" * 64, "b" * 64, 6, 4, 32)
         spec.require_model(info, None, mine="probe ner")
-        with pytest.raises(UserError, match=r"probe ner and model tiny hold .*model weights aaaaaaaaaaaa… != ffff"):
+        with pytest.raises(UserError, match=r"probe ner and model tiny hold .*model weights aaaaaaaaaaaa… and ffff"):
             spec.require_model(dataclasses.replace(info, weights_sha256="f" * 64), None, mine="probe ner")
 
 

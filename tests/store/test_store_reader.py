@@ -119,8 +119,12 @@ def test_every_reader_of_the_store_gives_the_same_vectors(tmp_path, encoding, dt
                 lambda store, name=name: store.numpy("token", name),
                 rf"no feature '{name}' at .*: layer_03, .*, concat_last4",
             )
-            for name in ("layer_02", "concat_all", "concat_02_03", "mean_all", "layer_3", "", "concat_")
+            for name in ("layer_02", "concat_all", "concat_02_03", "mean_all", "")
         ),
+        (lambda store: store.numpy("token", "layer_3"), "no feature 'layer_3' at level token; did you mean 'layer_03'"),
+        (lambda store: store.numpy("token", "concat_"), "no feature 'concat_' .*; did you mean 'concat_last4'"),
+        (lambda store: store.scan("tokens"), "no level 'tokens'; did you mean 'token'"),
+        (lambda store: store.rows("token", [0], ["tokn"]), "no column 'tokn' .*; did you mean 'token'"),
     ],
 )
 def test_a_missing_row_level_column_or_feature_is_named(tmp_path, read, message):

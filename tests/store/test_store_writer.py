@@ -251,12 +251,12 @@ def test_another_plan_is_refused_with_every_differing_field_before_anything_is_w
     with pytest.raises(PlanMismatch) as caught:
         open_for_writing(tmp_path / "s", other)
     assert str(caught.value) == (
-        f"{tmp_path / 's'}: made with another plan: input.0.digest 'ab' != 'cd'; layers 'last4' != 'all'; "
-        "stride (absent) != 7; use another folder or --overwrite"
+        f"{tmp_path / 's'}: made with another plan: corpus.txt has changed since the store was made; "
+        "`layers` was 'last4', now 'all'; `stride` was not set, now 7; use another folder or `overwrite`"
     )
     assert caught.value.fields["input.0.digest"] == ("ab", "cd")
     assert tree(tmp_path / "s") == before
-    many = make_plan(**{f"input.{n}.digest": "x" for n in range(30)})
+    many = make_plan(**{f"setting_{n}": "x" for n in range(30)})
     with pytest.raises(PlanMismatch, match="; and 22 more; use another folder"):
         open_for_writing(tmp_path / "s", many)
     assert read_plan(tmp_path / "s") == make_plan()
@@ -271,11 +271,11 @@ def test_a_folder_of_other_files_is_refused_and_kept(tmp_path):
     before = tree(folder)
     for overwrite in (False, True):
         with pytest.raises(
-            StoreError, match=r"not part of a store \(notes0.txt, .*, \.\.\.\); choose another --output"
+            StoreError, match=r"not part of a store \(notes0.txt, .*, \.\.\.\); choose another `output`"
         ):
             open_for_writing(folder, make_plan(), overwrite=overwrite)
     assert tree(folder) == before
-    with pytest.raises(StoreError, match=r"notes0.txt: not a folder \(a file\); choose another --output"):
+    with pytest.raises(StoreError, match=r"notes0.txt: not a folder \(a file\); choose another `output`"):
         open_for_writing(folder / "notes0.txt", make_plan())
     with pytest.raises(StoreError, match="cannot create the folder: not a directory"):
         open_for_writing(folder / "notes0.txt" / "below", make_plan())

@@ -68,6 +68,10 @@ def _jsonl(rows: Sequence[str]) -> bytes:
     return "".join(json.dumps({"text": row}) + "\n" for row in rows).encode()
 
 
+def _json(rows: Sequence[str]) -> bytes:
+    return json.dumps([{"text": row} for row in rows], indent=1).encode()
+
+
 def _delimited(delimiter: str) -> Callable[[Sequence[str]], bytes]:
     def write(rows: Sequence[str]) -> bytes:
         out = io.StringIO(newline="")
@@ -88,6 +92,7 @@ def _parquet(rows: Sequence[str]) -> bytes:
 WRITERS: dict[str, Callable[[Sequence[str]], bytes]] = {
     "txt": _txt,
     "jsonl": _jsonl,
+    "json": _json,
     "csv": _delimited(","),
     "tsv": _delimited("\t"),
     "parquet": _parquet,

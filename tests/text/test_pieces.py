@@ -240,7 +240,7 @@ def test_documents_over_the_limits_are_refused_before_anything_is_written(
     refused = refusals(tmp_path, tiny_folder, long)
     assert len(refused) == 3
     assert refused[0].startswith(f"{tmp_path}/corpus.txt:2: document 1 has 400 tokens or more, over the limit of 300")
-    assert "--on-overlong truncate" in refused[0]
+    assert "`on_overlong='truncate'`" in refused[0]
     assert len(refusals(tmp_path, tiny_folder, long, on_overlong="truncate", levels="word")) == 3
     assert len(refusals(tmp_path, tiny_folder, "-" * 201)) == 3
     store_only = refusals(tmp_path, tiny_folder, long, on_overlong="truncate")

@@ -88,7 +88,7 @@ def test_an_overlong_sentence_is_cut_or_refused_as_asked() -> None:
     assert windows_of(found) == ["ab", "cdef", "k"]
     assert found.column("sentence", "truncated") == [False, True, False]
     assert found.column("word", "n_tokens") == [2, 2, 2, 1]
-    with pytest.raises(InputError, match="document 1 has 10 tokens, more than --max-length 6"):
+    with pytest.raises(InputError, match="document 1 has 10 tokens, more than `max_length=6`"):
         in_context("ab", "cd efghij", "k", max_length=6, on_overlong="error")
 
 

@@ -1,0 +1,115 @@
+"""JSON arrays: any array is read as json.loads reads it, from any element on, in blocks of any size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+
+from bertfeat.corpus import linestreams
+from bertfeat.errors import InputError
+from bertfeat.records import Document
+from tests.support.corpus_files import bad_rows, compress, documents, open_corpus, plan, read_all, texts, write
+
+# Characters that a scanner of brackets and quotes may stumble over.
+TEXT = st.text(st.sampled_from('a"\\[]{},: \n\té𝒳\u2028/'), max_size=12)
+VALUES = st.recursive(
+    TEXT | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=6
+)
+ROWS = st.lists(st.fixed_dictionaries({"text": TEXT, "other": VALUES}), max_size=6)
+
+
+@limits(suppress_health_check=list(HealthCheck), max_examples=60, deadline=None)
+@given(
+    rows=ROWS,
+    indent=st.none() | st.just(2),
+    escaped=st.booleans(),
+    block_bytes=st.integers(3, 40),
+    cut=st.integers(1, 30),
+)
+def test_any_array_is_read_as_json_loads_reads_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[dict[str, Any]],
+    indent: int | None,
+    escaped: bool,
+    block_bytes: int,
+    cut: int,
+) -> None:
+    monkeypatch.setattr(linestreams, "BLOCK_BYTES", block_bytes)
+    path = write(tmp_path, "a.json", "\ufeff \n" + json.dumps(rows, indent=indent, ensure_ascii=escaped) + "\n")
+    corpus = open_corpus(path)
+    shards = plan(corpus, cut)
+    found = [row for shard in reversed(shards) for row in reversed(list(corpus.read(shard)))][::-1]
+    assert [row.text for row in found if isinstance(row, Document)] == [row["text"] for row in rows]
+    assert [row.row for row in found] == list(range(1, len(rows) + 1))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [(b"", []), (b" \n", []), (b"[]", []), (b"[ \n]\n", []), (b'["a", "b\\n"]', ["a", "b\n"])]
+)
+def test_empty_arrays_and_strings(tmp_path: Path, content: bytes, expected: list[str]) -> None:
+    assert texts(write(tmp_path, "a.json", content)) == expected
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_compressed_arrays_keep_columns_and_ids(tmp_path: Path, ending: str) -> None:
+    rows = [{"body": "a", "id": "x", "lang": "en"}, {"body": "b", "id": "y"}]
+    path = write(tmp_path, f"a.json.{ending}", compress(json.dumps(rows).encode(), ending))
+    settings = {"text_column": "body", "id_column": "id", "keep_columns": "lang", "levels": "sentence"}
+    found = documents(path, **settings)
+    assert [(row.doc_id, row.kept["lang"]) for row in found] == [("x", "en"), ("y", None)]
+
+
+@pytest.mark.parametrize(
+    ("element", "reason"),
+    [
+        ("", "the element is empty; remove it"),
+        ("{'text': 1}", "not JSON: Expecting property name .* at character 1; write one whole object per element"),
+        ('{"text": "a"]', "not JSON: .* at character 12"),
+        ("3", 'the element holds a int, not an object; write {"text": ...}'),
+        ('["a"]', "the element holds a list, not an object"),
+        ('{"text": null}', "column 'text' is null"),
+        ('{"txt": "a"}', "no column 'text'; columns are txt; pass `text_column`"),
+        (b'{"text": "\xff"}', "byte 0xff at position 10 is not UTF-8"),
+        ('{"text": "' + "x" * 3000 + '"}', "the row has 3,014 bytes, 2,000 are the most"),
+    ],
+)
+def test_a_bad_element_is_one_bad_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, element: str | bytes, reason: str
+) -> None:
+    monkeypatch.setattr(linestreams, "MAX_ROW_BYTES", 2000)
+    raw = element.encode() if isinstance(element, str) else element
+    path = write(tmp_path, "a.json", b'[{"text": "a"},\n' + raw + b' ,{"text": "c"}]')
+    with pytest.raises(InputError, match=r"a\.json:2: " + reason):
+        read_all(path)
+    (bad,) = bad_rows(path)
+    assert (bad.index, bad.row, bad.raw) == (1, 2, raw if len(raw) < 2000 else None)
+    assert [row.text for row in read_all(path, bad_rows="quarantine") if isinstance(row, Document)] == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('[{"text": "a"}, {"text": "b"', "the array has no end: element 2 is not whole; was the file cut off"),
+        ('[{"text": "a"}, {"text": "b}]', "the array has no end: element 2"),
+        ('[{"text": "a"}]]', r"b'\]' follows the array, which ends at byte 15"),
+        ('[{"text": "a"}}, {"text": "b"}]', ".* follows the array"),
+        (
+            '{"version": "1.1", "data": [{"text": "a"}]}',
+            r"holds one object \(its first key is 'version'\), not an array",
+        ),
+        ('{"text": "a"}\n{"text": "b"}\n', "holds one object per line; pass `format='jsonl'`"),
+        ("text\na\n", "starts with b'text.*', which is not a JSON array of objects"),
+    ],
+)
+def test_files_that_are_no_array_of_rows_are_refused(tmp_path: Path, content: str, reason: str) -> None:
+    path = write(tmp_path, "a.json", content)
+    for settings in ({}, {"bad_rows": "quarantine"}):
+        with pytest.raises(InputError, match=rf"a\.json: {reason}"):
+            read_all(path, **settings)
