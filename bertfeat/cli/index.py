@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from bertfeat.cli.inspect import show
 from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_options
 
 _WHAT, _HOW = "What", "How"
@@ -126,11 +127,8 @@ def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
 @click.argument("index", metavar="INDEX")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(index: str, as_json: bool) -> None:
-    """Show what an index holds, its store and its measurements."""
-    from bertfeat.cli.search_summary import description_summary, info_lines
-
-    summary = description_summary(index)
-    click.echo(json.dumps(summary) if as_json else "\n".join(info_lines(summary)))
+    """Show what an index holds, its store and its measurements, as `bertfeat inspect` does."""
+    show("index", index, as_json=as_json)
 
 
 @command.command(name="eval")

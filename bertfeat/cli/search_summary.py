@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.cli.progress import counted, human_bytes, human_time
+from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
+from bertfeat.errors import UserError
 from bertfeat.search.origin import Origin
 from bertfeat.storage import local_path
 
@@ -16,15 +18,17 @@ if TYPE_CHECKING:
     from bertfeat.search.index import Index
 
 
-def description_summary(path: str | Path) -> dict[str, Any]:
-    """Return the description of an index as JSON values; its other files are not read.
+@os_errors(UserError)
+def inspect_index(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the description of an index as JSON values and as lines; its other files are not read.
 
     Raises:
         UserError: There is no index, or its description is damaged.
     """
     folder = local_path(path, "an index")
     description = read_description(standing(folder))
-    return _summary(folder, description, Origin.from_json(description.source, folder))
+    summary = _summary(folder, description, Origin.from_json(description.source, folder))
+    return summary, _info_lines(summary)
 
 
 def index_summary(index: Index) -> dict[str, Any]:
@@ -68,8 +72,7 @@ def result_line(index: Index, before: str) -> str:
     return f"{index.path}: {before}{_what(summary)}, {human_bytes(summary['n_bytes'])}{_recall(summary)}"
 
 
-def info_lines(summary: dict[str, Any]) -> list[str]:
-    """Return what `bertfeat index info` prints."""
+def _info_lines(summary: dict[str, Any]) -> list[str]:
     spec, settings = summary["spec"], summary["settings"]
     parameters = ", ".join(f"{name} {value:g}" for name, value in summary["parameters"].items())
     shrunk = "" if summary["index_dim"] == summary["dim"] else f" to {summary['index_dim']} dimensions"

@@ -37,12 +37,12 @@ def named(fields: Fields) -> str:
         >>> named({"layers": ("last4", "all"), "seed": (0, 1)})
         "layers 'last4' != 'all'; seed 0 != 1"
     """
-    texts = [f"{name} {_shown(old)} != {_shown(new)}" for name, (old, new) in fields.items()]
+    texts = [f"{name} {shown(old)} != {shown(new)}" for name, (old, new) in fields.items()]
     more = len(texts) - _MAX_NAMED
     return "; ".join(texts[:_MAX_NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Shorten a digest to its beginning, and any other long value to its two ends."""
     if isinstance(value, str) and _DIGEST.fullmatch(value):
         return f"{value[:12]}…"

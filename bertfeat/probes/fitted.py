@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,7 +13,6 @@ import polars as pl
 from bertfeat.config import Level
 from bertfeat.corpus import Inputs
 from bertfeat.display import html_table
-from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe, require_same_kind
@@ -23,6 +22,7 @@ from bertfeat.heads.probefolder import save_probe as save_head
 from bertfeat.probes.labels import LabelTable
 from bertfeat.probes.learningrows import select_rows, stream_of
 from bertfeat.probes.predictions import Written, check_output, predict_table, predicted_frames, schema_of, write_frames
+from bertfeat.probes.probedescription import ProbeDescription
 from bertfeat.probes.scoring import ProbeScore, score_labelled
 from bertfeat.progress import Progress
 from bertfeat.settings import ExtractSettings
@@ -197,31 +197,17 @@ class FittedProbe:
             UserError: Something is already there.
             RunError: The system refused a write.
         """
-        extra = {
-            "spec": self.spec.to_dict(),
-            "label": self.label,
-            "first_tokens": self.first_tokens,
-            "training": self.training,
-        }
         target = local_path(folder, "a probe")
-        save_head(self.probe, target, extra, overwrite=overwrite)
+        save_head(self.probe, target, self._description.to_json(), overwrite=overwrite)
         self.name = target.absolute().name
 
     def summary(self) -> dict[str, Any]:
         """Return the probe's head, feature and classes, and the record of its training, as JSON values."""
-        return {
-            "head": self.probe.head,
-            "params": self.probe.get_params(),
-            "level": str(self.level),
-            "feature": self.spec.feature,
-            "label": self.label,
-            "first_tokens": self.first_tokens,
-            "model": self.spec.model,
-            "layers": list(self.spec.layers),
-            "pooling": self.spec.pooling,
-            "classes": self.probe.classes_.tolist(),
-            **self.training,
-        }
+        return self._description.summary(self.probe.head, self.probe.get_params(), self.probe.classes_.tolist())
+
+    @property
+    def _description(self) -> ProbeDescription:
+        return ProbeDescription(self.spec, self.label, self.first_tokens, self.training)
 
     @property
     def _mine(self) -> str:
@@ -259,26 +245,9 @@ def load_probe(folder: str | Path) -> FittedProbe:
         'entity_f1'
     """
     probe, extra = load_head(local_path(folder, "a probe"))
-    try:
-        kept = decode(_Kept, extra)
-        if kept.first_tokens and kept.spec.level is not Level.TOKEN:
-            raise ValueError(f"first_tokens: true at level {kept.spec.level}")
-    except ValueError as error:
-        raise UserError(
-            f"{folder}: the probe's description of its features is damaged ({error}); fit it again"
-        ) from None
+    kept = ProbeDescription.from_json(extra, folder)
     name = Path(folder).absolute().name
     return FittedProbe(probe, kept.spec, kept.label, kept.first_tokens, dict(kept.training), name)
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """The content of a saved probe beside its head; see `FittedProbe`."""
-
-    spec: FeatureSpec
-    label: str
-    first_tokens: bool
-    training: Mapping[str, Any]
 
 
 def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:

@@ -185,7 +185,7 @@ class TestUpdate:
 
     def test_wrong_stores(self, tiny: Store, store: Store, index: Path, tmp_path: Path, tiny_folder: Path) -> None:
         before = contents(index)
-        assert "hold different features (model 'minilm' != " in refused("index", "update", index, tiny.path)
+        assert " has model 'minilm', model weights " in refused("index", "update", index, tiny.path)
         changed = tiny_store(tmp_path / "changed", tiny_folder, documents()[1:20], levels="sentence")
         good("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "sentence")
         said = refused("index", "build", changed.path, "-o", tmp_path / "i")

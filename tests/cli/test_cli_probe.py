@@ -193,8 +193,8 @@ class TestScore:
         good(*base, "-o", tmp_path / "low", "--layers", "1,2")
         for command in (["score", probe, tmp_path / "low"], ["predict", probe, tmp_path / "low", "-o", "o.parquet"]):
             line = refused("probe", *command)
-            assert "probe domains and store low hold different features (layers [3, 4, 5, 6] != [1, 2]; " in line
-            assert "feature 'concat_last4' != 'layer_01, layer_02'" in line
+            assert "different features: probe domains has layers [3, 4, 5, 6], feature 'concat_last4'; " in line
+            assert "; store low has layers [1, 2], feature 'layer_01, layer_02'; extract with" in line
 
 
 class TestPredict:

@@ -283,5 +283,5 @@ class TestRefused:
 
     def test_other_stores(self, sentences: Path, tmp_path: Path, tiny_folder: Path) -> None:
         tiny = tiny_store(tmp_path / "s", tiny_folder, levels="sentence")
-        assert "hold different features (model 'minilm' != " in refused("search", sentences, "x", "--store", tiny.path)
+        assert " has model 'minilm', model weights " in refused("search", sentences, "x", "--store", tiny.path)
         assert "no such folder" in refused("search", sentences, "x", "--store", tmp_path / "nowhere")
