@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from bertfeat.cli.groups import Group
 from bertfeat.cli.inspect import show
 from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_options
 
@@ -33,7 +34,7 @@ of faiss: Flat, HNSW32, IVF1024,SQ8, ...
 """
 
 
-@click.group(name="index", help=_HELP)
+@click.group(name="index", cls=Group, help=_HELP)
 def command() -> None:
     """Build, update, describe and measure indexes."""
 
