@@ -143,9 +143,10 @@ def info(index: str, as_json: bool) -> None:
 def evaluate(
     index: str, n_queries: int, seed: int, queries: str | None, qrels: str | None, store: str | None, as_json: bool
 ) -> None:
-    """Measure recall@1, @10 and @100 against exact search, and speed; with --qrels also nDCG@10, MRR@10 and recall@100.
+    """Measure recall@1, @10 and @100 against exact search, and speed.
 
-    The queries are random vectors of the index; each is left out of its own hits.
+    The queries are random vectors of the index; each is left out of its own hits. With --qrels, nDCG@10, MRR@10 and
+    recall@100 of the file's queries come first.
     """
     if (queries is None) != (qrels is None):
         raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())
@@ -159,9 +160,8 @@ def evaluate(
         summary = index_summary(opened)
     result = {
         "index": index,
-        **measured,
-        "bytes_per_vector": summary["bytes_per_vector"],
-        "build_s": summary["build_s"],
         **({} if retrieval is None else {"retrieval": retrieval}),
+        **measured,
+        **{name: summary[name] for name in ("factory", "bytes_per_vector", "build_s")},
     }
     click.echo(json.dumps(result) if as_json else "\n".join(eval_lines(result)))

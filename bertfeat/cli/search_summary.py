@@ -94,21 +94,27 @@ def _info_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def eval_lines(result: dict[str, Any]) -> list[str]:
-    """Return what `bertfeat index eval` prints."""
-    lines = [f"{result['index']}: {result['n_queries']:,} vectors as queries, each without itself"]
-    for name in ("recall@1", "recall@10", "recall@100"):
-        value = result[name]
-        lines.append(f"{name:<17}{'too few vectors' if value is None else f'{value:.4f}'}")
-    lines += [
-        f"{'queries/s':<17}{result['queries_per_s']:,.0f} at once, {result['ms_per_query']:.3g} ms for one alone",
+    """Return what `bertfeat index eval` prints: first the measures of a retrieval set, if there is one."""
+    lines = []
+    if found := result.get("retrieval"):
+        missing = f", {found['n_missing']:,} judged ones are not in the file" if found["n_missing"] else ""
+        lines += [f"{result['index']}: {found['n_queries']:,} judged queries{missing}"]
+        lines += [f"{name:<17}{found[name]:.4f}" for name in ("ndcg@10", "mrr@10", "recall@100")]
+        lines += ["", f"against exact search: {result['n_queries']:,} vectors as queries, each without itself"]
+    else:
+        lines += [f"{result['index']}: {result['n_queries']:,} vectors as queries, each without itself"]
+    recalls = {name: result[name] for name in ("recall@1", "recall@10", "recall@100")}
+    if result["factory"] == "Flat" and set(recalls.values()) <= {1.0, None}:
+        lines.append(f"{'recall':<17}1.0000: Flat searches exactly")
+    else:
+        lines += [f"{name:<17}{'too few vectors' if v is None else f'{v:.4f}'}" for name, v in recalls.items()]
+    single = f"{result['ms_per_query']:.3g} ms for a single query"
+    return [
+        *lines,
+        f"{'queries/s':<17}{result['queries_per_s']:,.0f} in a batch; {single}",
         f"{'bytes per vector':<17}{result['bytes_per_vector']:g}",
         f"{'build time':<17}{human_time(result['build_s'])}",
     ]
-    if found := result.get("retrieval"):
-        missing = f", {found['n_missing']:,} judged ones are not in the file" if found["n_missing"] else ""
-        lines += ["", f"retrieval set: {found['n_queries']:,} queries{missing}"]
-        lines += [f"{name:<17}{found[name]:.4f}" for name in ("ndcg@10", "mrr@10", "recall@100")]
-    return lines
 
 
 def _what(summary: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from bertfeat.store.writer import StoreWriter, open_for_writing
 
 __all__ = [
     "FeatureBatch", "Problem", "Store", "StoreWriter", "VerifyReport", "checks", "codec", "commit", "commit_shard",
-    "folder", "layout", "lock", "mark_for_redoing", "open_for_writing", "open_store", "parts", "planfile", "provenance",
-    "read_plan", "reader", "rowmap", "rowmapwriter", "vectors", "verification", "verify", "writer",
+    "folder", "framefiles", "layout", "lock", "mark_for_redoing", "open_for_writing", "open_store", "parts", "planfile",
+    "provenance", "read_plan", "reader", "rowcolumns", "rowmap", "rowmapwriter", "vectors", "verification", "verify",
+    "writer",
 ]  # fmt: skip

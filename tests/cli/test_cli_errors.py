@@ -66,7 +66,9 @@ def test_usage(command: str) -> None:
 
 def test_without_json_and_after_two_dashes_stdout_stays_empty() -> None:
     for arguments in (("inspct", "x"), ("inspct", "--", "--json")):
-        assert "Did you mean 'inspect'?" in refused(*arguments)
+        result = bertfeat(*arguments)
+        assert (result.code, result.out) == (2, "")
+        assert "Did you mean 'inspect'?" in result.err
 
 
 def test_a_bug_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:

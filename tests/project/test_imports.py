@@ -63,7 +63,7 @@ STORE_FLOORS = [
     ["manifest", "commit"],
     ["planfile"],
     ["opening", "reader"],
-    ["writer", "verification", "rowmapwriter", "provenance"],
+    ["writer", "verification", "rowmapwriter", "provenance", "rowcolumns", "framefiles"],
 ]
 # library -> floors that may import it
 HOMES = {
