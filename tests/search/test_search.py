@@ -317,8 +317,8 @@ class TestOpening:
         bertfeat.build_index(one, tmp_path / "index").close()
         for other, said in [
             (changed, "is not the store that .* was built from, or has changed since .* bertfeat index update"),
-            (pooled, "hold different features .*pooling 'mean'; store store has pooling 'max'"),
-            (store, "hold different features .*has model '.*; store .* has model 'minilm'"),
+            (pooled, "hold different features: .*pooling 'mean'; store store has pooling 'max'"),
+            (store, "hold different features: .*has model '.*; store .* has model 'minilm'"),
         ]:
             with bertfeat.open_index(tmp_path / "index", store=other) as index, pytest.raises(UserError, match=said):
                 index.search(np.zeros(32, np.float32), 1)
