@@ -25,7 +25,7 @@ PREDICTION, PROBABILITY = "prediction", "probability"
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What stands beside predictions.
+    """The columns that are asked for beside predictions.
 
     Attributes:
         names: Columns of the level or of its documents, after those that identify a row.
