@@ -16,7 +16,14 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNOREC
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-class Level(StrEnum):
+class _Choice(StrEnum):
+    """A choice among texts, which is shown as its text."""
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+
+class Level(_Choice):
     """The unit of text that one row represents; `sentence` is the whole document."""
 
     TOKEN = "token"
@@ -24,7 +31,7 @@ class Level(StrEnum):
     SENTENCE = "sentence"
 
 
-class Combine(StrEnum):
+class Combine(_Choice):
     """How the selected layers become columns: one per layer (`none`), or one for all of them."""
 
     NONE = "none"
@@ -33,7 +40,7 @@ class Combine(StrEnum):
     MEAN = "mean"
 
 
-class WordPooling(StrEnum):
+class WordPooling(_Choice):
     """How the vectors of a word's tokens become one vector."""
 
     FIRST = "first"
@@ -42,7 +49,7 @@ class WordPooling(StrEnum):
     MAX = "max"
 
 
-class Pooling(StrEnum):
+class Pooling(_Choice):
     """How the vectors of a document's tokens become one vector; `model` is the model's own sentence embedding."""
 
     MEAN = "mean"
@@ -54,7 +61,7 @@ class Pooling(StrEnum):
     MODEL = "model"
 
 
-class OnOverlong(StrEnum):
+class OnOverlong(_Choice):
     """What happens to a document that is longer than the model's limit."""
 
     WINDOW = "window"
@@ -62,7 +69,7 @@ class OnOverlong(StrEnum):
     ERROR = "error"
 
 
-class StoreDtype(StrEnum):
+class StoreDtype(_Choice):
     """The type of the stored vectors, under its name in NumPy, Arrow, polars and torch."""
 
     FLOAT16 = "float16"
@@ -74,14 +81,14 @@ class StoreDtype(StrEnum):
         return int(self.removeprefix("float")) // 8
 
 
-class VectorEncoding(StrEnum):
+class VectorEncoding(_Choice):
     """How a vector is stored in Parquet: as a fixed-size list or as fixed-size binary (little-endian)."""
 
     ARRAY = "array"
     BINARY = "binary"
 
 
-class ComputeDtype(StrEnum):
+class ComputeDtype(_Choice):
     """The type that the encoder computes in; `auto` is float32 on CPU, bfloat16 on CUDA."""
 
     AUTO = "auto"
@@ -90,7 +97,7 @@ class ComputeDtype(StrEnum):
     FLOAT16 = "float16"
 
 
-class CorpusFormat(StrEnum):
+class CorpusFormat(_Choice):
     """The format of a corpus file; `auto` uses the file ending."""
 
     AUTO = "auto"
@@ -104,14 +111,14 @@ class CorpusFormat(StrEnum):
     CONLLU = "conllu"
 
 
-class BadRows(StrEnum):
+class BadRows(_Choice):
     """What happens to a row that cannot be read: the run ends, or the row is set aside and counted."""
 
     ERROR = "error"
     QUARANTINE = "quarantine"
 
 
-class Runner(StrEnum):
+class Runner(_Choice):
     """Where shards run: on this machine, or on a Ray cluster."""
 
     LOCAL = "local"
@@ -203,6 +210,12 @@ class ExtractConfig:
         self._check_together()
         self._check_context()
         self._check_runner()
+
+    def __repr__(self) -> str:
+        usual = type(self)(layers=self.layers)
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        shown = [f"{k}={v!r}" for k, v in given.items() if v != getattr(usual, k) or (k == "layers" and v != "last4")]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -253,7 +253,11 @@ def _table(rows: list[dict[str, Any]], *, tests: bool) -> str:
         [row["features"], _cell(row["dev"]), *([_cell(row["test"])] if tests else []), f"{row['paper']:.1f}"]
         for row in rows
     ]
-    return markdown_table(heads, lines) + "\n"
+    n_zero = sum(round(row["dev"]["mean"], 1) == 0 for row in rows)
+    remark = (
+        f"\n{n_zero} of {len(rows)} rows have the score 0: nothing was learned. Train on more sentences or epochs.\n"
+    )
+    return f"{markdown_table(heads, lines)}\n{remark if n_zero else ''}"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file, save
@@ -51,6 +50,9 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:
 
 def write_index(path: Path, index: Any) -> None:
     """Publish a faiss index."""
+    # Imported here because the folder of an index is described without faiss.
+    import faiss
+
     with publish(path) as sink:
         # Through Python's file: faiss does not sync the files that it opens, and ignores a full disk.
         faiss.write_index(index, faiss.PyCallbackIOWriter(sink.write))
@@ -58,5 +60,7 @@ def write_index(path: Path, index: Any) -> None:
 
 def read_index(path: Path) -> Any:
     """Return a faiss index that `write_index` wrote, in memory."""
+    import faiss
+
     with path.open("rb") as file:
         return faiss.read_index(faiss.PyCallbackIOReader(file.read))

@@ -11,23 +11,25 @@ import click
 
 from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
+from bertfeat.cli.groups import Group
 
 __all__ = ["failures", "main"]
 
 # name -> (module, one-line help); the modules may import heavy things, this table may not.
 _COMMANDS = {
     "extract": ("bertfeat.cli.extract", "Run an encoder over a corpus and keep its hidden states."),
-    "inspect": ("bertfeat.cli.inspect", "Show what is in a store, from which model, how fast it was made."),
+    "inspect": ("bertfeat.cli.inspect", "Show what a store, a probe, a sweep, an index or a model is."),
     "probe": ("bertfeat.cli.probe", "Fit, score and apply classifiers on the features of a store."),
     "index": ("bertfeat.cli.index", "Build, update, describe and measure indexes of a store's vectors."),
     "search": ("bertfeat.cli.search", "Find the most similar texts, or words in context."),
     "compact": ("bertfeat.cli.compact", "Write a store with many appends again with few parts."),
     "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
     "models": ("bertfeat.cli.models", "List the model families that can be run."),
+    "help": ("bertfeat.cli.help", "Show the help of a command."),
 }
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -1,7 +1,9 @@
-"""Errors as one line on standard error, and the exit codes that tell them apart."""
+"""Errors as one line on standard error, with --json also as an object, and the exit codes that tell them apart."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import shlex
 import sys
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 import click
 
 from bertfeat.config import flag
-from bertfeat.errors import BertfeatError
+from bertfeat.errors import BertfeatError, CheckFailed
 
 _INTERRUPTED = 130
 RUN_FAILED = 3
@@ -23,11 +25,15 @@ _SETTING = re.compile(r"(?<![^\s(])`([a-z][a-z_]*)(?:=([^`]*))?`(?=[\s,;:).]|$)"
 
 @contextmanager
 def report_failures() -> Iterator[None]:
-    """Turn errors into one line and an exit code; only unexpected ones print a traceback before."""
+    """Turn errors into one line and an exit code; only unexpected ones print a traceback before.
+
+    If the command line has `--json`, an error is also one line of JSON on standard output:
+    `{"error": {"kind": ..., "message": ..., "path": ..., "row": ...}}`. A check that fails has printed its report.
+    """
     try:
         yield
     except BertfeatError as error:
-        _fail(with_flags(str(error)), error.exit_code)
+        _fail(with_flags(str(error)), error.exit_code, error)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -36,17 +42,17 @@ def report_failures() -> Iterator[None]:
         sys.exit(error.exit_code)
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        _fail(error.format_message() + hint, error.exit_code)
+        _fail(error.format_message() + hint, error.exit_code, "UsageError")
     except click.ClickException as error:
-        _fail(error.format_message(), error.exit_code)
+        _fail(error.format_message(), error.exit_code, error)
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted; run the same command again to resume", _INTERRUPTED)
+        _fail("interrupted; run the same command again to resume", _INTERRUPTED, "Interrupted")
     except SystemExit:
         raise
-    except BaseException:  # a panic of a Rust library is not an Exception
+    except BaseException as error:  # a panic of a Rust library is not an Exception
         # A bug: the traceback is for the report.
         traceback.print_exc()
-        _fail("this should not have happened; please report the lines above", RUN_FAILED)
+        _fail("this should not have happened; please report the lines above", RUN_FAILED, error)
 
 
 def with_flags(message: str) -> str:
@@ -66,6 +72,12 @@ def _as_flag(found: re.Match[str]) -> str:
     return f"{flag(name)} {shlex.quote(value.strip(_QUOTE))}"
 
 
-def _fail(message: str, code: int) -> None:
-    click.echo("bertfeat: " + " ".join(message.splitlines()), err=True)
+def _fail(message: str, code: int, kind: BaseException | str) -> None:
+    """Print an error and exit; `kind` is the exception, or the name of its kind in JSON."""
+    line = " ".join(message.splitlines())
+    if not isinstance(kind, CheckFailed) and "--json" in itertools.takewhile("--".__ne__, sys.argv[1:]):
+        name = kind if isinstance(kind, str) else type(kind).__name__
+        place = {"path": getattr(kind, "path", None), "row": getattr(kind, "row", None)}
+        click.echo(json.dumps({"error": {"kind": name, "message": line, **place}}, default=str))
+    click.echo(f"bertfeat: {line}", err=True)
     sys.exit(code)

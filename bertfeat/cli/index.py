@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from bertfeat.cli.groups import Group
+from bertfeat.cli.inspect import show
 from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_options
 
 _WHAT, _HOW = "What", "How"
@@ -32,7 +34,7 @@ of faiss: Flat, HNSW32, IVF1024,SQ8, ...
 """
 
 
-@click.group(name="index", help=_HELP)
+@click.group(name="index", cls=Group, help=_HELP)
 def command() -> None:
     """Build, update, describe and measure indexes."""
 
@@ -126,11 +128,8 @@ def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
 @click.argument("index", metavar="INDEX")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(index: str, as_json: bool) -> None:
-    """Show what an index holds, its store and its measurements."""
-    from bertfeat.cli.search_summary import description_summary, info_lines
-
-    summary = description_summary(index)
-    click.echo(json.dumps(summary) if as_json else "\n".join(info_lines(summary)))
+    """Show what an index holds, its store and its measurements, as `bertfeat inspect` does."""
+    show("index", index, as_json=as_json)
 
 
 @command.command(name="eval")
@@ -144,9 +143,10 @@ def info(index: str, as_json: bool) -> None:
 def evaluate(
     index: str, n_queries: int, seed: int, queries: str | None, qrels: str | None, store: str | None, as_json: bool
 ) -> None:
-    """Measure recall@1, @10 and @100 against exact search, and speed; with --qrels also nDCG@10, MRR@10 and recall@100.
+    """Measure recall@1, @10 and @100 against exact search, and speed.
 
-    The queries are random vectors of the index; each is left out of its own hits.
+    The queries are random vectors of the index; each is left out of its own hits. With --qrels, nDCG@10, MRR@10 and
+    recall@100 of the file's queries come first.
     """
     if (queries is None) != (qrels is None):
         raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())
@@ -160,9 +160,8 @@ def evaluate(
         summary = index_summary(opened)
     result = {
         "index": index,
-        **measured,
-        "bytes_per_vector": summary["bytes_per_vector"],
-        "build_s": summary["build_s"],
         **({} if retrieval is None else {"retrieval": retrieval}),
+        **measured,
+        **{name: summary[name] for name in ("factory", "bytes_per_vector", "build_s")},
     }
     click.echo(json.dumps(result) if as_json else "\n".join(eval_lines(result)))

@@ -1,58 +1,99 @@
-"""`bertfeat inspect`: what is in a store, or what a model is and asks for."""
+"""`bertfeat inspect`: what is in a store, a probe, a sweep or an index, or what a model is."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
+from bertfeat.durable.files import kind_of as file_kind
+from bertfeat.durable.files import os_errors
+from bertfeat.errors import UserError
+
+Inspected = tuple[dict[str, Any], list[str]]
+
+
+class _Kind(NamedTuple):
+    """A kind of thing.
+
+    Attributes:
+        name: Its name, in messages and in the JSON.
+        files: The files that identify it; one of them is enough.
+        inspect: Module and function that return its summary as JSON values and as lines.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    inspect: str
+
+
+# In this order: a store may hold a copy of a model's config.json.
+_KINDS = (
+    _Kind("store", ("manifest.json", "_bertfeat"), "summary.inspect_store"),
+    _Kind("probe", ("probe.json",), "probe_summary.inspect_probe"),
+    _Kind("index", ("index.json",), "search_summary.inspect_index"),
+    _Kind("sweep", ("result.json",), "probe_summary.inspect_sweep"),
+    _Kind("model", ("config.json", "modules.json"), "model_summary.inspect_model"),
+)
+_KIND_OF = {kind.name: kind for kind in _KINDS}
+
 
 @click.command(name="inspect")
-@click.argument("what", metavar="STORE|MODEL")
+@click.argument("what", metavar="WHAT")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(what: str, as_json: bool) -> None:
-    """Show what is in a store, or what a model is.
+    """Show what is in a store, a probe, a sweep or an index, or what a model is.
+
+    WHAT is a folder, which its files identify, the URL of a store, or the name of a model. No vectors, weights or
+    indexes are loaded.
 
     Of a store: levels, rows, columns, sizes, model and provenance, and how fast it was made. An unfinished store is
     shown with the shards that are done.
 
+    Of a probe: the store, model and settings of its features, its labels, head and scores. Of a sweep: its table. Of an
+    index: its store, settings and measurements.
+
     Of a model (a name such as minilm, a folder, or a hub id, which is downloaded first): its family, size and limits,
     how it makes its own sentence embedding, its prompts, and the flags that follow them.
     """
-    if _is_model(what):
-        from bertfeat.cli.model_summary import model_lines, model_summary
-        from bertfeat.encoder.checkpoint import open_checkpoint
-        from bertfeat.errors import CheckpointError
-
-        try:
-            checkpoint = open_checkpoint(what)
-        except CheckpointError as error:
-            if os.path.lexists(Path(what).expanduser()):
-                raise
-            raise CheckpointError(f"{error}; and no store is at {what}") from None
-        summary = model_summary(checkpoint)
-        click.echo(json.dumps(summary) if as_json else "\n".join(model_lines(summary)))
-        return
-    from bertfeat.cli.summary import inspect_lines, store_summary
-    from bertfeat.store.reader import open_store
-
-    opened = open_store(what, allow_incomplete=True)
-    click.echo(json.dumps(store_summary(opened)) if as_json else "\n".join(inspect_lines(opened)))
+    show(kind_of(what), what, as_json=as_json)
 
 
-def _is_model(what: str) -> bool:
-    """Return whether the files of a folder, or the lack of a folder, say that a model is meant."""
+def show(kind: str, what: str, *, as_json: bool) -> None:
+    """Print what a thing of a kind is."""
+    module, function = _KIND_OF[kind].inspect.split(".")
+    inspect: Callable[[str], Inspected] = getattr(import_module(f"bertfeat.cli.{module}"), function)
+    summary, lines = inspect(what)
+    click.echo(json.dumps({"kind": kind, **summary}) if as_json else "\n".join(lines))
+
+
+@os_errors(UserError)
+def kind_of(what: str) -> str:
+    """Return the kind of a thing, by its files.
+
+    Raises:
+        UserError: There is a file or folder, and it is none of them.
+    """
+    from bertfeat.durable.placecheck import listed
+    from bertfeat.durable.publication import standing
     from bertfeat.encoder.packaged import packaged_names
     from bertfeat.storage import is_url
-    from bertfeat.store.layout import MANIFEST, PRIVATE
 
-    place = Path(what).expanduser()
-
-    def has(*names: str) -> bool:
-        return any(os.path.lexists(place / name) for name in names)
-
-    if is_url(what) or has(MANIFEST, PRIVATE):
-        return False
-    return has("config.json", "modules.json") or not os.path.lexists(place) or what in packaged_names()
+    if is_url(what):
+        return "store"
+    place = standing(Path(what).expanduser())
+    for kind in _KINDS:
+        if any(os.path.lexists(place / name) for name in kind.files):
+            return kind.name
+    if what in packaged_names() or not os.path.lexists(place):
+        return "model"
+    there = file_kind(place)
+    if place.is_dir():
+        names = [entry.name for entry in place.iterdir()]
+        there = f"a folder with {listed(names)}" if names else "an empty folder"
+    raise UserError(f"{what}: {there}; inspect takes a store, a probe, a sweep, an index or a model")

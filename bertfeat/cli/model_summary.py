@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import Path
 from typing import Any
 
-from bertfeat.encoder.checkpoint import Checkpoint
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.errors import CheckpointError
 
 _NO_MODULES = "its folder describes none (no modules.json)"
 
 
-def model_summary(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what a model is and asks for as JSON values."""
+def inspect_model(name: str) -> tuple[dict[str, Any], list[str]]:
+    """Return what a model is and asks for as JSON values and as lines.
+
+    Raises:
+        CheckpointError: There is no model, or it cannot be used.
+    """
+    try:
+        summary = _summary(open_checkpoint(name))
+    except CheckpointError as error:
+        if os.path.lexists(Path(name).expanduser()):
+            raise
+        raise CheckpointError(f"{error}; and no store, probe, sweep or index is at {name}") from None
+    return summary, _lines(summary)
+
+
+def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
     sentence: SentenceModel | None = None
     problem: str | None = _NO_MODULES
     try:
@@ -61,8 +77,7 @@ def _flags(sentence: SentenceModel | None, prompts: Prompts) -> str:
     return f"--level sentence --pooling {'model' if sentence else 'mean'}{prompt}"
 
 
-def model_lines(summary: dict[str, Any]) -> list[str]:
-    """Return what `bertfeat inspect` prints of a model."""
+def _lines(summary: dict[str, Any]) -> list[str]:
     revision = f" at {summary['revision']}" if summary["revision"] else ""
     tuned = f", tuned on {summary['tuned_length']:,}" if summary["tuned_length"] else ""
     embedding = summary["embedding"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from bertfeat.cli.groups import Group
 from bertfeat.cli.probe_fit import fit
 from bertfeat.cli.probe_sweep import sweep
 from bertfeat.cli.probe_use import predict, score
@@ -22,7 +23,7 @@ Examples:
 """
 
 
-@click.group(name="probe", help=_HELP)
+@click.group(name="probe", cls=Group, help=_HELP)
 def command() -> None:
     """Fit, score and apply classifiers on the features of a store."""
 

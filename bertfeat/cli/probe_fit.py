@@ -25,7 +25,6 @@ Examples:
   bertfeat probe fit features -o ner --level word --feature concat_last4 --head bilstm --dev dev_features --seeds 5
   bertfeat probe fit features -o ner --level word --mix 9..12 --head linear --dev dev_features
 """
-_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1", "entity_f1": "entity F1"}
 
 
 @click.command(name="fit", cls=GroupedCommand, help=_HELP, short_help="Fit a probe to a store and save it.")
@@ -55,6 +54,10 @@ def fit(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **
 
 
 def _lines(output: str, fitted: FittedProbe) -> list[str]:
+    from bertfeat.cli.probe_summary import scores_text
+    from bertfeat.display import printable
+    from bertfeat.probes.probedescription import Training
+
     notes, head = fitted.training, fitted.probe.head
     where = f"{fitted.spec.feature} at level {fitted.level}"
     lines = [
@@ -66,9 +69,7 @@ def _lines(output: str, fitted: FittedProbe) -> list[str]:
         lines.append(f"seeds     {head} gives the same result with every seed; fitted once")
     dev = notes["dev"]
     if dev is not None:
-        from bertfeat.display import printable
-
-        lines += [*_scores(notes), *_left_out(dev, "dev")]
+        lines += [f"dev       {scores_text(Training.of(notes))}", *_left_out(dev, "dev")]
         if dev["unseen_labels"]:
             counts = ", ".join(f"{printable(name)} ({n:,} rows)" for name, n in dev["unseen_labels"].items())
             lines.append(f"dev       labels that train has not seen, counted as errors: {counts}")
@@ -80,15 +81,6 @@ def _left_out(notes: dict[str, Any], name: str) -> list[str]:
     reasons = {"n_without_label": "without a label", "n_without_vector": "without a vector"}
     counts = [f"{notes[key]:,} {why}" for key, why in reasons.items() if notes[key]]
     return [f"{name:<9} left out: {', '.join(counts)}"] if counts else []
-
-
-def _scores(notes: dict[str, Any]) -> list[str]:
-    shown = []
-    for metric, found in notes["scores"].items():
-        deviation = "" if found["deviation"] is None else f" ± {found['deviation']:.4f}"
-        shown.append(f"{_NAMES[metric]} {found['mean']:.4f}{deviation}")
-    seeds = f" over {len(notes['seeds'])} seeds; seed {notes['seed']} is kept" if len(notes["seeds"]) > 1 else ""
-    return [f"dev       {', '.join(shown)}{seeds}"]
 
 
 def _kept(report: dict[str, Any], penalty: str | None) -> list[str]:

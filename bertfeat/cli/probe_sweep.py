@@ -42,8 +42,4 @@ def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, 
     if as_json:
         click.echo(json.dumps({"output": output, **found.to_dict()}))
     elif not quiet:
-        held = found.settings["held_out"]
-        scored_on = f"{held['share_of_documents']:.0%} of the documents, held out" if held else found.settings["dev"]
-        best = found.best
-        click.echo(found.table())
-        click.echo(f"\n{output}: best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}")
+        click.echo(f"{found.table()}\n\n{output}: {found.best_line()}")

@@ -9,19 +9,24 @@ import click
 
 from bertfeat.cli.options import RUN, GroupedCommand, corpus_options, option, output_options, refuse_given
 
-_PREDICT_HELP = """Label a corpus, or a store, and write Parquet.
+_ROWS = "Rows and columns"
+_PREDICT_HELP = """Label a corpus, or a store, and write Parquet or CSV.
 
 INPUT is a store's folder, or files as `bertfeat extract` reads them (- for standard input). Text is extracted with the
 probe's own settings: model, layers, pooling, window. The output has doc_id (at word level word_index and word, at token
-level token_index and token), prediction, and probability if the head has any; rows without a vector have neither.
+level token_index and token), the columns of --columns, prediction, and probability if the head has any; rows without a
+vector have neither. --errors writes only the rows that differ from their gold label.
 
 \b
 Examples:
   bertfeat probe predict intents new.csv -o labelled.parquet --text-column body --id-column key
   bertfeat probe predict ner features -o tagged.parquet
+  bertfeat probe predict intents test.csv -o wrong.csv --columns text --errors
 """
-# Options of columns that predictions do not have.
-_WITHOUT = {"keep_columns", "label_column"}
+# The option that --columns stands for.
+_WITHOUT = {"keep_columns"}
+# Options that a store takes too.
+_OF_PREDICTIONS = ("columns", "errors", "label", "labels")
 
 
 @click.command(name="score", cls=GroupedCommand, short_help="Score a probe on a labelled store.")
@@ -51,38 +56,45 @@ def score(probe: str, store: str, label: str | None, labels: str | None, no_inte
 )
 @click.argument("probe", metavar="PROBE")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@option(RUN, "-o", "--output", required=True, metavar="FILE", help="The Parquet file to write.")
+@option(RUN, "-o", "--output", required=True, metavar="FILE", help="File to write: .parquet or .csv.")
 @option(RUN, "--overwrite", is_flag=True, help="Replace a file that is already there.")
 @output_options
+@option(_ROWS, "--columns", metavar="A,B", help="Further columns, of the rows, documents or input; gold labels.")
+@option(_ROWS, "--errors", is_flag=True, help="Only rows that differ from their gold label.")
+@option(_ROWS, "--label", metavar="NAME", help="Column with the gold labels.  [default: that of the fit]")
+@option(_ROWS, "--labels", metavar="FILE", help="Gold labels in a .csv, .tsv, .jsonl or .parquet, joined by doc_id.")
 @corpus_options
 @option("Computing", "--device", metavar="DEVICE", default="auto", show_default=True, help="Where text is encoded.")
 def predict(
     probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
 ) -> None:
-    """Label a corpus, or a store, and write Parquet."""
+    """Label a corpus, or a store, and write Parquet or CSV."""
     from bertfeat.cli.progress import is_watched
     from bertfeat.probes.fitted import load_probe
     from bertfeat.storage import as_path
 
+    asked = {name: settings.pop(name) for name in _OF_PREDICTIONS}
+    asked["columns"] = asked["columns"] or ()
     is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()
     if is_store:
         refuse_given(settings, "is for reading text; INPUT is a store")
     fitted = load_probe(probe)
     if is_store:
-        written = fitted.predict_to(inputs[0], output, overwrite=overwrite)
+        written = fitted.predict_to(inputs[0], output, **asked, overwrite=overwrite)
     else:
         given = {name: value for name, value in settings.items() if value is not None}
         watched = is_watched(quiet=quiet or as_json)
-        written = fitted.predict_input(list(inputs), output, overwrite=overwrite, progress=watched, **given)
+        written = fitted.predict_input(list(inputs), output, **asked, overwrite=overwrite, progress=watched, **given)
     if as_json:
         counts = {str(name): count for name, count in sorted(written.counts.items())}
         rows = {"n_rows": written.n_rows, "n_without_prediction": written.n_without, "counts": counts}
-        rows["n_bad_rows"] = written.n_set_aside
+        rows |= {"n_bad_rows": written.n_set_aside, "n_gold": written.n_gold}
         click.echo(json.dumps({"output": output, "probe": probe, "level": str(fitted.level), **rows}))
     elif not quiet:
+        errors = "" if written.n_gold is None else f" wrong of {written.n_gold:,} with a label"
         without = f", {written.n_without:,} of them without a prediction" if written.n_without else ""
         aside = f"; {written.n_set_aside:,} rows of the input could not be read" if written.n_set_aside else ""
-        click.echo(f"{output}: {written.n_rows:,} {fitted.level} rows{without}{aside}")
+        click.echo(f"{output}: {written.n_rows:,} {fitted.level} rows{errors}{without}{aside}")
 
 
 predict.params = [param for param in predict.params if param.name not in _WITHOUT]

@@ -31,7 +31,7 @@ Examples:
 @click.command(name="search", cls=GroupedCommand, help=_HELP)
 @click.argument("index", metavar="INDEX")
 @click.argument("text", metavar="[TEXT]", required=False)
-@option(_QUERY, "-k", "k", type=int, default=10, show_default=True, metavar="N", help="How many to find.")
+@option(_QUERY, "-k", "k", type=int, default=10, show_default=True, metavar="N", help="How many to find at most.")
 @option(_QUERY, "--level", type=click.Choice(["token", "word", "sentence"]), help="The level that INDEX must hold.")
 @option(_QUERY, "--span", is_flag=True, help="INDEX must hold words or tokens; TEXT has one in brackets.")
 @option(_QUERY, "--queries", metavar="FILE", help="Search for every text of a .txt, .jsonl, .csv, ...; needs --out.")
@@ -46,6 +46,7 @@ Examples:
 @option(
     _OUTPUT, "--context", type=click.IntRange(0), default=40, show_default=True, help="Columns of text around a word."
 )
+@option(_OUTPUT, "--full", is_flag=True, help="Whole lines; otherwise a terminal shows what fits its width.")
 @option(_OUTPUT, "--json", "as_json", is_flag=True, help="Print one JSON object per hit, each on its own line.")
 @option(_OUTPUT, "--quiet", is_flag=True, help="With --queries, no summary.")
 @click.option("--store", metavar="STORE", help="Where the store is now.")
@@ -83,7 +84,7 @@ def _check_flags(text: str | None, queries: str | None, settings: dict[str, Any]
     if queries is None:
         refuse_given(_OF_FILES, "is for --queries FILE")
     else:
-        refuse_given(("as_json", "context"), "is for a single TEXT; the hits of --queries go to --out")
+        refuse_given(("as_json", "context", "full"), "is for a single TEXT; the hits of --queries go to --out")
     if settings["same_word"] and settings["exclude_same_word"]:
         raise click.UsageError("--same-word and --exclude-same-word leave nothing to find; pass one of them", context)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertfeat.cli.progress import counted
 from bertfeat.display import display_width, first_columns, padded, printable
 from bertfeat.levels import LEVELS
 from bertfeat.search.kwic import Context
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from bertfeat.search.queryvectors import EncodedQueries
 
 _MAX_CELL = 40
+_FILTERS = ("where", "same_word", "exclude_same_word")
 
 
 def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str]:
@@ -36,16 +38,19 @@ def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str
     hits = list(frame.drop("query", *({"row"} - {*further})).iter_rows(named=True))
     if settings["as_json"]:
         for number, hit in enumerate(hits):
-            yield _hit_json(hit, None if contexts is None else contexts[number])
-    elif not hits:
-        click.echo(f"bertfeat: {index.path}: nothing fits the filters", err=True)
-    else:
-        yield from _table(hits, contexts, further, settings["context"])
+            yield _hit_json(hit, None if contexts is None else contexts[number], len(hits))
+        return
+    if len(hits) < settings["k"]:
+        fits = "fits the filters" if any(settings[name] for name in _FILTERS) else "is in the index"
+        found_all = f"{counted(len(hits), 'hit')}; nothing else {fits}" if hits else f"nothing {fits}"
+        click.echo(f"bertfeat: {index.path}: {found_all}", err=True)
+    if hits:
+        yield from _table(hits, contexts, further, settings)
 
 
 def found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str) -> pl.DataFrame:
     """Search with the values of the flags; hits have the shown columns, those of `--columns`, and further ones."""
-    filters = {name: settings[name] for name in ("where", "same_word", "exclude_same_word")}
+    filters = {name: settings[name] for name in _FILTERS}
     names = dict.fromkeys([*LEVELS[index.level].shown, *_further(settings), *columns])
     return index.search(queries, settings["k"], columns=list(names), **filters)
 
@@ -55,8 +60,8 @@ def _further(settings: dict[str, Any]) -> list[str]:
     return [name.strip() for name in (settings["columns"] or "").split(",") if name.strip()]
 
 
-def _hit_json(hit: dict[str, Any], context: Context | None) -> str:
-    """Return a hit as one line of JSON; a word has its `context`."""
+def _hit_json(hit: dict[str, Any], context: Context | None, n_hits: int) -> str:
+    """Return a hit as one line of JSON, with the number of hits; a word has its `context`."""
     beside = {} if context is None else {"context": context.marked()}
     # A column of the store may hold NaN, which JSON does not have.
     known = {
@@ -64,10 +69,12 @@ def _hit_json(hit: dict[str, Any], context: Context | None) -> str:
     }
     # A float32 has about 7 digits.
     score = float(f"{hit['score']:.7g}")
-    return json.dumps({**known, "score": score, **beside}, default=str)
+    return json.dumps({**known, "score": score, **beside, "n_hits": n_hits}, default=str)
 
 
-def _table(hits: list[dict[str, Any]], contexts: list[Context] | None, further: list[str], width: int) -> Iterator[str]:
+def _table(
+    hits: list[dict[str, Any]], contexts: list[Context] | None, further: list[str], settings: dict[str, Any]
+) -> Iterator[str]:
     """Yield a header and a line for each hit; the last column, the text, is not padded."""
     columns = {
         "rank": [str(hit["rank"]) for hit in hits],
@@ -79,10 +86,11 @@ def _table(hits: list[dict[str, Any]], contexts: list[Context] | None, further: 
         last, texts = "text", [printable(hit["text"]) for hit in hits]
     else:
         reach = max(display_width(context.left) for context in contexts)
-        last, texts = "context", [context.aligned(min(reach, width)) for context in contexts]
+        last, texts = "context", [context.aligned(min(reach, settings["context"])) for context in contexts]
     widths = [max(map(display_width, [name, *cells])) for name, cells in columns.items()]
     is_right = [name in ("rank", "score") for name in columns]
-    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    is_cut = sys.stdout.isatty() and not settings["full"]
+    limit = shutil.get_terminal_size().columns if is_cut else sys.maxsize
     rows = [list(columns), *map(list, zip(*columns.values(), strict=True))]
     for cells, text in zip(rows, [last, *texts], strict=True):
         yield first_columns("  ".join([*map(padded, cells, widths, is_right), text]), limit).rstrip()

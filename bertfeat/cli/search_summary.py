@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.cli.progress import counted, human_bytes, human_time
+from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
+from bertfeat.errors import UserError
 from bertfeat.search.origin import Origin
 from bertfeat.storage import local_path
 
@@ -16,15 +18,17 @@ if TYPE_CHECKING:
     from bertfeat.search.index import Index
 
 
-def description_summary(path: str | Path) -> dict[str, Any]:
-    """Return the description of an index as JSON values; its other files are not read.
+@os_errors(UserError)
+def inspect_index(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the description of an index as JSON values and as lines; its other files are not read.
 
     Raises:
         UserError: There is no index, or its description is damaged.
     """
     folder = local_path(path, "an index")
     description = read_description(standing(folder))
-    return _summary(folder, description, Origin.from_json(description.source, folder))
+    summary = _summary(folder, description, Origin.from_json(description.source, folder))
+    return summary, _info_lines(summary)
 
 
 def index_summary(index: Index) -> dict[str, Any]:
@@ -68,8 +72,7 @@ def result_line(index: Index, before: str) -> str:
     return f"{index.path}: {before}{_what(summary)}, {human_bytes(summary['n_bytes'])}{_recall(summary)}"
 
 
-def info_lines(summary: dict[str, Any]) -> list[str]:
-    """Return what `bertfeat index info` prints."""
+def _info_lines(summary: dict[str, Any]) -> list[str]:
     spec, settings = summary["spec"], summary["settings"]
     parameters = ", ".join(f"{name} {value:g}" for name, value in summary["parameters"].items())
     shrunk = "" if summary["index_dim"] == summary["dim"] else f" to {summary['index_dim']} dimensions"
@@ -91,21 +94,27 @@ def info_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def eval_lines(result: dict[str, Any]) -> list[str]:
-    """Return what `bertfeat index eval` prints."""
-    lines = [f"{result['index']}: {result['n_queries']:,} vectors as queries, each without itself"]
-    for name in ("recall@1", "recall@10", "recall@100"):
-        value = result[name]
-        lines.append(f"{name:<17}{'too few vectors' if value is None else f'{value:.4f}'}")
-    lines += [
-        f"{'queries/s':<17}{result['queries_per_s']:,.0f} in a batch; single query {result['ms_per_query']:.3g} ms",
+    """Return what `bertfeat index eval` prints: first the measures of a retrieval set, if there is one."""
+    lines = []
+    if found := result.get("retrieval"):
+        missing = f", {found['n_missing']:,} judged ones are not in the file" if found["n_missing"] else ""
+        lines += [f"{result['index']}: {found['n_queries']:,} judged queries{missing}"]
+        lines += [f"{name:<17}{found[name]:.4f}" for name in ("ndcg@10", "mrr@10", "recall@100")]
+        lines += ["", f"against exact search: {result['n_queries']:,} vectors as queries, each without itself"]
+    else:
+        lines += [f"{result['index']}: {result['n_queries']:,} vectors as queries, each without itself"]
+    recalls = {name: result[name] for name in ("recall@1", "recall@10", "recall@100")}
+    if result["factory"] == "Flat" and set(recalls.values()) <= {1.0, None}:
+        lines.append(f"{'recall':<17}1.0000: Flat searches exactly")
+    else:
+        lines += [f"{name:<17}{'too few vectors' if v is None else f'{v:.4f}'}" for name, v in recalls.items()]
+    single = f"{result['ms_per_query']:.3g} ms for a single query"
+    return [
+        *lines,
+        f"{'queries/s':<17}{result['queries_per_s']:,.0f} in a batch; {single}",
         f"{'bytes per vector':<17}{result['bytes_per_vector']:g}",
         f"{'build time':<17}{human_time(result['build_s'])}",
     ]
-    if found := result.get("retrieval"):
-        missing = f", {found['n_missing']:,} judged ones are not in the file" if found["n_missing"] else ""
-        lines += ["", f"retrieval set: {found['n_queries']:,} queries{missing}"]
-        lines += [f"{name:<17}{found[name]:.4f}" for name in ("ndcg@10", "mrr@10", "recall@100")]
-    return lines
 
 
 def _what(summary: dict[str, Any]) -> str:

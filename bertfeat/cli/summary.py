@@ -12,7 +12,7 @@ from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema, Receipt
 from bertfeat.store.planfile import is_complete
-from bertfeat.store.reader import Store
+from bertfeat.store.reader import Store, open_store
 
 if TYPE_CHECKING:
     from bertfeat.extraction.estimation import Estimate
@@ -107,11 +107,21 @@ def _sentence_line(store: Store) -> str:
     return f"{said}, without its prompts ({', '.join(unused)})" if unused else said
 
 
-def inspect_lines(store: Store) -> list[str]:
-    """Return what `bertfeat inspect` prints."""
-    summary, meta = store_summary(store), store.metadata
+def inspect_store(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Return what is in a store, also an unfinished one, as JSON values and as lines.
+
+    Raises:
+        StoreError: There is no store, or it is damaged.
+    """
+    store = open_store(path, allow_incomplete=True)
+    summary = store_summary(store)
+    return summary, _inspect_lines(store, summary)
+
+
+def _inspect_lines(store: Store, summary: dict[str, Any]) -> list[str]:
+    meta = store.metadata
     versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
-    lines = [f"{store.path}: {summary['n_documents']:,} documents, {summary['n_tokens']:,} tokens"]
+    lines = [f"{store.path}: {counted(summary['n_documents'], 'document')}, {counted(summary['n_tokens'], 'token')}"]
     if not summary["complete"]:
         lines.append(
             f"not complete: {summary['n_shards']:,} of {summary['n_shards_planned']:,} shards are done; "

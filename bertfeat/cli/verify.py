@@ -27,25 +27,30 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
     from bertfeat.errors import CheckFailed
     from bertfeat.store.verification import verify
 
-    report = verify(store)
+    checked = verify(store)
+    report, again = checked, None
     remedy = "" if report.is_good else _remedy(store, report)
     if report.is_good and deep:
         from bertfeat.extraction.deepcheck import recheck
 
-        report = recheck(store, list(inputs) or None, n_documents=documents)
+        report = again = recheck(store, list(inputs) or None, n_documents=documents)
         remedy = "encoded again they differ: other versions, another machine, or an edited store"
     if as_json:
         problems = [{"shard": p.shard, "part": p.part, "reason": p.reason} for p in report.problems]
-        checked = {"n_parts": report.n_parts, "n_rows": report.n_rows, "n_bytes": report.n_bytes}
-        click.echo(json.dumps({"good": report.is_good, "problems": problems, **checked}))
+        counts = {"n_parts": checked.n_parts, "n_rows": checked.n_rows, "n_bytes": checked.n_bytes}
+        n_again = again.n_rows if again else None
+        click.echo(
+            json.dumps({"good": report.is_good, "problems": problems, **counts, "n_rows_encoded_again": n_again})
+        )
     else:
         for problem in report.problems:
             click.echo(str(problem))
     if not report.is_good:
         raise CheckFailed(f"{store}: {counted(len(report.problems), 'problem')}; {remedy}")
     if not as_json:
-        size = f"{report.n_parts:,} parts, {report.n_rows:,} rows, {human_bytes(report.n_bytes)} checked"
-        click.echo(f"{store}: good; {'some documents encoded again: ' if deep else ''}{size}")
+        size = f"{counted(checked.n_parts, 'part')}, {checked.n_rows:,} rows, {human_bytes(checked.n_bytes)} checked"
+        same = f"; {again.n_rows:,} of these rows encoded again, with the same vectors" if again else ""
+        click.echo(f"{store}: good; {size}{same}")
 
 
 def _remedy(store: str, report: VerifyReport) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bertfeat.corpus.columns import CorpusSchema, Earlier
-from bertfeat.corpus.frames import Inputs
+from bertfeat.corpus.content import Reader
+from bertfeat.corpus.frames import Inputs, is_frame, paths_of, reader_of
 from bertfeat.corpus.inputs import resolve_inputs, spool_stdin
 from bertfeat.corpus.reading import Corpus, ScannedRow
 from bertfeat.corpus.shards import cut_shards
 
 __all__ = [
-    "Corpus", "CorpusSchema", "Earlier", "Inputs", "ScannedRow", "columns", "content", "cut_shards", "duplicates",
-    "formats", "frames", "inputs", "jsonarray", "linestreams", "resolve_inputs", "spool_stdin",
+    "Corpus", "CorpusSchema", "Earlier", "Inputs", "Reader", "ScannedRow", "columns", "content", "cut_shards",
+    "duplicates", "formats", "frames", "inputs", "is_frame", "jsonarray", "linestreams", "paths_of", "reader_of",
+    "resolve_inputs", "spool_stdin",
 ]  # fmt: skip

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bertfeat.config import CorpusFormat, ExtractConfig
-from bertfeat.corpus.content import check_columns, needed_columns
-from bertfeat.corpus.inputs import FRAME
+from bertfeat.corpus.content import Reader, check_columns, needed_columns
+from bertfeat.corpus.formats import READER_OF
+from bertfeat.corpus.inputs import FRAME, STDIN, format_of
 from bertfeat.corpus.linestreams import first_line
 from bertfeat.errors import InputError
 
@@ -84,6 +85,16 @@ def paths_of(inputs: Inputs) -> list[str | Path]:
         if not isinstance(item, str | Path):
             raise InputError(f"inputs holds a {type(item).__name__}, which is not a path; pass paths, {_TABLES}")
     return listed
+
+
+def reader_of(inputs: Inputs, corpus_format: CorpusFormat) -> type[Reader]:
+    """Return the reader of a corpus, by its first file; a data frame is read as the Parquet file of its rows."""
+    if is_frame(inputs):
+        return READER_OF[CorpusFormat.PARQUET]
+    first = str(paths_of(inputs)[0])
+    if first == STDIN and corpus_format is CorpusFormat.AUTO:
+        return READER_OF[CorpusFormat.TXT]
+    return READER_OF[format_of(first, corpus_format)[0]]
 
 
 def write_frame(frame: Frame, folder: Path, config: ExtractConfig) -> Path:

@@ -133,7 +133,7 @@ def _describe(path: str, corpus_format: CorpusFormat) -> InputFile:
         _check_object(place)
     else:
         _check_file(path)
-    found, compression = _format_of(path, corpus_format)
+    found, compression = format_of(path, corpus_format)
     try:
         with place.open_buffered() if isinstance(place, ObjectPath) else place.open("rb") as file:
             n_bytes, digest = _digest(file)
@@ -163,7 +163,12 @@ def _check_file(path: str) -> None:
         raise InputError("is not a regular file; pipe it in instead: `bertfeat extract - < FILE`", path=path)
 
 
-def _format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str | None]:
+def format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str | None]:
+    """Return the format and the compression of a file, by its name unless the format is given.
+
+    Raises:
+        InputError: The name tells no format, or a compression that is not read.
+    """
     endings = [suffix.lower() for suffix in PurePosixPath(path.rpartition("/")[2]).suffixes]
     last = endings[-1] if endings else ""
     if last in _OTHER_ARCHIVES:

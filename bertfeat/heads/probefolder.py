@@ -19,30 +19,21 @@ from safetensors.numpy import load, save_file
 from sklearn.utils.validation import check_is_fitted
 
 from bertfeat._version import __version__
-from bertfeat.durable.decoding import check_version
-from bertfeat.durable.files import read_small
 from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_folder, recover, standing
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.base import Labels, Probe
+from bertfeat.heads.probedocument import (
+    DOCUMENT,
+    FORMAT_VERSION,
+    WEIGHTS,
+    damaged,
+    digest_of,
+    read_document,
+    read_file,
+)
 from bertfeat.heads.registry import make_head
 
-FORMAT_VERSION = 1
-DOCUMENT = "probe.json"
-WEIGHTS = "weights.safetensors"
-
-# The fields of the document and their types.
-_FIELDS: dict[str, type] = {
-    "format_version": int,
-    "bertfeat": str,
-    "head": str,
-    "params": dict,
-    "classes": dict,
-    "state": dict,
-    "weights": dict,
-    "extra": dict,
-    "sha256": str,
-}
 _LABEL_TYPES = {"U": str, "i": int, "u": int, "b": bool}
 # Every class name in an array takes the width of the longest one; a damaged width must not take all memory.
 _MAX_CLASS_BYTES = 1 << 28
@@ -88,21 +79,21 @@ def load_probe(folder: str | Path) -> tuple[Probe, dict[str, Any]]:
         UserError: The folder has no probe, or the probe is damaged or has a newer format.
     """
     where = standing(Path(folder))
-    document = _read_document(where)
-    weights = _read(where, WEIGHTS)
+    document = read_document(where)
+    weights = read_file(where, WEIGHTS)
     noted = document["weights"]
     if noted != {"sha256": hashlib.sha256(weights).hexdigest(), "n_bytes": len(weights)}:
-        raise _damaged(where, f"{WEIGHTS} is not the file that was saved")
+        raise damaged(where, f"{WEIGHTS} is not the file that was saved")
     try:
         arrays = load(weights)
     except (SafetensorError, KeyError, ValueError) as error:
-        raise _damaged(where, f"{WEIGHTS}: {error}") from None
+        raise damaged(where, f"{WEIGHTS}: {error}") from None
     try:
         probe = make_head(document["head"], **document["params"])
         probe.classes_ = _classes(document["classes"])
         probe.set_state(arrays, document["state"])
     except UserError as error:
-        raise _damaged(where, str(error)) from None
+        raise damaged(where, str(error)) from None
     return probe, document["extra"]
 
 
@@ -133,33 +124,8 @@ def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str
         with weights.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         document["weights"] = {"sha256": digest, "n_bytes": weights.stat().st_size}
-        document["sha256"] = _digest_of(document)
+        document["sha256"] = digest_of(document)
         (folder / DOCUMENT).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
-
-
-def _read_document(where: Path) -> dict[str, Any]:
-    """Return the checked fields of a saved probe."""
-    try:
-        document = json.loads(_read(where, DOCUMENT).decode("ascii"), parse_constant=_refuse_constant)
-        check_version(where, document if isinstance(document, dict) else {}, FORMAT_VERSION)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(where, f"{DOCUMENT}: {error}") from None
-    if not isinstance(document, dict) or {name: type(value) for name, value in document.items()} != _FIELDS:
-        raise _damaged(where, f"{DOCUMENT} does not have the fields of a probe")
-    if document["format_version"] != FORMAT_VERSION or document["sha256"] != _digest_of(document):
-        raise _damaged(where, f"{DOCUMENT} is not the file that was saved")
-    return document
-
-
-def _read(where: Path, name: str) -> bytes:
-    """Return a file of a saved probe, never a special file."""
-    try:
-        return read_small(where / name, follow_links=True)
-    except (FileNotFoundError, NotADirectoryError):
-        what = f"not a saved probe: it has no {name}" if where.exists() else "no such folder"
-        raise UserError(f"{where}: {what}") from None
-    except OSError as error:
-        raise UserError(f"{where / name}: cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
 def _classes(noted: dict[str, Any]) -> Labels:
@@ -181,22 +147,8 @@ def _classes(noted: dict[str, Any]) -> Labels:
     return classes
 
 
-def _digest_of(document: dict[str, Any]) -> str:
-    """Return the SHA-256 of all fields but the digest itself, whatever the whitespace."""
-    fields = {name: value for name, value in document.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
-
-
 def _plain(value: object) -> object:
     """Return a NumPy number or array as a JSON value."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{value!r} is a {type(value).__name__}")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _damaged(where: Path, reason: str) -> UserError:
-    return UserError(f"{where}: cannot be loaded as a probe: {' '.join(reason.split())}; save it again")

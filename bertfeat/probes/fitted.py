@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -11,18 +12,19 @@ from typing import TYPE_CHECKING, Any, Unpack
 import polars as pl
 
 from bertfeat.config import Level
-from bertfeat.corpus import Inputs
+from bertfeat.corpus import Inputs, is_frame, paths_of, reader_of
 from bertfeat.display import html_table
-from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe, require_same_kind
 from bertfeat.heads.probefolder import check_target
 from bertfeat.heads.probefolder import load_probe as load_head
 from bertfeat.heads.probefolder import save_probe as save_head
-from bertfeat.probes.labels import LabelTable
+from bertfeat.probes.labels import LabelTable, find_labels
 from bertfeat.probes.learningrows import select_rows, stream_of
-from bertfeat.probes.predictions import Written, check_output, predict_table, predicted_frames, schema_of, write_frames
+from bertfeat.probes.predictedcolumns import Beside, kept_settings, names_in
+from bertfeat.probes.predictions import Written, check_output, predict_table, predicted_frames, write_frames
+from bertfeat.probes.probedescription import ProbeDescription
 from bertfeat.probes.scoring import ProbeScore, score_labelled
 from bertfeat.progress import Progress
 from bertfeat.settings import ExtractSettings
@@ -32,6 +34,8 @@ from bertfeat.store.reader import Store, open_store
 
 if TYPE_CHECKING:
     from bertfeat.extraction.textencoder import TextEncoder
+
+_GOLD = "gold"
 
 
 @dataclass(eq=False)
@@ -97,36 +101,71 @@ class FittedProbe:
         stream = stream_of(opened, self.level, self.spec.feature, found)
         return score_labelled(self.probe, stream, found, self.level, bootstrap=bootstrap)
 
-    def predict(self, store: str | Path | Store) -> pl.DataFrame:
+    def predict(
+        self,
+        store: str | Path | Store,
+        *,
+        columns: str | Sequence[str] = (),
+        errors: bool = False,
+        label: str | None = None,
+        labels: LabelTable | None = None,
+    ) -> pl.DataFrame:
         """Label the rows of a store.
-
-        Returns:
-            A row for each row of the level, in order: `doc_id`; `word_index` and `word`, or `token_index` and `token`;
-            `prediction`; and `probability`, which is null for heads that have none. Both are null in rows without a
-            vector.
-
-        Raises:
-            UserError: The store has other features.
-            StoreError: A part is missing or damaged.
-        """
-        return pl.concat(self._frames(self._checked(store)))
-
-    def predict_to(self, store: str | Path | Store, path: str | Path, *, overwrite: bool = False) -> Written:
-        """Label the rows of a store and write them as Parquet, shard by shard; see `predict` for the columns.
 
         Args:
             store: The store.
-            path: The file, which appears only when it is whole.
+            columns: Further columns: of the level, of its documents if the sentence level is stored too, or gold labels
+                under their name. A list, or names between commas.
+            errors: Return only the rows whose gold label is another one than the prediction, or that have a gold label
+                and no prediction; the score counts the same rows as errors.
+            label: The column with the gold labels; None for the one that the probe was fitted on.
+            labels: A file or frame with the gold labels; see `fit_probe`.
+
+        Returns:
+            A row for each row of the level, in order: `doc_id`; `word_index` and `word`, or `token_index` and `token`;
+            `columns`; the gold label if `errors`, `label` or `labels` is given; `prediction`; and `probability`, which
+            is null for heads that have none. Both are null in rows without a vector.
+
+        Raises:
+            UserError: The store has other features, or lacks a column or the gold labels.
+            StoreError: A part is missing or damaged.
+        """
+        opened = self._checked(store)
+        beside = self._beside(opened, columns, errors, label, labels)
+        return pl.concat(self._frames(opened, beside, Counter()))
+
+    def predict_to(
+        self,
+        store: str | Path | Store,
+        path: str | Path,
+        *,
+        columns: str | Sequence[str] = (),
+        errors: bool = False,
+        label: str | None = None,
+        labels: LabelTable | None = None,
+        overwrite: bool = False,
+    ) -> Written:
+        """Label the rows of a store and write them as Parquet or CSV, shard by shard; see `predict` for the columns.
+
+        Args:
+            store: The store.
+            path: The file, which ends in .parquet or .csv and appears only when it is whole.
+            columns: Further columns; see `predict`.
+            errors: Write only the rows that are wrong; see `predict`.
+            label: The column with the gold labels; see `predict`.
+            labels: A file or frame with the gold labels; see `fit_probe`.
             overwrite: Replace a file that is already there.
 
         Raises:
-            UserError: The store has other features, or the file is already there.
+            UserError: The store has other features, or lacks a column or the gold labels; or the file is already there.
             StoreError: A part is missing or damaged.
             RunError: The system refused a write.
         """
         out = check_output(path, overwrite=overwrite)
         opened = self._checked(store)
-        return write_frames(self._frames(opened), schema_of(self.probe, opened, self.level), out)
+        beside, counts = self._beside(opened, columns, errors, label, labels), Counter[str]()
+        written = write_frames(self._frames(opened, beside, counts), out)
+        return written._replace(n_gold=counts[_GOLD]) if errors else written
 
     def predict_texts(self, texts: Iterable[str], *, device: str = "auto") -> pl.DataFrame:
         """Label texts in memory, encoded like the probe's features; each text is a document.
@@ -156,17 +195,25 @@ class FittedProbe:
         inputs: Inputs,
         path: str | Path,
         *,
+        columns: str | Sequence[str] = (),
+        errors: bool = False,
+        label: str | None = None,
+        labels: LabelTable | None = None,
         overwrite: bool = False,
         progress: bool | Progress = False,
         **settings: Unpack[ExtractSettings],
     ) -> Written:
-        """Label a corpus: extract it with the probe's own settings, predict, and write Parquet; see `predict_to`.
+        """Label a corpus: extract it with the probe's own settings, predict, and write the result; see `predict_to`.
 
         While this runs, the features are in a folder beside the output.
 
         Args:
             inputs: Files, globs, `-` for standard input, or a data frame; see `extract`.
             path: The file to write.
+            columns: Further columns, also those of the input; see `predict`.
+            errors: Write only the rows that are wrong; see `predict`.
+            label: The column of the input with the gold labels; see `predict`.
+            labels: A file or frame with the gold labels; see `fit_probe`.
             overwrite: Replace a file that is already there.
             progress: Of the extraction; see `extract`.
             **settings: Settings to read the corpus (`text_column`, `format`, `id_column`, ...) and to compute
@@ -179,11 +226,24 @@ class FittedProbe:
         from bertfeat.extraction.run import extract
 
         out = check_output(path, overwrite=overwrite)
-        config = self.spec.extract_config(**settings)
+        corpus = inputs if is_frame(inputs) else paths_of(inputs)
+        names, gold = names_in(columns), None
+        if labels is None and (errors or label is not None or self.label in names):
+            gold = label or self.label
+        reader = reader_of(corpus, self.spec.extract_config(**settings).format)
+        kept = kept_settings(self.level, names, gold, reader)
+        config = self.spec.extract_config(**{**kept, **settings})
         self._check_model()
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
-            store = extract(inputs, Path(folder) / "features", config, progress=progress)
-            written = self.predict_to(store, out, overwrite=overwrite)
+            store = extract(corpus, Path(folder) / "features", config, progress=progress)
+            try:
+                written = self.predict_to(
+                    store, out, columns=columns, errors=errors, label=label, labels=labels, overwrite=overwrite
+                )
+            except UserError as error:
+                # The user knows the corpus, not this store.
+                named = "the data frame" if is_frame(corpus) else ", ".join(map(str, paths_of(corpus)))
+                raise UserError(str(error).replace(str(store.path), named)) from error
             return written._replace(n_set_aside=store.manifest["totals"]["n_bad_rows"])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
@@ -197,31 +257,17 @@ class FittedProbe:
             UserError: Something is already there.
             RunError: The system refused a write.
         """
-        extra = {
-            "spec": self.spec.to_dict(),
-            "label": self.label,
-            "first_tokens": self.first_tokens,
-            "training": self.training,
-        }
         target = local_path(folder, "a probe")
-        save_head(self.probe, target, extra, overwrite=overwrite)
+        save_head(self.probe, target, self._description.to_json(), overwrite=overwrite)
         self.name = target.absolute().name
 
     def summary(self) -> dict[str, Any]:
         """Return the probe's head, feature and classes, and the record of its training, as JSON values."""
-        return {
-            "head": self.probe.head,
-            "params": self.probe.get_params(),
-            "level": str(self.level),
-            "feature": self.spec.feature,
-            "label": self.label,
-            "first_tokens": self.first_tokens,
-            "model": self.spec.model,
-            "layers": list(self.spec.layers),
-            "pooling": self.spec.pooling,
-            "classes": self.probe.classes_.tolist(),
-            **self.training,
-        }
+        return self._description.summary(self.probe.head, self.probe.get_params(), self.probe.classes_.tolist())
+
+    @property
+    def _description(self) -> ProbeDescription:
+        return ProbeDescription(self.spec, self.label, self.first_tokens, self.training)
 
     @property
     def _mine(self) -> str:
@@ -232,8 +278,30 @@ class FittedProbe:
         self.spec.find_in(opened, mine=self._mine)
         return opened
 
-    def _frames(self, store: Store) -> Iterator[pl.DataFrame]:
-        return predicted_frames(self.probe, store, self.level, self.spec.feature, first_tokens=self.first_tokens)
+    def _beside(
+        self, store: Store, columns: str | Sequence[str], errors: bool, label: str | None, labels: LabelTable | None
+    ) -> Beside:
+        """Find what is asked for beside predictions; see `predict`."""
+        names, gold = names_in(columns), None
+        if errors or label is not None or labels is not None or self.label in names:
+            gold = find_labels(store, self.level, label or self.label, labels)
+        beside = Beside(names, gold, errors)
+        beside.check(store, self.level)
+        return beside
+
+    def _frames(self, store: Store, beside: Beside, counts: Counter[str]) -> Iterator[pl.DataFrame]:
+        """Yield the predictions of each shard, and count the gold labels if only errors are asked for."""
+        only_first = self.first_tokens
+        feature = self.spec.feature
+        for frame in predicted_frames(self.probe, store, self.level, feature, beside, first_tokens=only_first):
+            if not beside.only_errors:
+                yield frame
+                continue
+            wrong, n_gold = beside.errors(frame, self.probe.classes_, self._mine)
+            counts[_GOLD] += n_gold
+            yield frame.filter(wrong)
+        if beside.only_errors and not counts[_GOLD]:
+            raise beside.none_given(store, self.level)
 
     def _check_model(self) -> None:
         """Refuse a model whose weights, tokenizer or sentence embedding are not those of the features."""
@@ -259,26 +327,9 @@ def load_probe(folder: str | Path) -> FittedProbe:
         'entity_f1'
     """
     probe, extra = load_head(local_path(folder, "a probe"))
-    try:
-        kept = decode(_Kept, extra)
-        if kept.first_tokens and kept.spec.level is not Level.TOKEN:
-            raise ValueError(f"first_tokens: true at level {kept.spec.level}")
-    except ValueError as error:
-        raise UserError(
-            f"{folder}: the probe's description of its features is damaged ({error}); fit it again"
-        ) from None
+    kept = ProbeDescription.from_json(extra, folder)
     name = Path(folder).absolute().name
     return FittedProbe(probe, kept.spec, kept.label, kept.first_tokens, dict(kept.training), name)
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """The content of a saved probe beside its head; see `FittedProbe`."""
-
-    spec: FeatureSpec
-    label: str
-    first_tokens: bool
-    training: Mapping[str, Any]
 
 
 def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:

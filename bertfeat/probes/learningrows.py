@@ -181,19 +181,19 @@ def select_rows(
     source = find_labels(store, level, label, labels)
     has_vector = store.valid(level, feature)
     candidates = pl.concat(list(_candidates(store, level, source, limit)))
-    given = candidates.filter(_is_given(candidates["label"]))
+    given = candidates.filter(is_given(candidates["label"]))
     if (
         source.table is not None
         and candidates.height
         and not given.height
-        and _is_given(source.table[source.name]).any()
+        and is_given(source.table[source.name]).any()
     ):
         raise none_matches(store, level, source)
     rows, documents = given["row"].to_numpy(), given["document"].to_numpy()
     return LabelledRows(
         rows=rows,
         documents=documents,
-        labels=_as_labels(given["label"], source.where),
+        labels=as_labels(given["label"], source.where),
         has_vector=has_vector[rows],
         n_total=candidates.height,
         first_tokens=level is Level.TOKEN and source.level is Level.WORD,
@@ -201,7 +201,7 @@ def select_rows(
     )
 
 
-def _is_given(labels: pl.Series) -> pl.Series:
+def is_given(labels: pl.Series) -> pl.Series:
     """Return which rows have a label; an empty cell of a .csv or .tsv is read as an empty text, which is not one."""
     given = labels.is_not_null()
     return given & (labels != "").fill_null(value=False) if labels.dtype == pl.String else given
@@ -223,7 +223,7 @@ def _candidates(store: Store, level: Level, source: LabelSource, limit: int | No
             return
 
 
-def _as_labels(values: pl.Series, where: str) -> Labels:
+def as_labels(values: pl.Series, where: str) -> Labels:
     """Return a column without nulls as labels.
 
     Raises:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from polars.io.plugins import register_io_source
 
 from bertfeat.config import Level
 from bertfeat.durable.files import make_parents
@@ -19,10 +18,12 @@ from bertfeat.durable.publication import publish_file
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
 from bertfeat.levels import LEVELS
-from bertfeat.probes.labels import IS_FIRST_TOKEN, columns_of, key_types
+from bertfeat.probes.labels import IS_FIRST_TOKEN
+from bertfeat.probes.predictedcolumns import PREDICTION, PROBABILITY, Beside
 from bertfeat.probes.vectorstream import StoreStream, lengths_of
 from bertfeat.records import BoolArray, Float32Array, IntArray, LevelTable
 from bertfeat.storage import local_path
+from bertfeat.store.framefiles import ENDINGS, frame_writer
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
@@ -76,21 +77,12 @@ def _lengths_within(lengths: IntArray, rows: range) -> IntArray:
     return lengths[first:last]
 
 
-def schema_of(probe: Probe, store: Store, level: Level) -> dict[str, pl.DataType]:
-    """Return the columns of predictions for a level of a store, with their types."""
-    return {
-        **key_types(store, level, LEVELS[level].names),
-        "prediction": _label_type(probe),
-        "probability": pl.Float32(),
-    }
-
-
 def _label_type(probe: Probe) -> pl.DataType:
     return _TYPES[probe.classes_.dtype.kind]()
 
 
 def predicted_frames(
-    probe: Probe, store: Store, level: Level, feature: str, *, first_tokens: bool
+    probe: Probe, store: Store, level: Level, feature: str, beside: Beside, *, first_tokens: bool
 ) -> Iterator[pl.DataFrame]:
     """Yield the predictions of each shard: every row of the level, in order; null for a row without a vector.
 
@@ -99,6 +91,7 @@ def predicted_frames(
         store: The store.
         level: A level of the store.
         feature: The feature that the probe was fitted on.
+        beside: The columns before the predictions.
         first_tokens: Whether the probe labels first tokens of words only; other tokens have no prediction.
 
     Raises:
@@ -106,17 +99,18 @@ def predicted_frames(
     """
     for entry in store.manifest["shards"]:
         shard = store.shard(entry["shard"])
-        frame = columns_of(shard, level, _columns(level, first_tokens))
+        frame = beside.read(shard, level, _columns(level, first_tokens))
         has_vector = shard.valid(level, feature)
 
         def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Matrix:
             return StoreStream(shard, level, feature, rows=rows, documents=documents)
 
-        yield _predicted(probe, frame, level, has_vector, vectors, first_tokens=first_tokens)
+        found = _predicted(probe, frame, level, has_vector, vectors, first_tokens=first_tokens)
+        yield found.select(*beside.shown(level), PREDICTION, PROBABILITY)
 
 
 def predict_table(probe: Probe, table: LevelTable, spec: FeatureSpec, *, first_tokens: bool) -> pl.DataFrame:
-    """Return the predictions for rows in memory, with the columns of `predicted_frames`.
+    """Return the predictions for rows in memory, with the columns that name a row.
 
     Args:
         probe: A fitted probe.
@@ -127,7 +121,8 @@ def predict_table(probe: Probe, table: LevelTable, spec: FeatureSpec, *, first_t
     frame = pl.DataFrame({name: _series(table.columns[name]) for name in _columns(table.level, first_tokens)})
     has_vector = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
     vectors = spec.vectors_in(table)
-    return _predicted(probe, frame, table.level, has_vector, lambda rows, _: vectors[rows], first_tokens=first_tokens)
+    found = _predicted(probe, frame, table.level, has_vector, lambda rows, _: vectors[rows], first_tokens=first_tokens)
+    return found.select(*LEVELS[table.level].names, PREDICTION, PROBABILITY)
 
 
 def _columns(level: Level, first_tokens: bool) -> list[str]:
@@ -161,10 +156,10 @@ def _predicted(
     place = np.full(frame.height, -1)
     place[rows] = np.arange(len(rows))
     at = pl.Series(place).replace(-1, None)
-    labels = pl.Series("prediction", found.labels, dtype=_label_type(probe))
+    labels = pl.Series(PREDICTION, found.labels, dtype=_label_type(probe))
     values = [None] * len(rows) if found.probabilities is None else found.probabilities
-    probabilities = pl.Series("probability", values, dtype=pl.Float32)
-    return frame.select(LEVELS[level].names).with_columns(labels.gather(at), probabilities.gather(at))
+    probabilities = pl.Series(PROBABILITY, values, dtype=pl.Float32)
+    return frame.with_columns(labels.gather(at), probabilities.gather(at))
 
 
 def _series(values: Any) -> pl.Series:
@@ -176,7 +171,8 @@ def _series(values: Any) -> pl.Series:
 class Written(NamedTuple):
     """A written file: its path, its rows, those of them without a prediction, and the rows of each label.
 
-    `n_set_aside` counts the rows of a corpus that could not be read (`bad_rows="quarantine"`) and are not in the file.
+    `n_set_aside` counts the rows of a corpus that could not be read (`bad_rows="quarantine"`) and are not in the file;
+    `n_gold` the rows with a gold label, of which a file of errors has the wrong ones.
     """
 
     path: Path
@@ -184,34 +180,32 @@ class Written(NamedTuple):
     n_without: int
     counts: dict[Any, int]
     n_set_aside: int = 0
+    n_gold: int | None = None
 
 
 def check_output(path: str | Path, *, overwrite: bool) -> Path:
-    """Return the path of a Parquet file to write, its folder made.
+    """Return the path of a Parquet or CSV file to write, its folder made.
 
     Raises:
-        UserError: The name does not end in .parquet, something is already there, or no folder can be made for it.
+        UserError: The name has another ending, something is already there, or no folder can be made for it.
     """
     out = local_path(path, "a file of predictions")
-    check_file(out, overwrite=overwrite, endings=(".parquet",))
+    check_file(out, overwrite=overwrite, endings=ENDINGS)
     make_parents(out)
     return out
 
 
-def write_frames(frames: Iterator[pl.DataFrame], schema: dict[str, pl.DataType], path: Path) -> Written:
-    """Write frames as one Parquet file, one after the other, in memory that stays flat.
+def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> Written:
+    """Write frames with equal columns as one Parquet or CSV file, one after the other, in memory that stays flat.
 
     Raises:
+        UserError: CSV cannot hold a column.
         RunError: The system refused; the old file is unchanged, or the new file is there whole.
     """
     counts: Counter[Any] = Counter()
-
-    def generate(*_: Any) -> Iterator[pl.DataFrame]:
+    with publish_file(path) as sink, frame_writer(path, sink) as write:
         for frame in frames:
-            counts.update(frame["prediction"].to_list())
-            yield frame
-
-    with publish_file(path) as sink:
-        register_io_source(generate, schema=schema).sink_parquet(cast("IO[bytes]", sink))
+            counts.update(frame[PREDICTION].to_list())
+            write(frame)
     n_without = counts.pop(None, 0)
     return Written(path, counts.total() + n_without, n_without, dict(counts))

@@ -42,6 +42,9 @@ class ProbeScore:
         between = f" ({interval.low:.4f} to {interval.high:.4f})" if interval else ""
         return f"ProbeScore({self.metric} {self.value:.4f}{between}, {self.scores.n_rows} rows)"
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def _repr_html_(self) -> str:
         rows = []
         for name in [name for name in _TITLES if name != "entity_f1" or self.scores.entities]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bertfeat.config import Level
 from bertfeat.display import html_table
+from bertfeat.durable.decoding import decode
+from bertfeat.durable.files import os_errors, read_small
 from bertfeat.durable.placecheck import check_folder
-from bertfeat.durable.publication import publish_folder, recover
+from bertfeat.durable.publication import publish_folder, recover, standing
+from bertfeat.errors import UserError
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 from bertfeat.storage import local_path
@@ -46,7 +51,7 @@ class SweepRow:
     high: float | None
     seconds: float
     values: tuple[float, ...]
-    mixes: tuple[dict[str, Any], ...] = ()
+    mixes: tuple[Mapping[str, Any], ...] = ()
 
     def cells(self) -> list[object]:
         """Return the cells of its line in a table."""
@@ -65,6 +70,9 @@ class Sweep:
         what = f"{self.settings['head']} on {self.settings['label']!r}, level {self.settings['level']}"
         return f"Sweep({what}, {len(self.rows)} features, best {best.feature}: {best.metric} {best.score:.4f})"
 
+    def __str__(self) -> str:
+        return self.table()
+
     def _repr_html_(self) -> str:
         return html_table(repr(self), _HEADERS, [row.cells() for row in self.rows])
 
@@ -81,6 +89,12 @@ class Sweep:
     def table(self) -> str:
         """Return the scores as a table of plain text."""
         return text_table(_HEADERS, [row.cells() for row in self.rows])
+
+    def best_line(self) -> str:
+        """Return the best feature with its score, and what it was scored on."""
+        best, held = self.best, self.settings["held_out"]
+        scored_on = f"{held['share_of_documents']:.0%} of the documents, held out" if held else self.settings["dev"]
+        return f"best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}"
 
     def write(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written.
@@ -114,6 +128,51 @@ def _bar(row: SweepRow) -> ScoreBar:
     if row.deviation is not None:
         return ScoreBar.of(row.score, row.deviation)
     return ScoreBar(row.score, row.low, row.high)
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    share_of_documents: float
+    seed: Any
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The settings of a sweep that are shown; the others are notes."""
+
+    store: str
+    model: str
+    level: Level
+    label: str
+    head: str
+    dev: str | None
+    held_out: _HeldOut | None
+    n_train: int
+    n_dev: int
+    n_classes: int
+    bertfeat: str
+
+
+@os_errors(UserError)
+def read_sweep(folder: str | Path) -> Sweep:
+    """Return the sweep that was written to a folder.
+
+    Raises:
+        UserError: The folder has no sweep, or its result is damaged.
+    """
+    path = standing(local_path(folder, "a sweep")) / _FILES[0]
+    try:
+        content = json.loads(read_small(path, follow_links=True))
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+        rows = decode(tuple[SweepRow, ...], content.pop("rows", None), "rows")
+        if not rows:
+            raise ValueError("it has no rows")
+        decode(_Settings, {name: content[name] for name in _Settings.__dataclass_fields__ if name in content})
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not the result of a sweep: {error}; sweep again") from None
+    content.pop("best", None)
+    return Sweep(rows, content)
 
 
 def check_sweep_folder(folder: str | Path, *, overwrite: bool) -> Path:

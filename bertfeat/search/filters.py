@@ -11,6 +11,7 @@ from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, Int32Array, IntArray
 from bertfeat.store.reader import Store
+from bertfeat.store.rowcolumns import read_columns, row_columns
 
 
 class PositionFilters:
@@ -68,7 +69,7 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
     except pl.exceptions.PolarsError as error:
         raise _wrong(where, f"not an SQL condition: {_line(error)}") from error
     named = list(dict.fromkeys(condition.meta.root_names()))
-    own, others = filter_columns(store, level)
+    own, others = row_columns(store, level)
     for name in named:
         if name.startswith("_POLARS_TMP"):
             raise _wrong(where, "holds a SELECT; compare columns with values only")
@@ -77,7 +78,7 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
             raise _wrong(where, f"no column {name!r}; {there}; texts take single quotes, as in doc_id = 'a'")
     if not named:
         raise _wrong(where, f"names no column; columns are {', '.join([*own, *others])}")
-    frame = _frame(store, level, [n for n in named if n in own], [n for n in named if n not in own])
+    frame = read_columns(store, level, named).lazy()
     try:
         # A new column must have a value for each row, or one for all.
         mask = frame.with_columns(condition.alias("_condition")).select("_condition").collect()["_condition"]
@@ -87,24 +88,6 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
         raise _wrong(where, f"gives {mask.dtype}, where a condition is true or false")
     flags: BoolArray = mask.fill_null(False).to_numpy()
     return flags
-
-
-def filter_columns(store: Store, level: Level) -> tuple[list[str], list[str]]:
-    """Return the columns of a level that a condition or a result may name, and those of its documents."""
-    own = [column.name for column in store.schema(level).columns]
-    if level is Level.SENTENCE or Level.SENTENCE not in store.levels:
-        return own, []
-    return own, [column.name for column in store.schema(Level.SENTENCE).columns if column.name not in own]
-
-
-def _frame(store: Store, level: Level, own: list[str], others: list[str]) -> pl.LazyFrame:
-    """Return some columns of a level's rows, in order, with those of their documents."""
-    names = list(dict.fromkeys([*own, "doc_id"])) if others else own
-    frame = store.polars(level, names).lazy()
-    if not others:
-        return frame
-    documents = store.polars(Level.SENTENCE, ["doc_id", *others]).lazy()
-    return frame.join(documents, on="doc_id", how="left", maintain_order="left")
 
 
 def _wrong(where: str, reason: str) -> UserError:

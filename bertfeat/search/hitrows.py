@@ -11,12 +11,12 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.config import Level
-from bertfeat.errors import UserError, did_you_mean
+from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import IntArray
-from bertfeat.search.filters import filter_columns
 from bertfeat.search.kwic import Context, context_of
 from bertfeat.store.reader import Store, open_store
+from bertfeat.store.rowcolumns import check_columns, row_columns
 
 
 class HitRows:
@@ -25,15 +25,11 @@ class HitRows:
     def __init__(self, store: Store, level: Level) -> None:
         self.store = store
         self.level = level
-        self._own, self._others = filter_columns(store, level)
+        self._own, self._others = row_columns(store, level)
 
     def check_columns(self, names: Sequence[str]) -> None:
         """Raise a UserError if a column is unknown or holds vectors."""
-        for name in names:
-            if name not in self._own and name not in self._others:
-                names = [*self._own, *self._others]
-                there = did_you_mean(name, names) or f"columns are {', '.join(names)}"
-                raise UserError(f"{self.store.path}: no column {name!r} at level {self.level}; {there}")
+        check_columns(self.store, self.level, names)
 
     def columns(self, rows: IntArray, names: Sequence[str]) -> pl.DataFrame:
         """Return columns of rows of the level, in the given order; see `check_columns`."""

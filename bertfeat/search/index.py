@@ -176,7 +176,7 @@ class Index:
         Args:
             queries: Texts, at word and token level with a word in brackets: `on the [bank] of the river`; or float
                 vectors (n_queries, dim) as they are in a store; or the result of `encode`.
-            k: The number of hits per query.
+            k: The number of hits per query; if it is more than the index has, all are returned.
             where: An SQL condition on columns of the store: `label = 'x' AND n_tokens > 3`.
             same_word: Find only occurrences of the word that a query marks, in upper or lower case.
             exclude_same_word: Find only other words.
@@ -198,7 +198,7 @@ class Index:
         self._hits.check_columns([name for name in names if name != ROW])
         if taken := [name for name in names if name in _RANKED]:
             raise UserError(f"column {taken[0]!r} of the store has the name of the {taken[0]} of a hit; leave it out")
-        self._check_k(k)
+        k = self._at_most(k)
         if same_word and exclude_same_word:
             raise UserError("same_word and exclude_same_word leave nothing to find; pass one of them")
         mask = self._mask(where, allowed)
@@ -215,13 +215,13 @@ class Index:
         """Find the k most similar vectors for each vector.
 
         Returns:
-            The scores, float32 (n, k), NaN where there are fewer hits; and the positions, int64 (n, k), -1 there.
+            The scores, float32 (n, k), NaN where there are fewer hits; and the positions, int64 (n, k), -1 there. With
+            fewer vectors than k, their number stands for k.
 
         Raises:
             UserError: The vectors or k cannot be used.
         """
-        self._check_k(k)
-        return self._vectors.search(vectors, k, allowed=allowed)
+        return self._vectors.search(vectors, self._at_most(k), allowed=allowed)
 
     def prepare(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Return vectors (n, dim) as the index compares them: transformed, and for the cosine of unit length."""
@@ -245,11 +245,11 @@ class Index:
     def _filters(self) -> PositionFilters:
         return PositionFilters(self.store, self.level, self.rows)
 
-    def _check_k(self, k: int) -> None:
+    def _at_most(self, k: int) -> int:
+        """Return k, or the number of vectors where there are fewer; raise a UserError if k is below 1."""
         if k < 1:
             raise UserError(f"k {k} is below 1; ask for 1 hit or more")
-        if k > self.n_vectors:
-            raise UserError(f"k {k} is more than the {self.n_vectors} vectors of {self.path}; ask for fewer")
+        return min(k, max(self.n_vectors, 1))
 
     def _mask(self, where: str | None, allowed: BoolArray | None) -> BoolArray | None:
         """Return the positions that may be found; None for all."""

@@ -11,10 +11,8 @@ from typing import Any, Self
 
 from bertfeat.durable.decoding import decode
 from bertfeat.errors import UserError
-from bertfeat.extraction.plan import MODEL_NAMES
 from bertfeat.search.queryvectors import gives_words
 from bertfeat.storage import as_path, is_url
-from bertfeat.store.codec import hash_fields
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 
@@ -116,6 +114,9 @@ class Origin:
 
     def plan_hash_of(self, store: Store) -> str:
         """Return the hash that a store's plan would have if its model had the name in this origin."""
+        # Imported here because an index is described without torch.
+        from bertfeat.extraction.plan import MODEL_NAMES
+
         here: str = store.manifest["plan_hash"]
         if here == self.plan_hash:
             return here

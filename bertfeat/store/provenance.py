@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bertfeat.config import Combine, ExtractConfig, Level
 from bertfeat.durable.decoding import decode
-from bertfeat.durable.differences import Fields, named
+from bertfeat.durable.differences import Fields, shown
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
@@ -229,5 +229,9 @@ _COPIED = (*_SETTINGS, "family", "weights_sha256", "tokenizer_sha256", "n_layers
 
 
 def _refuse(mine: str, theirs: str, found: Fields) -> NoReturn:
-    text = f"{mine} and {theirs} hold different features ({named(found, '{} {} and {}')})"
-    raise UserError(f"{text}; extract with the settings of {mine}")
+    sides = [
+        f"{owner} has {', '.join(f'{name} {shown(pair[side])}' for name, pair in found.items())}"
+        for side, owner in enumerate((mine, theirs))
+    ]
+    text = f"{mine} and {theirs} hold different features: {'; '.join(sides)}"
+    raise UserError(f"{text}; extract with the settings of {mine}, which bertfeat inspect shows")

@@ -15,7 +15,7 @@ import xxhash
 
 import bertfeat
 from bertfeat.errors import BertfeatError
-from bertfeat.heads.probefolder import _digest_of
+from bertfeat.heads.probedocument import digest_of
 from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as bertfeat_cli
 from tests.support.index_stores import documents, tiny_store
@@ -86,7 +86,7 @@ def forgeries(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def seal(path: Path, document: dict[str, Any]) -> None:
     """Write a document with the digest that it should have."""
     if path.name == "probe.json":
-        document["sha256"] = _digest_of(document)
+        document["sha256"] = digest_of(document)
     else:
         document.pop("check", None)
         text = json.dumps(document, sort_keys=True, separators=(",", ":"))
@@ -112,6 +112,7 @@ def probe_calls(probe: Path, store: Store) -> Iterator[Callable[[], object]]:
     yield lambda: bertfeat.load_probe(probe).predict(store)
     yield lambda: bertfeat.load_probe(probe).predict_texts(["the bank"])
     yield command("probe", "score", probe, store.path, "--no-intervals")
+    yield command("inspect", probe)
 
 
 def index_calls(index: Path, grown: Store) -> Iterator[Callable[[], object]]:

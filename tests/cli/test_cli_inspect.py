@@ -1,16 +1,26 @@
-"""`bertfeat inspect` of a model."""
+"""`bertfeat inspect` of a model, a store, a probe, a sweep and an index, and of what is none of these."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("sentence_transformers")
 
+import bertfeat as bertfeat_package
+from bertfeat.ann.description import DESCRIPTION
+from bertfeat.cli.inspect import _KINDS
+from bertfeat.durable.publication import replaced
+from bertfeat.heads.probedocument import DOCUMENT
+from bertfeat.probes.sweepresult import read_sweep
+from bertfeat.store.layout import MANIFEST, PRIVATE
 from tests.support.command_line import bertfeat, good
+from tests.support.index_stores import documents, tiny_store
 from tests.support.sentence_models import save_sentence_model
 
 
@@ -91,14 +101,14 @@ def test_a_folder_is_a_store_if_it_has_a_manifest(tiny_folder: Path, tmp_path: P
     (tmp_path / "corpus.txt").write_text("one fox\n")
     good("extract", tmp_path / "corpus.txt", "-o", tmp_path / "out", "--model", tiny_folder, "--layers", "-1")
     shutil.copy(tiny_folder / "config.json", tmp_path / "out")
-    assert good("inspect", tmp_path / "out").out.startswith(f"{tmp_path / 'out'}: 1 documents")
+    assert good("inspect", tmp_path / "out").out.startswith(f"{tmp_path / 'out'}: 1 document, ")
 
 
 def test_things_that_are_neither(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
-    assert "not a bertfeat store" in refused(tmp_path / "folder")
-    assert "not a bertfeat store" in refused(tmp_path / "file")
+    assert "folder: an empty folder; inspect takes a store" in refused(tmp_path / "folder")
+    assert "file: a file; inspect takes a store" in refused(tmp_path / "file")
     assert "no such folder" in refused("./nothing")
     assert "file name too long" in refused("x" * 5000)
     assert "no such folder" in refused("owner/nothing")
@@ -111,3 +121,106 @@ def test_things_that_are_neither(saved: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "minilm").mkdir()
     assert good("inspect", "minilm").out.startswith("minilm: BERT")
+
+
+@pytest.fixture(scope="module")
+def things(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store, and a probe, a sweep and an index of it."""
+    folder = tmp_path_factory.mktemp("things") / "made"
+    store = tiny_store(folder, tiny_folder, documents(12), levels="sentence,word")
+    fitted = bertfeat_package.fit_probe(store, "label", head="centroid", dev=store)
+    fitted.save(folder / "probe")
+    bertfeat_package.sweep_probes(store, "label", head="centroid", dev=store).write(folder / "sweep")
+    bertfeat_package.build_index(store, folder / "index", level="sentence", threads=1).close()
+    return folder
+
+
+def test_a_probe(things: Path) -> None:
+    found = good("inspect", things / "probe", "--json").json
+    fitted = bertfeat_package.load_probe(things / "probe")
+    summary = json.loads(json.dumps(fitted.summary()))
+    assert found == {
+        "kind": "probe",
+        "probe": str(things / "probe"),
+        **summary,
+        "spec": fitted.spec.to_dict(),
+        "n_bytes": (things / "probe" / "weights.safetensors").stat().st_size,
+    }
+    lines = good("inspect", things / "probe").out.splitlines()
+    assert lines[0] == f"{things / 'probe'}: centroid on layer_03, level sentence, label 'label', 4 labels"
+    assert "features   layer_03[32], layers 3; pooled by mean" in lines
+    assert f"weights    sha256 {fitted.spec.weights_sha256}" in lines
+    assert any(line.startswith("trained    on store store: ") for line in lines)
+    assert any(line.startswith("scores     accuracy ") and line.endswith("; scored on store store") for line in lines)
+    assert any(line.startswith("made by    bertfeat ") for line in lines)
+
+
+def test_a_sweep(things: Path) -> None:
+    found = good("inspect", things / "sweep", "--json").json
+    written = json.loads((things / "sweep" / "result.json").read_text())
+    assert found == {"kind": "sweep", "sweep": str(things / "sweep"), **written}
+    out = good("inspect", things / "sweep").out
+    assert read_sweep(things / "sweep").table() in out
+    assert out.splitlines()[-1].startswith(f"best {found['best']}, accuracy ")
+
+
+def test_an_index_as_index_info_shows_it(things: Path) -> None:
+    for flags in ((), ("--json",)):
+        shown = good("inspect", things / "index", *flags).out
+        assert shown == good("index", "info", things / "index", *flags).out
+    assert json.loads(shown)["kind"] == "index"
+
+
+def test_every_kind_is_named_in_the_json(things: Path, tiny_folder: Path) -> None:
+    for kind in ("store", "probe", "sweep", "index"):
+        assert good("inspect", things / kind, "--json").json["kind"] == kind
+    assert good("inspect", tiny_folder, "--json").json["kind"] == "model"
+
+
+def test_an_unfinished_store(things: Path, tmp_path: Path) -> None:
+    shutil.copytree(things / "store", tmp_path / "store")
+    (tmp_path / "store" / MANIFEST).unlink()
+    assert good("inspect", tmp_path / "store", "--json").json["complete"] is False
+    (tmp_path / "store" / PRIVATE / "plan.json").unlink()
+    assert f"store: not a bertfeat store: it has no {MANIFEST}" in refused(tmp_path / "store")
+
+
+def test_a_probe_whose_replacement_was_killed(things: Path, tmp_path: Path) -> None:
+    shutil.copytree(things / "probe", replaced(tmp_path / "probe"))
+    assert good("inspect", tmp_path / "probe", "--json").json["kind"] == "probe"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"rows": []}', '{"rows": [{"feature": 1}]}', "[" * 10**5])
+def test_a_result_of_something_else(text: str, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(text)
+    assert f"{tmp_path / 'result.json'}: not the result of a sweep: " in refused(tmp_path)
+
+
+def test_a_damaged_probe_is_one_line(things: Path, tmp_path: Path) -> None:
+    shutil.copytree(things / "probe", tmp_path / "probe")
+    path = tmp_path / "probe" / DOCUMENT
+    path.write_text(path.read_text().replace("centroid", "centroidd", 1))
+    assert "probe.json is not the file that was saved" in refused(tmp_path / "probe")
+
+
+def test_the_files_that_identify_a_thing_are_those_it_has(things: Path) -> None:
+    assert {kind.name: kind.files[0] for kind in _KINDS} == {
+        "store": MANIFEST,
+        "probe": DOCUMENT,
+        "index": DESCRIPTION,
+        "sweep": "result.json",
+        "model": "config.json",
+    }
+    assert PRIVATE in _KINDS[0].files
+
+
+def test_nothing_heavy_is_loaded(things: Path) -> None:
+    heavy = ("torch", "transformers", "tokenizers", "sklearn", "faiss", "scipy", "matplotlib")
+    code = (
+        "import sys; from bertfeat.cli.inspect import kind_of, show\n"
+        f"for kind in ('store', 'probe', 'sweep', 'index'): show(kind, f'{things}/' + kind, as_json=True)\n"
+        f"assert not (loaded := [name for name in {heavy} if name in sys.modules]), loaded"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 4

@@ -258,11 +258,11 @@ def test_other_weights_under_the_same_name_are_noticed(tiny_folder: Path, tmp_pa
     ("arguments", "said"),
     [
         (["inspect", "nowhere"], "nowhere: no such folder"),
-        (["inspect", "folder"], "folder: not a bertfeat store"),
-        (["inspect", "file"], "file: not a bertfeat store"),
+        (["inspect", "folder"], "folder: a folder with mine.txt; inspect takes a store, a probe, a sweep, an index or"),
+        (["inspect", "file"], "file: a file; inspect takes"),
         (["verify", "nowhere"], "nowhere: "),
         (["verify", "folder"], "folder: "),
-        (["inspect"], "STORE"),
+        (["inspect"], "WHAT"),
         (["extrakt"], "No such command 'extrakt'"),
     ],
 )

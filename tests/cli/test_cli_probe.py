@@ -193,8 +193,8 @@ class TestScore:
         good(*base, "-o", tmp_path / "low", "--layers", "1,2")
         for command in (["score", probe, tmp_path / "low"], ["predict", probe, tmp_path / "low", "-o", "o.parquet"]):
             line = refused("probe", *command)
-            assert "probe domains and store low hold different features (layers [3, 4, 5, 6] and [1, 2]; " in line
-            assert "feature 'concat_last4' and 'layer_01, layer_02'" in line
+            assert "different features: probe domains has layers [3, 4, 5, 6], feature 'concat_last4'; " in line
+            assert "; store low has layers [1, 2], feature 'layer_01, layer_02'; extract with" in line
 
 
 class TestPredict:
@@ -221,6 +221,20 @@ class TestPredict:
         good("probe", "predict", word_probe, stores.files["words_dev"], "-o", out, "--overwrite")
         assert pl.read_parquet(out).height == stores.words_dev.n_rows("word")
 
+    def test_columns_and_errors(self, word_probe: Path, stores: Stores, tmp_path: Path) -> None:
+        base = ["probe", "predict", word_probe, stores.words_dev.path, "-o", tmp_path / "o.csv", "--overwrite"]
+        shown = good(*base, "--columns", "label,char_start").out
+        n_rows = stores.words_dev.n_rows("word")
+        assert shown.startswith(f"{tmp_path / 'o.csv'}: {n_rows:,} word rows, ")
+        frame = pl.read_csv(tmp_path / "o.csv")
+        assert frame.columns == ["doc_id", "word_index", "word", "label", "char_start", "prediction", "probability"]
+        found = good(*base, "--errors", "--json").json
+        wrong = frame.filter(pl.col("label").ne_missing(pl.col("prediction")))
+        assert (found["n_rows"], found["n_gold"]) == (wrong.height, n_rows)
+        assert f"o.csv: {wrong.height:,} word rows wrong of {n_rows:,} with a label" in good(*base, "--errors").out
+        line = refused(*base, "--errors", "--label", "upos")
+        assert "no label column 'upos' at level word; columns that could be labels are" in line
+
     def test_mistakes(self, probe: Path, stores: Stores, tmp_path: Path) -> None:
         base, out = ["probe", "predict", probe], tmp_path / "o.parquet"
         out.write_text("mine")
@@ -228,7 +242,7 @@ class TestPredict:
             *base, stores.dev.path, "-o", out
         )
         assert out.read_text() == "mine"
-        assert "name a file that ends in .parquet" in refused(*base, stores.dev.path, "-o", tmp_path / "o.csv")
+        assert "name a file that ends in .parquet or .csv" in refused(*base, stores.dev.path, "-o", tmp_path / "o.tsv")
         line = refused(*base, stores.dev.path, "-o", tmp_path / "p.parquet", "--text-column", "x")
         assert "--text-column is for reading text; INPUT is a store" in line
         assert "no such file" in refused(*base, tmp_path / "no.txt", "-o", tmp_path / "p.parquet")

@@ -6,6 +6,7 @@ import json
 import resource
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -13,10 +14,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import bertfeat
-from bertfeat.cli.search_batches import hit_writer
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index
+from bertfeat.store.framefiles import frame_writer
 from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as bertfeat_cli
 from tests.support.command_line import good, refused
@@ -47,6 +48,11 @@ def words(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+class FakeTerminal:
+    def isatty(self) -> bool:
+        return True
+
+
 def json_lines(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
@@ -73,6 +79,7 @@ class TestSentences:
                 ("score", score),
                 ("doc_id", document["id"]),
                 ("text", document["text"]),
+                ("n_hits", 5),
             ]
 
     def test_where_and_columns(self, sentences: Path) -> None:
@@ -87,6 +94,33 @@ class TestSentences:
         assert (nothing.code, nothing.out) == (0, "")
         assert nothing.err == f"bertfeat: {sentences}: nothing fits the filters\n"
 
+    def test_more_than_there_are(self, sentences: Path, store: Store) -> None:
+        hits = json_lines(good("search", sentences, "spring", "-k", "5000", "--json").out)
+        assert ([hit["rank"] for hit in hits], {hit["n_hits"] for hit in hits}) == ([*range(1, 57)], {56})
+        shown = good("search", sentences, "spring", "-k", "57")
+        assert shown.out.count("\n") == 57
+        assert shown.err == f"bertfeat: {sentences}: 56 hits; nothing else is in the index\n"
+        few = good("search", sentences, "spring", "-k", "100", "--where", "label = 'coil'")
+        n_coil = len([row for row in documents() if row["label"] == "coil"])
+        assert few.err == f"bertfeat: {sentences}: {n_coil} hits; nothing else fits the filters\n"
+        with bertfeat.open_index(sentences) as index:
+            assert index.search(["spring", "loan"], 10**12).height == 2 * 56
+            assert index.search("spring", 10**12, where="label = 'coil'").height == n_coil
+            scores, positions = index.nearest(index.vectors([0, 1]), 10**12)
+            assert scores.shape == positions.shape == (2, 56)
+
+    def test_a_terminal_shows_what_fits_and_all_with_full(
+        self, sentences: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        search = ("search", sentences, SENSES["coil"][0], "-k", "3")
+        whole = good(*search).out
+        monkeypatch.setattr("bertfeat.cli.search_output.sys", SimpleNamespace(stdout=FakeTerminal(), maxsize=10**9))
+        monkeypatch.setenv("COLUMNS", "40")
+        lines = good(*search).out.splitlines()
+        assert max(map(len, lines)) == 40
+        assert all(line[:-1] == full[:39] for line, full in zip(lines[1:], whole.splitlines()[1:], strict=True))
+        assert good(*search, "--full").out == whole
+
 
 class TestWords:
     def test_words_are_aligned_in_context(self, words: Path) -> None:
@@ -99,7 +133,17 @@ class TestWords:
     def test_json(self, words: Path) -> None:
         hits = json_lines(good("search", words, QUERY, "-k", "3", "--json", "--same-word").out)
         first = hits[0]
-        assert list(first) == ["rank", "score", "doc_id", "word_index", "word", "char_start", "char_end", "context"]
+        assert list(first) == [
+            "rank",
+            "score",
+            "doc_id",
+            "word_index",
+            "word",
+            "char_start",
+            "char_end",
+            "context",
+            "n_hits",
+        ]
         assert first["doc_id"] == "d006"
         assert (first["word"], first["char_start"], first["char_end"]) == ("bank", 3, 7)
         assert first["context"] == "My [bank] refused to give me a loan."
@@ -202,7 +246,7 @@ class TestManyQueries:
         with (
             pytest.raises(UserError, match=r"hits.csv: CSV cannot hold tags \(List\(String\)\), raw \(Binary\); name"),
             publish_file(tmp_path / "hits.csv") as sink,
-            hit_writer(tmp_path / "hits.csv", sink) as write,
+            frame_writer(tmp_path / "hits.csv", sink) as write,
         ):
             write(frame)
         assert list(tmp_path.iterdir()) == []
@@ -255,12 +299,12 @@ class TestRefused:
             (["text", "--out", "h"], "--out is for --queries"),
             (["--queries", "q.txt", "--out", "h", "--json"], "--json is for a single TEXT"),
             (["--queries", "q.txt", "--out", "h", "--context", "9"], "--context is for a single TEXT"),
+            (["--queries", "q.txt", "--out", "h", "--full"], "--full is for a single TEXT"),
             (["text", "--text-column", "body"], "--text-column is for --queries FILE"),
             (["text", "--id-column", "key"], "--id-column is for --queries FILE"),
             (["text", "--overwrite"], "--overwrite is for --queries FILE"),
             (["text", "--context", "9"], "--context is for words and tokens; INDEX holds whole texts"),
             (["text", "-k", "0"], "k 0 is below 1"),
-            (["text", "-k", "57"], "k 57 is more than the 56 vectors of"),
             (["text", "--level", "word"], "holds level sentence, not word"),
             (["text", "--span"], "holds whole texts, not words"),
             (["text", "--same-word"], "need a query with a [word] in an index of words"),
@@ -283,5 +327,5 @@ class TestRefused:
 
     def test_other_stores(self, sentences: Path, tmp_path: Path, tiny_folder: Path) -> None:
         tiny = tiny_store(tmp_path / "s", tiny_folder, levels="sentence")
-        assert "hold different features (model 'minilm' and " in refused("search", sentences, "x", "--store", tiny.path)
+        assert " has model 'minilm', model weights " in refused("search", sentences, "x", "--store", tiny.path)
         assert "no such folder" in refused("search", sentences, "x", "--store", tmp_path / "nowhere")

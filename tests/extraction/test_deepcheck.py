@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -110,7 +112,12 @@ def test_vectors_of_another_row_are_found_though_every_digest_is_right(made, tmp
     assert printed.startswith("word/part-00000.parquet: layer_02 differs by")
     exit_code, printed, errors = run_cli("verify", str(made.path), "--deep", "--documents", "3")
     assert (exit_code, errors) == (0, [])
-    assert "good; some documents encoded again" in printed
+    pattern = r"good; ([\d,]+) parts, ([\d,]+) rows, .* checked; (\d+) of these rows encoded again"
+    n_parts, n_rows, again = re.search(pattern, printed).groups()
+    assert (n_parts, n_rows) == (f"{verify(made.path).n_parts:,}", f"{verify(made.path).n_rows:,}")
+    found = json.loads(run_cli("verify", str(made.path), "--deep", "--documents", "3", "--json")[1])
+    assert (found["n_rows"], found["n_rows_encoded_again"]) == (verify(made.path).n_rows, int(again))
+    assert json.loads(run_cli("verify", str(made.path), "--json")[1])["n_rows_encoded_again"] is None
 
 
 def test_inputs_that_are_gone_moved_or_changed(made, settings, tmp_path):

@@ -20,6 +20,7 @@ from sklearn.exceptions import NotFittedError
 from bertfeat import __version__
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads import probefolder
+from bertfeat.heads.probedocument import digest_of
 from bertfeat.heads.probefolder import load_probe, save_probe
 from bertfeat.heads.registry import make_head
 
@@ -58,7 +59,7 @@ def forge(folder: Path, change=lambda document: None) -> None:
     weights = (folder / "weights.safetensors").read_bytes()
     document["weights"] = {"sha256": hashlib.sha256(weights).hexdigest(), "n_bytes": len(weights)}
     change(document)
-    document["sha256"] = probefolder._digest_of(document)
+    document["sha256"] = digest_of(document)
     path.write_text(json.dumps(document))
 
 

@@ -215,8 +215,8 @@ class TestRefusals:
             tmp_path / "other", [frame], numbered, word_pooling="mean", model="x", weights_sha256="9" * 64
         )
         message = (
-            rf"probe logreg and store other hold different features \(model '{METADATA['model']}' and 'x'; "
-            r"model weights aaaa.*… and 9999.*…; pooling 'first' and 'mean'\); extract with the settings of probe"
+            rf"features: probe logreg has model '{METADATA['model']}', model weights aaaa.*…, pooling 'first'; store "
+            r"other has model 'x', model weights 9999.*…, pooling 'mean'; extract with the settings of probe logreg, "
         )
         for use in (fitted.score, fitted.predict, lambda s: fitted.predict_to(s, tmp_path / "o.parquet")):
             with pytest.raises(UserError, match=message):

@@ -17,7 +17,7 @@ from bertfeat.config import Level
 from bertfeat.errors import RunError, UserError
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.store.reader import Store
-from tests.support.probe_stores import Stores, numbered, word_frame, write_fake
+from tests.support.probe_stores import MAX_LENGTH, Stores, numbered, word_frame, write_fake
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"hidden_size": 8, "max_epochs": 2, "early_stopping": False}
@@ -111,7 +111,8 @@ class TestRawText:
             lambda: other.predict_input(stores.files["dev"], tmp_path / "o.parquet"),
         ):
             with pytest.raises(
-                UserError, match=r"probe old and model minilm hold different .*weights 000000000000… and "
+                UserError,
+                match=r"probe old and model minilm hold different .* has .*weights 000000000000…; ",
             ):
                 use()
         assert list(tmp_path.iterdir()) == []
@@ -195,3 +196,111 @@ class TestOutput:
 
 def str_label(doc: int, word: int) -> str:
     return f"c{(doc + word) % 2}"
+
+
+@pytest.fixture(scope="module")
+def words(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The words of dev with their texts."""
+    config = {
+        "levels": ["token", "word", "sentence"],
+        "layers": "6",
+        "max_length": MAX_LENGTH,
+        "on_overlong": "truncate",
+    }
+    return bertfeat.extract(stores.files["words_dev"], tmp_path_factory.mktemp("w") / "dev", **config)
+
+
+class TestColumnsAndErrors:
+    """Gold labels beside predictions, and the rows that are wrong."""
+
+    def test_columns_of_sentences(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
+        found = sentences.predict(stores.dev, columns="text, domain,doc_id")
+        assert found.columns == ["doc_id", "text", "domain", "prediction", "probability"]
+        assert found.drop("text", "domain").equals(sentences.predict(stores.dev))
+        assert found.select("doc_id", "text", "domain").equals(
+            stores.dev.polars("sentence", ["doc_id", "text", "domain"])
+        )
+        given = {"columns": ["text", "domain"], "id_column": "id"}
+        sentences.predict_input(stores.files["dev"], tmp_path / "o.parquet", **given)
+        assert pl.read_parquet(tmp_path / "o.parquet").equals(found)
+        frame = pl.read_ndjson(stores.files["dev"])
+        sentences.predict_input(frame, tmp_path / "o.csv", **given)
+        assert (
+            pl.read_csv(tmp_path / "o.csv", schema=found.schema).drop("probability").equals(found.drop("probability"))
+        )
+
+    def test_errors_are_those_of_the_score(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
+        everything = sentences.predict(stores.dev, columns=["domain"])
+        wrong = sentences.predict(stores.dev, errors=True)
+        assert wrong.columns == ["doc_id", "domain", "prediction", "probability"]
+        assert wrong.equals(everything.filter(pl.col("domain").ne_missing(pl.col("prediction"))))
+        scores = sentences.score(stores.dev, bootstrap=False).scores
+        assert wrong.height == round((1 - scores.accuracy) * scores.n_rows) > wrong["prediction"].null_count() == 3
+        written = sentences.predict_input(stores.files["dev"], tmp_path / "o.csv", errors=True, id_column="id")
+        assert (written.n_rows, written.n_without, written.n_gold) == (wrong.height, 3, everything.height)
+
+    @pytest.mark.parametrize("level", ["word", "token"])
+    @pytest.mark.parametrize("head", ["linear", "bilstm", "centroid"])
+    def test_words_and_tokens(self, words: Store, stores: Stores, tmp_path: Path, level: str, head: str) -> None:
+        params = SMALL if head == "bilstm" else {"max_epochs": 1} if head == "linear" else {}
+        probe = fit_probe(stores.words_train, "label", level=level, feature="layer_06", head=head, **params)
+        found = probe.predict(words, columns="text,label")
+        names = ["doc_id", f"{level}_index", level]
+        assert found.columns == [*names, "text", "label", "prediction", "probability"]
+        assert found.drop("text", "label").equals(probe.predict(words))
+        assert found["text"].to_list() == [
+            text
+            for text, n in zip(
+                words.polars("sentence")["text"], words.polars(level)["doc_id"].rle().struct["len"], strict=True
+            )
+            for _ in range(n)
+        ]
+        gold = words.polars("word")["label"]
+        if level == "token":
+            # Words that lost their tokens to truncation have no row.
+            gold = gold.filter(words.valid("word", "layer_06"))
+        assert found["label"].drop_nulls().to_list() == gold.to_list()
+        scores = probe.score(words, bootstrap=False).scores
+        wrong = probe.predict(words, errors=True)
+        assert wrong.height == round((1 - scores.accuracy) * scores.n_rows) > 0
+        assert wrong.equals(found.drop("text").filter(pl.col("label").ne_missing(pl.col("prediction"))))
+        written = probe.predict_input(stores.files["words_dev"], tmp_path / "o.parquet", columns="text", errors=True)
+        assert written.n_gold == len(gold)
+        assert pl.read_parquet(tmp_path / "o.parquet").drop("text").equals(wrong)
+
+    def test_labels_from_a_table(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
+        rows = sentences.predict(stores.dev).drop_nulls()
+        table = rows.select("doc_id", x=pl.when(pl.int_range(pl.len()) < 5).then(pl.lit("new")).otherwise("prediction"))
+        wrong = sentences.predict(stores.dev, errors=True, label="x", labels=table)
+        assert wrong["doc_id"].to_list() == rows["doc_id"].head(5).to_list()
+        assert wrong["x"].unique().to_list() == ["new"]
+        table.write_csv(tmp_path / "l.csv")
+        given = {"label": "x", "labels": tmp_path / "l.csv", "id_column": "id"}
+        sentences.predict_input(stores.files["dev"], tmp_path / "o.csv", errors=True, **given)
+        assert pl.read_csv(tmp_path / "o.csv")["doc_id"].to_list() == wrong["doc_id"].to_list()
+
+    def test_what_cannot_be_shown_is_refused(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text("fever\n")
+        numbers = stores.dev.polars("sentence", ["doc_id"]).with_columns(domain=pl.int_range(pl.len()))
+        others = pl.DataFrame({"doc_id": ["none"], "domain": ["x"]})
+        dev, text, out = stores.dev, tmp_path / "a.txt", tmp_path / "o.parquet"
+        calls = {
+            "no column 'nix' at level sentence; columns are doc_id": lambda: sentences.predict(dev, columns=["nix"]),
+            "no column 'concat_last4'": lambda: sentences.predict(dev, columns=["concat_last4"]),
+            "no label column 'nix'": lambda: sentences.predict(dev, errors=True, label="nix"),
+            "'probability' has the name of a result": lambda: sentences.predict(dev, columns="probability"),
+            "none of its 1 rows is for a row of": lambda: sentences.predict(dev, errors=True, labels=others),
+            "holds labels such as 0, probe": lambda: sentences.predict(dev, errors=True, labels=numbers),
+            "is txt, which has no column 'domain'": lambda: sentences.predict_input(text, out, errors=True),
+            "no row has a column 'nix'": lambda: sentences.predict_input(stores.files["dev"], out, columns="nix"),
+        }
+        for message, call in calls.items():
+            with pytest.raises(UserError, match=message):
+                call()
+        assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+    def test_a_column_without_a_label_is_refused(self, sentences: FittedProbe, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text("text,domain\nfever,\nrash,\n")
+        with pytest.raises(UserError, match=r"^.*/a\.csv: column 'domain': no row at level sentence has a label"):
+            sentences.predict_input(tmp_path / "a.csv", tmp_path / "o.csv", errors=True)
+        assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]

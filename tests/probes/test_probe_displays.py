@@ -72,3 +72,15 @@ def test_labels_are_escaped(stores):
         assert "<b>" not in shown._repr_html_()
         assert "<i>" not in shown._repr_html_()
         assert any("<i>&" in cell for cell in html_cells(shown._repr_html_()))
+
+
+def test_scores_and_a_sweep_print_as_their_tables(stores, probe):
+    score = probe.score(stores.dev, bootstrap=False)
+    assert str(score) == "\n".join(score.lines())
+    assert str(score).startswith("rows      45, ")
+    sweep = bertfeat.sweep_probes(stores.train, "domain", head="centroid", features=[-1])
+    assert str(sweep) == sweep.table()
+
+
+def test_levels_are_shown_as_their_names(stores):
+    assert repr(stores.dev.levels) == "('sentence',)"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertfeat.config import Combine, ExtractConfig, Level, parse_size
+from bertfeat.config import Combine, ExtractConfig, Level, Pooling, parse_size
 from bertfeat.errors import ConfigError
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
@@ -161,3 +161,16 @@ def test_settings_are_an_object_or_names() -> None:
     assert ExtractConfig.of(None, {"levels": "word"}) == config
     with pytest.raises(ConfigError, match="setting 'layers' beside config; put it into config, or pass all by name"):
         ExtractConfig.of(config, {"layers": "all"})
+
+
+def test_a_config_is_shown_as_the_settings_that_were_given():
+    assert repr(ExtractConfig()) == "ExtractConfig()"
+    config = ExtractConfig(levels="word,sentence", layers=-1, pooling="cls", workers=2)
+    assert repr(config) == "ExtractConfig(levels=('word', 'sentence'), layers='-1', pooling='cls', workers=2)"
+    assert eval(repr(config)) == config
+    everything = ExtractConfig(layers="last4", combine="none", text_column="body", model="./m")
+    assert eval(repr(everything)) == everything
+
+
+def test_a_choice_is_shown_as_its_text():
+    assert repr((Level.WORD, Pooling.MEAN)) == "('word', 'mean')"

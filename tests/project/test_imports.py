@@ -64,7 +64,7 @@ STORE_FLOORS = [
     ["planfile"],
     ["opening", "reader"],
     ["idfile"],
-    ["writer", "verification", "rowmapwriter", "provenance"],
+    ["writer", "verification", "rowmapwriter", "provenance", "rowcolumns", "framefiles"],
     ["compaction"],
 ]
 # library -> floors that may import it

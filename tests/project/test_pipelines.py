@@ -49,8 +49,12 @@ def test_table7(words: Path, tmp_path: Path) -> None:
     mixes = [[len(mix["weights"]) for mix in row["mixes"]] for row in found["rows"]]
     assert mixes == [[], [], [], [4, 4], [], [6, 6]]
     table = (tmp_path / "table.md").read_text("utf-8")
-    assert table.splitlines()[0] == "| features | dev | test | paper (CoNLL-2003 dev) |"
-    assert len(table.splitlines()) == 8
+    header, *lines = table.splitlines()
+    assert header == "| features | dev | test | paper (CoNLL-2003 dev) |"
+    n_zero = sum(row["dev"]["mean"] < 0.05 for row in found["rows"])
+    assert n_zero > 0, "so few sentences teach nothing"
+    remark = f"{n_zero} of 6 rows have the score 0: nothing was learned. Train on more sentences or epochs."
+    assert lines[7:] == ["", remark]
     assert table in done.out
     stores = {name: bertfeat.open_store(tmp_path / "features" / name) for name in ("train", "dev", "test")}
     assert {name: store.n_rows("word") for name, store in stores.items()} == found["n_words"]

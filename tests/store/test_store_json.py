@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from bertfeat.cli.summary import inspect_lines
+from bertfeat.cli.summary import inspect_store
 from bertfeat.config import Level
 from bertfeat.durable.decoding import decode
 from bertfeat.errors import BertfeatError, StoreError
@@ -104,8 +104,7 @@ def read_everything(root: Path) -> None:
 
 
 def inspect(root: Path) -> None:
-    store = open_store(root, allow_incomplete=True)
-    json.dumps(inspect_lines(store))
+    json.dumps(inspect_store(str(root)))
 
 
 def resume(root: Path, plan: Any) -> None:

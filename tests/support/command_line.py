@@ -62,7 +62,11 @@ def good(*arguments: str | Path, stdin: bytes = b"") -> Result:
 def refused(*arguments: str | Path, stdin: bytes = b"") -> str:
     """Run a command that must end with exit code 2 and one line; return the line."""
     result = bertfeat(*arguments, stdin=stdin)
-    assert (result.code, result.out) == (2, ""), (result.code, result.err)
+    assert result.code == 2, (result.code, result.err)
+    if "--json" in arguments:
+        assert f"bertfeat: {result.json['error']['message']}\n" == result.err
+    else:
+        assert result.out == ""
     assert result.err.startswith("bertfeat: ")
     assert result.err.count("\n") == 1, result.err
     return result.err

@@ -28,7 +28,6 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.indexbuild import build
 from bertfeat.ann.transforms import TransformSpec
 from bertfeat.ann.vectorparts import ArrayParts
-from bertfeat.cli.search_batches import hit_writer
 from bertfeat.config import Level
 from bertfeat.durable.publication import publish_file, standing
 from bertfeat.heads.linear import RidgeProbe
@@ -40,6 +39,7 @@ from bertfeat.reports.drawing import new_figure, save
 from bertfeat.reports.tables import write_csv
 from bertfeat.search.storeindex import build_index
 from bertfeat.search.storeupdate import update_index
+from bertfeat.store.framefiles import frame_writer
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
 from tests.support.index_stores import known_store
 from tests.support.kills import die_at
@@ -106,12 +106,12 @@ def _sweep(root: Path, inputs: Path, new: bool) -> None:
 
 def _predictions(root: Path, inputs: Path, new: bool) -> None:
     frames = [pl.DataFrame({"prediction": ["a", None], "n": [n, int(new)]}) for n in range(3)]
-    write_frames(iter(frames), dict(frames[0].schema), root / "o.parquet")
+    write_frames(iter(frames), root / "o.parquet")
 
 
 def _hits(root: Path, inputs: Path, new: bool) -> None:
     for name in ("hits.parquet", "hits.csv"):
-        with publish_file(root / name) as sink, hit_writer(root / name, sink) as write:
+        with publish_file(root / name) as sink, frame_writer(root / name, sink) as write:
             for n in range(3):
                 write(pl.DataFrame({"n": [n, int(new)]}))
 
