@@ -13,6 +13,7 @@ from bertfeat.durable.decoding import decode
 from bertfeat.errors import UserError
 from bertfeat.search.queryvectors import gives_words
 from bertfeat.storage import as_path, is_url
+from bertfeat.store.codec import hash_fields
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 
