@@ -60,7 +60,6 @@ def predict(
     probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
 ) -> None:
     """Label a corpus, or a store, and write Parquet."""
-    from bertfeat.cli.progress import is_watched
     from bertfeat.probes.fitted import load_probe
     from bertfeat.storage import as_path
 
@@ -72,7 +71,7 @@ def predict(
         written = fitted.predict_to(inputs[0], output, overwrite=overwrite)
     else:
         given = {name: value for name, value in settings.items() if value is not None}
-        watched = is_watched(quiet=quiet or as_json)
+        watched = False if quiet or as_json else None
         written = fitted.predict_input(list(inputs), output, overwrite=overwrite, progress=watched, **given)
     if as_json:
         counts = {str(name): count for name, count in sorted(written.counts.items())}

@@ -25,7 +25,7 @@ def extract(
     config: ExtractConfig | None = None,
     *,
     overwrite: bool = False,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
     **settings: Unpack[ExtractSettings],
 ) -> Store:
     """Run an encoder over a corpus once and store its hidden states as Parquet.
@@ -40,7 +40,8 @@ def extract(
         output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.
-        progress: True for a bar with documents, tokens per second and the time left, or a `bertfeat.Progress`.
+        progress: True draws a bar with the time left, documents, tokens and bytes; False draws none; None draws it in a
+            terminal and in a notebook. Or a `bertfeat.Progress`, which receives the reports.
         **settings: The fields of `ExtractConfig`: `model`, `levels`, `layers`, ...
 
     Returns:

@@ -157,7 +157,7 @@ class FittedProbe:
         path: str | Path,
         *,
         overwrite: bool = False,
-        progress: bool | Progress = False,
+        progress: bool | Progress | None = None,
         **settings: Unpack[ExtractSettings],
     ) -> Written:
         """Label a corpus: extract it with the probe's own settings, predict, and write Parquet; see `predict_to`.

@@ -40,7 +40,7 @@ FLOORS = [
     ["storage"],
     ["config", "settings"],
     ["records"],
-    ["progress", "ragged", "devices", "memory", "levels", "finite", "moments", "nearest"],
+    ["progress", "stopwatch", "ragged", "devices", "memory", "levels", "finite", "moments", "nearest"],
     ["durable"],
     ["corpus", "text", "encoder"],
     ["store"],
