@@ -129,6 +129,16 @@ def test_every_flag_that_a_page_names_is_one() -> None:
     assert sorted(flag for flag in named if flag not in known) == []
 
 
+def test_every_variable_that_the_package_reads_is_on_the_page_of_the_shell() -> None:
+    named = set()
+    for path in sorted((ROOT / "bertfeat").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "environ" in text:
+            named |= set(re.findall(r"\"(_?[A-Z]+(?:_[A-Z]+)+|TMPDIR)\"", text))
+    assert {"BERTFEAT_CACHE", "RAY_ADDRESS", "TMPDIR", "_BERTFEAT_COMPLETE"} <= named
+    assert sorted(name for name in named if f"`{name}`" not in PAGES["docs/shell.md"]) == []
+
+
 def test_every_test_that_the_guarantees_name_exists() -> None:
     named = 0
     for cell in re.findall(r"^\|[^|]*\| ([^|]*test_[^|]*) \|$", PAGES["docs/guarantees.md"], re.MULTILINE):

@@ -247,6 +247,27 @@ except SystemExit as done:
     assert loaded_by(code) == set()
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"), [("", "plain,inspect"), ("extract --pooling m", "plain,mean"), ("extract corp", "file,corp")]
+)
+def test_completion_loads_nothing_heavy(words: str, offered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_BERTFEAT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"bertfeat {words}")
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ") + 1))
+    code = """
+from bertfeat.cli import main
+try:
+    main()
+except SystemExit as done:
+    assert not done.code, done.code
+"""
+    script = f"import sys\n{code}\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    *found, heavy = done.stdout.split("\n")[:-1]
+    assert offered in found
+    assert heavy == ""
+
+
 def test_import_bertfeat_loads_nothing_heavy() -> None:
     assert loaded_by("import bertfeat; bertfeat.__version__; bertfeat.ExtractConfig(); bertfeat.BertfeatError") == set()
 
