@@ -1,7 +1,7 @@
 """Scores by layer, from one extraction of all layers: the layers of a network in which a property is found.
 
-    python pipelines/layer_sweep.py --corpus train.conllu --dev dev.conllu --label upos --out pos-sweep
-    python pipelines/layer_sweep.py --corpus reviews.csv --level sentence --label stars --out stars-sweep --limit 2000
+    python -m bertfeat.pipelines.layer_sweep --corpus train.conllu --dev dev.conllu --label upos --out pos
+    python -m bertfeat.pipelines.layer_sweep --corpus reviews.csv --level sentence --label stars --out stars
 
 Writes result.json, and table.csv, plot.png and plot.svg into the folder sweep. Without --dev, a fifth of the documents
 is held out.
@@ -19,7 +19,7 @@ import click
 import bertfeat
 
 
-@click.command(context_settings={"max_content_width": 100})
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Labelled texts or words.")
 @click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="The texts to score on.")
 @click.option("--level", type=click.Choice(["word", "sentence"]), default="word", show_default=True)

@@ -1,7 +1,7 @@
 """Near-identical documents: clusters of texts whose pooled features have a cosine above a threshold.
 
-    python pipelines/near_duplicates.py --corpus reviews.jsonl --out duplicates --threshold 0.95
-    python pipelines/near_duplicates.py --corpus docs.csv --model bert-base-uncased --transform center --out near
+    python -m bertfeat.pipelines.near_duplicates --corpus reviews.jsonl --out duplicates --threshold 0.95
+    python -m bertfeat.pipelines.near_duplicates --corpus docs.csv --model bert-base-uncased --transform center --out d
 
 Equal texts are encoded once, as one document. An index gives the neighbours of each text, more of them until the
 furthest is below the threshold; pairs above it are scored exactly and joined. A cluster is all that is joined directly
@@ -37,7 +37,7 @@ BATCH_SIZE = 1024
 N_SHOWN = 20
 
 
-@click.command(context_settings={"max_content_width": 100})
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help=".txt, .jsonl, .csv, ...")
 @click.option("--text-column", default="text", show_default=True)
 @click.option("--id-column", help="By default id or _id, if there is one, else the row's number.")

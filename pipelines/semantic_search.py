@@ -1,8 +1,8 @@
 """Comparison of features for search: layers, poolings and transforms, on queries whose answers are known.
 
-    python pipelines/semantic_search.py --corpus xquad.en.json --out xquad         # SQuAD: question -> its paragraph
-    python pipelines/semantic_search.py --corpus corpus.jsonl --queries queries.jsonl --qrels test.tsv --out scifact
-    python pipelines/semantic_search.py --corpus docs.csv --queries queries.tsv --qrels qrels.txt --out docs \
+    python -m bertfeat.pipelines.semantic_search --corpus xquad.en.json --out xquad  # SQuAD: question, paragraph
+    python -m bertfeat.pipelines.semantic_search --corpus corpus.jsonl --queries queries.jsonl --qrels q.tsv --out docs
+    python -m bertfeat.pipelines.semantic_search --corpus docs.csv --queries queries.tsv --qrels qrels.txt --out docs \
         --layers 4..6 --poolings mean --transforms none,center,whiten:128 --limit 5000
 
 Documents and queries are encoded once for each pooling; search is exact, by cosine, and transforms are fitted to the
@@ -42,7 +42,7 @@ class Task:
     qrels: dict[str, dict[str, int]]
 
 
-@click.command(context_settings={"max_content_width": 100})
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Documents, or SQuAD .json."
 )

@@ -1,7 +1,7 @@
 """A classifier of texts, fitted, scored and saved: one extraction, a linear probe, its errors by class.
 
-    python pipelines/sentence_classifier.py --corpus train.csv --test test.csv --label category --out banking
-    python pipelines/sentence_classifier.py --corpus reviews.jsonl --label stars --out reviews --head svm --limit 2000
+    python -m bertfeat.pipelines.sentence_classifier --corpus train.csv --test test.csv --label category --out banking
+    python -m bertfeat.pipelines.sentence_classifier --corpus reviews.jsonl --label stars --out reviews --head svm
 
 Without --test, a fifth of the rows is held out. L2 is chosen on a tenth of the rest.
 """
@@ -24,7 +24,7 @@ L2 = [0.01, 0.1, 1.0, 10.0]
 CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 
 
-@click.command(context_settings={"max_content_width": 100})
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="CSV, TSV, JSONL, Parquet.")
 @click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Labelled texts to test on.")
 @click.option("--text-column", default="text", show_default=True)

@@ -4,8 +4,8 @@ Devlin et al. 2019 (arXiv 1810.04805v2, section 5.4): frozen features of one ext
 word, maximal document context, a two-layer BiLSTM of 768 units, no CRF, the mean of 5 seeds. Their corpus, CoNLL-2003,
 may not be redistributed; the table also shows their figures, of BERT-base, cased, on its development set.
 
-    python pipelines/table7.py --corpus FOLDER --out table7            # files named *train*, *dev*, *test* in FOLDER
-    python pipelines/table7.py --train a.conll --dev b.conll --test c.conll --out table7 --limit 1000 --seeds 2
+    python -m bertfeat.pipelines.table7 --corpus FOLDER --out table7  # with *train*, *dev*, *test* in FOLDER
+    python -m bertfeat.pipelines.table7 --train a.conll --dev b.conll --test c.conll --out table7 --limit 1000 --seeds 2
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPLITS = {"dev": ("dev", "valid", "testa"), "train": ("train",), "test": ("test"
 ENDINGS = (".conll", ".conllu", ".tsv", ".iob2", ".bio", ".txt", ".annotated", ".train", ".testa", ".testb")
 
 
-@click.command(context_settings={"max_content_width": 100})
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--corpus", type=click.Path(exists=True, file_okay=False), help="Folder with train, dev and test files.")
 @click.option("--train", type=click.Path(exists=True, dir_okay=False), help="Instead of --corpus: the train file.")
 @click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="The dev file.")
@@ -197,7 +197,7 @@ def _feature_sets(n_layers: int) -> dict[str, dict[str, str]]:
 
 def _train(
     name: str,
-    chosen: dict[str, str],
+    chosen: dict[str, Any],
     stores: dict[str, bertfeat.Store],
     *,
     label: str,

@@ -1,7 +1,7 @@
 """The senses of a word: its occurrences in a corpus, clustered by context, with examples and a plot.
 
-    python pipelines/word_senses.py --corpus corpus.txt --word bank --out bank
-    python pipelines/word_senses.py --store bank/features --word spring --out spring --max-senses 6
+    python -m bertfeat.pipelines.word_senses --corpus corpus.txt --word bank --out bank
+    python -m bertfeat.pipelines.word_senses --store bank/features --word spring --out spring --max-senses 6
 
 The vectors of the word are centred, given unit length and clustered by k-means; the number of senses is the one with
 the highest silhouette. If that is low, or no higher than for as many random points in one cloud, the result says that
@@ -42,7 +42,7 @@ N_CLOUDS = 19
 MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 
 
-@click.command(context_settings={"max_content_width": 100})
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--word", required=True, help="The word, in upper or lower case.")
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), help="Texts: .txt, .jsonl, .csv, .conllu, ...")
 @click.option("--store", "store_path", type=click.Path(exists=True, file_okay=False), help="Or: words already encoded.")
@@ -130,7 +130,7 @@ def _unit(vectors: Vectors) -> Vectors:
     return unit
 
 
-@threadpool_limits.wrap(limits=1)  # small matrices are slower when threads share them
+@threadpool_limits.wrap(limits=1)  # type: ignore[untyped-decorator]  # small matrices are slower on several threads
 def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) -> dict[str, Any]:
     """Cluster (n, dim) vectors into the given number of senses, or the one with the highest silhouette."""
     n_different = len(np.unique(vectors, axis=0))

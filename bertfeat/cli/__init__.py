@@ -82,5 +82,7 @@ def group(verbose: bool) -> None:
 def main() -> None:
     """Run the command line; exit codes are 0 done, 1 a check found something, 2 user's input, 3 run failed."""
     with report_failures():
+        if "_BERTFEAT_COMPLETE" in os.environ:
+            importlib.import_module("bertfeat.cli.completion").complete_files()
         group(prog_name="bertfeat", standalone_mode=False)
     sys.exit(0)

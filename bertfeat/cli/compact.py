@@ -13,7 +13,8 @@ import click
 @click.option("--shard-bytes", metavar="SIZE", help="Size of a shard's parts; by default that of the extraction.")
 @click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(store: str, output: str, shard_bytes: str | None, overwrite: bool, as_json: bool) -> None:
+@click.option("--quiet", is_flag=True, help="Print errors and warnings only.")
+def command(store: str, output: str, shard_bytes: str | None, overwrite: bool, as_json: bool, quiet: bool) -> None:
     """Write a store again with few parts: the same rows and vectors, without an encoder.
 
     Each append leaves at least one part for each level, however small. STORE is not changed; run the same command
@@ -25,9 +26,10 @@ def command(store: str, output: str, shard_bytes: str | None, overwrite: bool, a
     from bertfeat.store.reader import open_store
 
     before = open_store(store)
-    made = compact(before, output, shard_bytes=shard_bytes, overwrite=overwrite)
+    watched = False if quiet or as_json else None
+    made = compact(before, output, shard_bytes=shard_bytes, overwrite=overwrite, progress=watched)
     if as_json:
         click.echo(json.dumps(store_summary(made)))
-        return
-    counts = [counted(len(opened.manifest["shards"]), "shard") for opened in (before, made)]
-    click.echo(f"{result_line(made, was_complete=False)}; {counts[0]} became {counts[1]}")
+    elif not quiet:
+        counts = [counted(len(opened.manifest["shards"]), "shard") for opened in (before, made)]
+        click.echo(f"{result_line(made, was_complete=False)}; {counts[0]} became {counts[1]}")

@@ -74,21 +74,23 @@ def command(
     """Run an encoder over a corpus once and keep its hidden states as Parquet."""
     settings = {name: value for name, value in values.items() if value is not None}
     config = ExtractConfig.from_dict(settings)
+    watched = show_progress or (False if quiet or as_json else None)
     if dry_run and not append:
-        _dry_run(inputs, config, as_json=as_json)
+        _dry_run(inputs, config, as_json=as_json, progress=watched)
         return
     if not output:
         said = "no --output" if output is None else "--output ''"
         raise click.UsageError(f"{said}; name the folder of the store: -o DIR", click.get_current_context())
     if dry_run:
-        _dry_run(inputs, _config_of(output, settings), as_json=as_json)
+        _dry_run(inputs, _config_of(output, settings), as_json=as_json, progress=watched)
         return
-    from bertfeat.cli.progress import RunLog, is_watched
+    from bertfeat.cli.progress import RunLog
     from bertfeat.cli.summary import result_line, store_summary
     from bertfeat.extraction.run import append as append_to
     from bertfeat.extraction.run import extract
+    from bertfeat.progress import is_watched
 
-    draws = show_progress or is_watched(quiet=quiet or as_json)
+    draws = show_progress or (is_watched() and not (quiet or as_json))
     # Ray prints events of its processes, but standard output is for the result alone.
     aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
     with aside, contextlib.closing(RunLog(config, draws=draws, verbose=verbose)) as log:
@@ -117,9 +119,9 @@ def _config_of(output: str, settings: dict[str, Any]) -> ExtractConfig:
     return open_growing(as_path(output), _given(settings), overwrite=False)[2]
 
 
-def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool) -> None:
+def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool, progress: bool | None) -> None:
     from bertfeat.cli.summary import estimate_lines
     from bertfeat.extraction.estimation import estimate
 
-    result = estimate(inputs, config)
+    result = estimate(inputs, config, progress=progress)
     click.echo(json.dumps(result.to_dict()) if as_json else "\n".join(estimate_lines(result)))

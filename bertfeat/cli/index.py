@@ -83,13 +83,12 @@ def build(
     **values: Any,
 ) -> None:
     """Index the vectors of a store."""
-    from bertfeat.cli.progress import is_watched
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.progress import reporting
     from bertfeat.search.storeindex import build_or_find, parse_settings
 
     settings = parse_settings(**values)
-    with reporting(is_watched(quiet=quiet or as_json)) as progress:
+    with reporting(False if quiet or as_json else None) as progress:
         index, was_there = build_or_find(
             store, output, settings, level, feature, query_prompt_name, overwrite=overwrite, progress=progress
         )
@@ -110,12 +109,11 @@ def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
     STORE was extracted with the same settings from the same texts, followed by further ones. Recall is measured again.
     The index is replaced when the new one is whole.
     """
-    from bertfeat.cli.progress import is_watched
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.progress import reporting
     from bertfeat.search.storeupdate import update_or_find
 
-    with reporting(is_watched(quiet=quiet or as_json)) as progress:
+    with reporting(False if quiet or as_json else None) as progress:
         updated, n_added = update_or_find(index, store, progress=progress)
     with updated:
         if as_json:

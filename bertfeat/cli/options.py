@@ -68,7 +68,7 @@ def option(heading: str, *names: str, **attributes: Any) -> Option:
 
 def output_options(command: Command) -> Command:
     """Add --json and --quiet."""
-    command = option(RUN, "--quiet", is_flag=True, help="No progress and no summary.")(command)
+    command = option(RUN, "--quiet", is_flag=True, help="Print errors and warnings only.")(command)
     return option(RUN, "--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
 
 

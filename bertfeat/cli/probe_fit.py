@@ -37,13 +37,12 @@ Examples:
 @fit_options
 def fit(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit a probe to the features of STORE and save it."""
-    from bertfeat.cli.progress import is_watched
     from bertfeat.probes.fitted import check_probe_folder
     from bertfeat.probes.fitting import fit_probe
 
     chosen = head_params(settings)
     check_probe_folder(output, overwrite=overwrite)
-    fitted = fit_probe(store, **settings, progress=is_watched(quiet=quiet or as_json), **chosen)
+    fitted = fit_probe(store, **settings, progress=False if quiet or as_json else None, **chosen)
     fitted.save(output, overwrite=overwrite)
     for text in fitted.training["fit_report"].get("warnings", []):
         warn(text)

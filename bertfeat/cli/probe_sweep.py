@@ -31,13 +31,12 @@ Examples:
 @fit_options
 def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit and score a head on each layer of STORE and each combination of layers."""
-    from bertfeat.cli.progress import is_watched
     from bertfeat.probes.sweepresult import check_sweep_folder
     from bertfeat.probes.sweeps import sweep_probes
 
     chosen = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
-    found = sweep_probes(store, **settings, progress=is_watched(quiet=quiet or as_json), **chosen)
+    found = sweep_probes(store, **settings, progress=False if quiet or as_json else None, **chosen)
     found.write(output, overwrite=overwrite)
     if as_json:
         click.echo(json.dumps({"output": output, **found.to_dict()}))

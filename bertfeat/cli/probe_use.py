@@ -69,7 +69,6 @@ def predict(
     probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
 ) -> None:
     """Label a corpus, or a store, and write Parquet or CSV."""
-    from bertfeat.cli.progress import is_watched
     from bertfeat.probes.fitted import load_probe
     from bertfeat.storage import as_path
 
@@ -83,7 +82,7 @@ def predict(
         written = fitted.predict_to(inputs[0], output, **asked, overwrite=overwrite)
     else:
         given = {name: value for name, value in settings.items() if value is not None}
-        watched = is_watched(quiet=quiet or as_json)
+        watched = False if quiet or as_json else None
         written = fitted.predict_input(list(inputs), output, **asked, overwrite=overwrite, progress=watched, **given)
     if as_json:
         counts = {str(name): count for name, count in sorted(written.counts.items())}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 import click
@@ -11,11 +10,6 @@ import click
 from bertfeat.config import ExtractConfig, Runner
 from bertfeat.progress import Bar
 from bertfeat.records import Plan, Receipt
-
-
-def is_watched(*, quiet: bool) -> bool:
-    """Tell whether to draw progress: standard error is a terminal, and the command is not quiet."""
-    return sys.stderr.isatty() and not quiet
 
 
 class RunLog(Bar):

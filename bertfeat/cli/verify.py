@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @click.option("--documents", type=click.IntRange(min=1), default=16, show_default=True, help="How many, with --deep.")
 @click.option("--input", "inputs", multiple=True, metavar="FILE", help="Where the inputs are now, with --deep.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_json: bool) -> None:
+@click.option("--quiet", is_flag=True, help="Print only what is wrong.")
+def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_json: bool, quiet: bool) -> None:
     """Check every digest, row count and schema of a store, and that manifest, receipts and parts agree.
 
     If something is wrong, the exit code is 1 and each bad file is named. The bad shards are marked in the store, and
@@ -27,7 +28,7 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
     from bertfeat.errors import CheckFailed
     from bertfeat.store.verification import verify
 
-    checked = verify(store)
+    checked = verify(store, progress=False if quiet or as_json else None)
     report, again = checked, None
     remedy = "" if report.is_good else _remedy(store, report)
     if report.is_good and deep:
@@ -47,7 +48,7 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
             click.echo(str(problem))
     if not report.is_good:
         raise CheckFailed(f"{store}: {counted(len(report.problems), 'problem')}; {remedy}")
-    if not as_json:
+    if not as_json and not quiet:
         size = f"{counted(checked.n_parts, 'part')}, {checked.n_rows:,} rows, {human_bytes(checked.n_bytes)} checked"
         same = f"; {again.n_rows:,} of these rows encoded again, with the same vectors" if again else ""
         click.echo(f"{store}: good; {size}{same}")

@@ -17,7 +17,7 @@ from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.leveltables import align, level_table, make_buffers
 from bertfeat.extraction.textencoder import TextEncoder, vectors_of
 from bertfeat.extraction.vectorcache import VectorCache
-from bertfeat.progress import Silent
+from bertfeat.progress import unreported
 from bertfeat.records import Document, FeatureColumn, Float32Array, LevelTable
 from bertfeat.store.vectors import add_layers
 
@@ -138,7 +138,7 @@ def _pooled(flows: Sequence[Flow], documents: Sequence[Document]) -> list[LevelT
         make_buffers(text, flow.schemas, flow.config, flow.resolved, flow.finish, flow.encoder.device)[Level.SENTENCE]
         for flow, text in zip(flows, texts, strict=True)
     ]
-    first.fill(buffers, prepared, Silent())
+    first.fill(buffers, prepared, unreported)
     tables = [
         level_table(Level.SENTENCE, text, buffer, flow.schemas[Level.SENTENCE], flow.tokenizer, fetches)
         for flow, text, buffer in zip(flows, texts, buffers, strict=True)

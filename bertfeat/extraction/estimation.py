@@ -17,7 +17,7 @@ from bertfeat.encoder.lanes import encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
 from bertfeat.extraction.shardtask import ShardTask
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress, reporting
 from bertfeat.records import Pack, ShardSpec
 
 ItemT = TypeVar("ItemT")
@@ -51,19 +51,19 @@ class Estimate:
         return {**dataclasses.asdict(self), "n_rows": {str(level): n for level, n in self.n_rows.items()}}
 
 
-def estimate(inputs: Inputs, config: ExtractConfig) -> Estimate:
-    """Read and tokenize a corpus, or shards from all over it, and encode a few packs.
+def estimate(inputs: Inputs, config: ExtractConfig, *, progress: bool | Progress | None = None) -> Estimate:
+    """Read and tokenize a corpus, or shards from all over it, and encode a few packs; see `extract` for `progress`.
 
     Raises:
         UserError: The inputs or the settings cannot be used.
     """
     # Standard input is copied to the folder of the output; a dry run has none, so that it is a temporary file.
     nowhere = Path(tempfile.gettempdir()) / "dry-run"
-    with open_inputs(inputs, nowhere, config) as files:
-        job = open_job(config, files, nowhere, Silent(), overwrite=True)
+    with reporting(progress) as reports, open_inputs(inputs, nowhere, config) as files:
+        job = open_job(config, files, nowhere, reports, overwrite=True)
         shards = job.plan.shards
         chosen = spread(shards, _MAX_SHARDS_READ)
-        return _measure(job, chosen, scale=job.plan.n_rows / max(sum(s.n_rows for s in chosen), 1))
+        return _measure(job, chosen, reports, scale=job.plan.n_rows / max(sum(s.n_rows for s in chosen), 1))
 
 
 def spread(items: Sequence[ItemT], n_wanted: int) -> list[ItemT]:
@@ -72,12 +72,14 @@ def spread(items: Sequence[ItemT], n_wanted: int) -> list[ItemT]:
     return [items[number * len(items) // n_taken] for number in range(n_taken)]
 
 
-def _measure(job: Job, shards: Sequence[ShardSpec], *, scale: float) -> Estimate:
+def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale: float) -> Estimate:
+    progress.stage("loading the model")
     task = ShardTask(job)
     n_bad = n_documents = n_tokens = n_encoded = n_bytes = 0
     rows = dict.fromkeys(job.config.levels, 0)
     tokens_per_s = 0.0
-    for shard in shards:
+    for number, shard in enumerate(shards):
+        progress.stage("tokenizing shards", number, len(shards))
         prepared = task.prepare(shard)
         counts = prepared.text.counts()
         n_documents += len(prepared.text.documents)

@@ -15,11 +15,13 @@ from bertfeat.config import ExtractConfig, Level
 from bertfeat.encoder.encoder import PackEncoder, memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
+from bertfeat.extraction.encodedcount import EncodedCount
 from bertfeat.extraction.leveltables import Buffer, ShardText, align, level_table, make_buffers
 from bertfeat.extraction.plan import Resolved
 from bertfeat.extraction.pooling import Finish
-from bertfeat.progress import Progress, Silent, Stopwatch
+from bertfeat.progress import Report, unreported
 from bertfeat.records import BadRow, Document, LevelSchema, LevelTable, Pack, ShardResult
+from bertfeat.stopwatch import Stopwatch
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
@@ -37,17 +39,14 @@ class PreparedText:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The flow, with the settings, the tokenizer and the encoder that it needs.
-
-    `finish` makes the model's own sentence embedding of pooled vectors, if that is asked for.
-    """
+    """The flow, with the settings, the tokenizer and the encoder that it needs."""
 
     config: ExtractConfig
     schemas: Mapping[Level, LevelSchema]
     resolved: Resolved
     tokenizer: Tokenizer
     encoder: PackEncoder
-    finish: Finish | None = None
+    finish: Finish | None = None  # makes the model's own sentence embedding, if that is asked for
 
     def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
         """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows."""
@@ -65,12 +64,12 @@ class Flow:
             packs = list(pack_windows(windows, budget))
         return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
 
-    def encode(self, prepared: PreparedText, progress: Progress) -> ShardResult:
+    def encode(self, prepared: PreparedText, report: Report) -> ShardResult:
         """Run the encoder once and pool every level from its states; rows are in the order of the documents."""
         encoder, text, clock = self.encoder, prepared.text, prepared.clock
         buffers = make_buffers(text, self.schemas, self.config, self.resolved, self.finish, encoder.device)
         fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
-        self.fill(buffers.values(), prepared, progress)
+        self.fill(buffers.values(), prepared, report)
         tables = {
             level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
             for level, buffer in buffers.items()
@@ -81,18 +80,19 @@ class Flow:
         notes = {"n_halvings": encoder.n_halvings - n_halvings}
         return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)
 
-    def fill(self, buffers: Iterable[Buffer], prepared: PreparedText, progress: Progress) -> None:
+    def fill(self, buffers: Iterable[Buffer], prepared: PreparedText, report: Report) -> None:
         """Run the encoder once and pool its states into each buffer."""
         encoder, clock = self.encoder, prepared.clock
+        count = EncodedCount(prepared.text.windows, len(prepared.text.documents), prepared.packs, report)
         for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
             with clock.time("pool"), memory_errors(encoder.device):
                 for buffer in buffers:
                     buffer.add(pack, states)
             del states
-            progress.encoded(pack.n_tokens)
+            count.add(pack)
 
     def run(self, documents: Iterable[Document]) -> Mapping[Level, LevelTable]:
         """Return the tables of documents, with all vectors on the host."""
-        result = self.encode(self.prepare(documents), Silent())
+        result = self.encode(self.prepare(documents), unreported)
         result.wait()
         return result.tables

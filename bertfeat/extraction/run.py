@@ -27,7 +27,7 @@ def extract(
     config: ExtractConfig | None = None,
     *,
     overwrite: bool = False,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
     **settings: Unpack[ExtractSettings],
 ) -> Store:
     """Run an encoder over a corpus once and store its hidden states as Parquet.
@@ -42,7 +42,8 @@ def extract(
         output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.
-        progress: True for a bar with documents, tokens per second and the time left, or a `bertfeat.Progress`.
+        progress: True draws a bar with the time left, documents, tokens and bytes; False draws none; None draws it in a
+            terminal and in a notebook. Or a `bertfeat.Progress`, which receives the reports.
         **settings: The fields of `ExtractConfig`: `model`, `levels`, `layers`, `limit`, ...
 
     Returns:
@@ -70,7 +71,7 @@ def append(
     inputs: Inputs,
     *,
     overwrite: bool = False,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
     **settings: Unpack[ExtractSettings],
 ) -> Store:
     """Add the documents of further inputs to a finished store: new shards after the old ones, which stay as they are.
@@ -96,9 +97,9 @@ def append(
 
     Examples:
         >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
-        >>> more = append(store, pl.DataFrame({"text": ["One more text."]}))
-        >>> len(store), len(more)
-        (206, 207)
+        >>> _ = (tmp / "later.txt").write_text("One more text.\\n")
+        >>> len(append(store, tmp / "later.txt"))
+        207
     """
     path = store.path if isinstance(store, Store) else as_path(store)
     opened, plan, config = open_growing(path, settings, overwrite=overwrite)

@@ -13,7 +13,7 @@ from bertfeat.errors import RunError
 from bertfeat.extraction.flow import PreparedText
 from bertfeat.extraction.job import Job, load_flow, load_tokenizer
 from bertfeat.extraction.plan import versions
-from bertfeat.progress import Progress
+from bertfeat.progress import Report
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.task import writers_for
 from bertfeat.store.commit import commit_shard
@@ -46,9 +46,9 @@ class ShardTask:
         """Read the rows of a shard and make packs of them."""
         return self.flow.prepare(self.corpus.read(shard))
 
-    def encode(self, prepared: PreparedText, progress: Progress) -> ShardResult:
+    def encode(self, prepared: PreparedText, report: Report) -> ShardResult:
         """Encode the packs and make the tables, rows in corpus order."""
-        return self.flow.encode(prepared, progress)
+        return self.flow.encode(prepared, report)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write the parts and, once they are safe on disk, the receipt."""

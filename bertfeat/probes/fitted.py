@@ -200,7 +200,7 @@ class FittedProbe:
         label: str | None = None,
         labels: LabelTable | None = None,
         overwrite: bool = False,
-        progress: bool | Progress = False,
+        progress: bool | Progress | None = None,
         **settings: Unpack[ExtractSettings],
     ) -> Written:
         """Label a corpus: extract it with the probe's own settings, predict, and write the result; see `predict_to`.

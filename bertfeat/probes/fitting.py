@@ -43,7 +43,7 @@ def fit_probe(
     dev_labels: LabelTable | None = None,
     max_memory: int | None = None,
     limit: int | None = None,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
     **params: Unpack[HeadSettings],
 ) -> FittedProbe:
     """Fit a probe to the features of a store.
@@ -65,7 +65,7 @@ def fit_probe(
         dev_labels: The same for dev.
         max_memory: Bytes that vectors may take; if they do not fit, they are streamed. None is half of the free memory.
         limit: The number of documents to learn from, the first ones of the store; None is all.
-        progress: See `bertfeat.progress.Progress`.
+        progress: See `extract`.
         **params: The head's parameters.
 
     Returns:

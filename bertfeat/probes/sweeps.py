@@ -42,7 +42,7 @@ def sweep_probes(
     dev_labels: LabelTable | None = None,
     max_memory: int | None = None,
     limit: int | None = None,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
     **params: Unpack[HeadSettings],
 ) -> Sweep:
     """Fit and score one head on each layer of a store and on each combination of layers.
@@ -62,7 +62,7 @@ def sweep_probes(
         dev_labels: See `fit_probe`.
         max_memory: See `fit_probe`.
         limit: See `fit_probe`.
-        progress: See `bertfeat.progress.Progress`.
+        progress: See `extract`.
         **params: The head's parameters.
 
     Raises:

@@ -33,7 +33,9 @@ def run_shards(
     else:
         progress.stage("loading the model")
         if min(workers, len(shards)) == 1:
-            receipts = run_overlapped(make_task(0, 1), shards, progress)
+            task = make_task(0, 1)
+            progress.stage("tokenizing")
+            receipts = run_overlapped(task, shards, progress)
         else:
             receipts = ProcessPool(make_task, shards, min(workers, len(shards)), progress).run()
     # Closed at once if `progress` raises, so that no worker writes after the store's lock is released.

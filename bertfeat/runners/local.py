@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 from bertfeat.progress import Progress
@@ -41,7 +42,7 @@ def run_overlapped(task: Task[PreparedT], shards: Iterable[ShardSpec], progress:
             upcoming = reader.submit(take)
             shard, prepared = taken
             del taken
-            result = task.encode(prepared, progress)
+            result = task.encode(prepared, partial(progress.encoded, shard.index))
             del prepared
             if len(committing) == n_writers:
                 wait(committing, return_when=FIRST_COMPLETED)

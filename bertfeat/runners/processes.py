@@ -157,10 +157,11 @@ class ProcessPool:
     def _hear(self, process: _Process, message: Ready | Started | Encoded | Failed) -> None:
         if isinstance(message, Ready):
             process.n_ahead = message.n_shards
+            self._progress.stage("tokenizing")
         elif isinstance(message, Started):
             process.started.add(message.shard)
         elif isinstance(message, Encoded):
-            self._progress.encoded(message.n_tokens)
+            self._progress.encoded(*message)
         elif message.error is not None:
             raise message.error
         elif message.shard is None:

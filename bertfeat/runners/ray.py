@@ -61,7 +61,6 @@ def run_on_ray(
         with closing(_outcomes_through_client(run) if _is_client() else run()) as outcomes, _ray_errors():
             for outcome in outcomes:
                 if isinstance(outcome, Done):
-                    progress.encoded(outcome.receipt.counts.get("n_encoded_tokens", 0))
                     yield outcome.receipt
                 else:
                     failures |= _settled(outcome)

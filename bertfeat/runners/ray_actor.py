@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertfeat.errors import BertfeatError
-from bertfeat.progress import Silent
+from bertfeat.progress import unreported
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.fence import Fence
 from bertfeat.runners.task import MakeTask, Task
@@ -132,7 +132,7 @@ class ShardActor:
             with self._prepares:
                 prepared = task.prepare(shard)
             with self._encodes:
-                result = task.encode(prepared, Silent())
+                result = task.encode(prepared, unreported)
             del prepared
         with self._commits, self._fence.held():
             return task.commit(shard, result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from bertfeat.progress import Progress
+from bertfeat.progress import Report
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 
 PreparedT = TypeVar("PreparedT")
@@ -30,8 +30,8 @@ class Task(Protocol[PreparedT]):
     def prepare(self, shard: ShardSpec) -> PreparedT:
         """Read and tokenize; runs in a thread, parallel to `encode`."""
 
-    def encode(self, prepared: PreparedT, progress: Progress) -> ShardResult:
-        """Run the encoder."""
+    def encode(self, prepared: PreparedT, report: Report) -> ShardResult:
+        """Run the encoder, and report how far it is."""
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write; runs in a thread, parallel to `encode`."""

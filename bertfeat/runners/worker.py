@@ -8,6 +8,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Generic, NamedTuple
 
 from bertfeat.errors import BertfeatError
-from bertfeat.progress import Progress, Silent
+from bertfeat.progress import INTERVAL_S, Report, Silent
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.local import run_overlapped
 from bertfeat.runners.task import PreparedT, Task, shards_in_hand
@@ -37,9 +38,12 @@ class Started(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """This many tokens went through the encoder."""
+    """How far the encoder is in a shard; see `Progress.encoded`."""
 
+    shard: int
+    n_documents: int
     n_tokens: int
+    n_tokens_in_shard: int
 
 
 class Done(NamedTuple):
@@ -127,6 +131,7 @@ class _Reporter(Silent):
         self._pipe = pipe
         self._inbox = inbox
         self._lock = threading.Lock()
+        self._encoded_at = 0.0
         self.blamed: int | None = None
 
     def send(self, message: Message) -> None:
@@ -134,9 +139,12 @@ class _Reporter(Silent):
         with self._lock:
             self._pipe.send(message)
 
-    def encoded(self, n_tokens: int) -> None:
-        """Report tokens."""
-        self.send(Encoded(n_tokens))
+    def encoded(self, shard: int, n_documents: int, n_tokens: int, n_tokens_in_shard: int) -> None:
+        """Report the start and the end of encoding, and the state between them every `INTERVAL_S`."""
+        now = time.monotonic()
+        if n_tokens in (0, n_tokens_in_shard) or now - self._encoded_at >= INTERVAL_S:
+            self._encoded_at = now
+            self.send(Encoded(shard, n_documents, n_tokens, n_tokens_in_shard))
 
     @contextmanager
     def blame(self, shard: ShardSpec) -> Iterator[None]:
@@ -164,10 +172,10 @@ class Watched(Generic[PreparedT]):
         with self._reporter.blame(shard):
             return shard, self._task.prepare(shard)
 
-    def encode(self, prepared: tuple[ShardSpec, PreparedT], progress: Progress) -> ShardResult:
+    def encode(self, prepared: tuple[ShardSpec, PreparedT], report: Report) -> ShardResult:
         """Encode."""
         with self._reporter.blame(prepared[0]):
-            return self._task.encode(prepared[1], progress)
+            return self._task.encode(prepared[1], report)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Commit."""

@@ -95,7 +95,7 @@ def build_index(
     threads: int | None = None,
     query_prompt_name: str | None = None,
     overwrite: bool = False,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
 ) -> Index:
     """Index the vectors of a store for searching by similarity.
 
@@ -120,7 +120,7 @@ def build_index(
         query_prompt_name: The model's prompt that is put before each query, by name, `""` for none; by default the one
             named `query`, if the rows are the model's own embeddings (pooling `model`) or were made with a prompt.
         overwrite: Replace an index that is there.
-        progress: See `bertfeat.progress.Progress`.
+        progress: See `extract`.
 
     Returns:
         The index, open.

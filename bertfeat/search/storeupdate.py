@@ -28,7 +28,7 @@ from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, open_store
 
 
-def update_index(index: str | Path, store: str | Path | Store, *, progress: bool | Progress = False) -> Index:
+def update_index(index: str | Path, store: str | Path | Store, *, progress: bool | Progress | None = None) -> Index:
     """Add the new rows of a grown store to its index.
 
     What was learned from the first rows stays: the transform, and the lists and codes of a trained index. A `Flat`
@@ -38,7 +38,7 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
     Args:
         index: The index's folder.
         store: The grown store: extracted with the same settings from the same texts, followed by further ones.
-        progress: See `bertfeat.progress.Progress`.
+        progress: See `extract`.
 
     Returns:
         The index, open.

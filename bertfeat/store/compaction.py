@@ -25,7 +25,7 @@ def compact(
     *,
     shard_bytes: int | str | None = None,
     overwrite: bool = False,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
 ) -> Store:
     """Write a store again with few parts: shards of appends are joined with their neighbours.
 

@@ -61,12 +61,12 @@ class VerifyReport:
 
 
 @files.os_errors(StoreError)
-def verify(path: str | Path | ObjectPath, *, progress: bool | Progress = False) -> VerifyReport:
+def verify(path: str | Path | ObjectPath, *, progress: bool | Progress | None = None) -> VerifyReport:
     """Read every file of a store and report what is wrong with it; changes nothing.
 
     Args:
         path: The store's folder, or its URL in an object store.
-        progress: See `bertfeat.progress.Progress`.
+        progress: See `extract`.
 
     Raises:
         StoreError: There is no store, or it is of a newer format.

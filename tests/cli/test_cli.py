@@ -86,8 +86,16 @@ class TestExtract:
         assert summary["n_documents"] == len(TEXTS)
 
     def test_quiet_says_nothing(self, base: list[str]) -> None:
-        result = good(*base, "--quiet")
-        assert (result.out, result.err) == ("", "")
+        store = base[base.index("-o") + 1]
+        for command in ([*base, "--quiet"], ["verify", store, "--quiet"]):
+            result = good(*command)
+            assert (result.out, result.err) == ("", "")
+        (part,) = Path(store, "token").glob("*.parquet")
+        part.unlink()
+        result = bertfeat_cli("verify", store, "--quiet")
+        assert result.code == 1
+        assert part.name in result.out
+        assert "1 problem" in result.err
 
     def test_progress_when_asked(self, base: list[str]) -> None:
         err = good(*base, "--progress").err

@@ -23,6 +23,7 @@ PAGES = {
 ALL = "\n".join(PAGES.values())
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = {name: [block for block in BLOCK.findall(text) if block[0] in ("bash", "python")] for name, text in PAGES.items()}
+GIT: list[str | Path] = ["git", "-C"]
 # Of each text under examples/data: enough to show everything, and quick.
 N_LINES = {"peps.txt": 24, "wnut17_dev.conll": 300, "reviews.csv": 100, "reviews_test.csv": 100}
 
@@ -35,9 +36,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         text = tmp_path / "examples" / "data" / name
         lines = text.read_text(encoding="utf-8").splitlines(keepends=True)
         text.write_text("".join(lines[:n_lines]), encoding="utf-8")
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    for name in (".gitignore", "Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
+    subprocess.run([*GIT, tmp_path, "init", "--quiet"], check=True)
+    subprocess.run([*GIT, tmp_path, "add", "."], check=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -76,6 +79,8 @@ def test_every_block_of_a_page_runs_from_top_to_bottom(page: str, place: Path) -
             for command in block.replace("\\\n", " ").splitlines():
                 if command.strip():
                     run_command(command, place)
+    listed = [*GIT, place, "ls-files", "--others", "--exclude-standard", "--directory"]
+    assert subprocess.run(listed, check=True, capture_output=True, text=True).stdout == "", "add it to .gitignore"
 
 
 def test_blocks_are_found_and_show_the_main_commands() -> None:
@@ -127,6 +132,16 @@ def test_every_flag_that_a_page_names_is_one() -> None:
     # Flags of bertfeat are in code spans; blocks run.
     named = set(re.findall(r"`(--[a-z-]+)", ALL))
     assert sorted(flag for flag in named if flag not in known) == []
+
+
+def test_every_variable_that_the_package_reads_is_on_the_page_of_the_shell() -> None:
+    named = set()
+    for path in sorted((ROOT / "bertfeat").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "environ" in text:
+            named |= set(re.findall(r"\"(_?[A-Z]+(?:_[A-Z]+)+|TMPDIR)\"", text))
+    assert {"BERTFEAT_CACHE", "RAY_ADDRESS", "TMPDIR", "_BERTFEAT_COMPLETE"} <= named
+    assert sorted(name for name in named if f"`{name}`" not in PAGES["docs/shell.md"]) == []
 
 
 def test_every_test_that_the_guarantees_name_exists() -> None:

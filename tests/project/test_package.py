@@ -28,7 +28,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         metadata = Parser().parsestr(wheel.read(next(n for n in wheel.namelist() if n.endswith("/METADATA"))).decode())
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bertfeat").rglob("*.py")}
-    assert names == sources | {"bertfeat/py.typed"}
+    recipes = {f"bertfeat/pipelines/{path.name}" for path in (ROOT / "pipelines").glob("*.py")}
+    assert len(recipes) > 6
+    assert names == sources | recipes | {"bertfeat/py.typed"}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert {"minilm", "probes", "ray", "s3", "gcs", "sentencepiece"} <= set(metadata.get_all("Provides-Extra"))
@@ -48,6 +50,9 @@ def test_the_wheel_runs_the_quickstart_outside_the_checkout(built: tuple[Path, P
     script = f"{QUICKSTART}\nassert bertfeat.__file__.startswith({str(site)!r}), bertfeat.__file__\n"
     environment = {**os.environ, "PYTHONPATH": str(site)}
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=environment)
+    recipe = [sys.executable, "-m", "bertfeat.pipelines.table7", "-h"]
+    done = subprocess.run(recipe, check=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith("Usage: python -m bertfeat.pipelines.table7 [OPTIONS]")
 
 
 def test_version_and_what_a_bug_report_needs() -> None:

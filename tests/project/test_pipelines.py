@@ -10,6 +10,7 @@ import pytest
 
 import bertfeat
 from tests.support.pipeline_runs import refusal, result_of, run
+from tests.support.places import ROOT
 from tests.support.probe_stores import blocks, corpus, write_jsonl
 
 N_SENTENCES = 60
@@ -138,6 +139,18 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
         (("table7", "--corpus", words, "--dev", words / "devel.tsv"), "--corpus names the folder of all files"),
     ]:
         assert message in refusal(*asked, *out)
+
+
+def test_all_recipes_are_listed_and_help_has_two_names() -> None:
+    names = [path.stem for path in sorted((ROOT / "pipelines").glob("[!_]*.py"))]
+    listed = run("__main__")
+    assert listed.code == 0
+    assert [line.split()[0] for line in listed.out.splitlines()[2:]] == names
+    assert all(len(line) > 40 for line in listed.out.splitlines()[2:])
+    for name in ["__main__", *names]:
+        short, long = run(name, "-h"), run(name, "--help")
+        assert short == long
+        assert "-h, --help" in long.out
 
 
 def test_labels_of_a_csv_are_text_or_missing(tmp_path: Path) -> None:

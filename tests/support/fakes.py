@@ -21,7 +21,7 @@ from bertfeat.encoder.layers import feature_columns
 from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.leveltables import ShardText
 from bertfeat.extraction.plan import level_schema
-from bertfeat.progress import Silent
+from bertfeat.progress import unreported
 from bertfeat.records import Column, Document, FeatureColumn, LevelTable, Pack
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
@@ -132,7 +132,7 @@ def run(
     resolved = SimpleNamespace(limits=limits, max_batch_tokens=max_batch_tokens, sentence=None)
     flow = Flow(config, schemas, resolved, tokenizer, FakeEncoder())  # type: ignore[arg-type]
     prepared = flow.prepare(documents)
-    return Features(prepared.text, flow.encode(prepared, Silent()).tables, prepared.packs)
+    return Features(prepared.text, flow.encode(prepared, unreported).tables, prepared.packs)
 
 
 def texts(*lines: str) -> list[Document]:

@@ -36,7 +36,7 @@ class CommitTask:
         time.sleep(0.05)
         return shard
 
-    def encode(self, prepared: ShardSpec, progress: Any) -> ShardResult:
+    def encode(self, prepared: ShardSpec, report: Any) -> ShardResult:
         return make_result(PLAN, prepared, n_bad=1)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:

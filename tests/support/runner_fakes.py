@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.errors import ConfigError, InputError
-from bertfeat.progress import Silent
+from bertfeat.progress import Report, Silent
 from bertfeat.records import FileSlice, Receipt, ShardResult, ShardSpec
 
 
@@ -82,11 +82,11 @@ class FakeTask:
         self._make.act(f"prepare:{shard.index}")
         return shard
 
-    def encode(self, prepared: ShardSpec, progress: Any) -> ShardResult:
+    def encode(self, prepared: ShardSpec, report: Report) -> ShardResult:
         self._make.note(f"encode:{prepared.index}")
         self._make.act(f"encode:{prepared.index}")
-        for _ in range(prepared.n_rows):
-            progress.encoded(3)
+        for n_rows in range(prepared.n_rows + 1):
+            report(n_rows, 3 * n_rows, 3 * prepared.n_rows)
         return ShardResult({}, (), {}, {})
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
@@ -101,14 +101,18 @@ class Heard(Silent):
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.n_tokens = 0
+        self.encodings: dict[int, list[tuple[int, int, int]]] = {}
         self.shards: list[int] = []
 
     def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
         self.said.append(text if n_total is None else f"{text} {n_done}/{n_total}")
 
-    def encoded(self, n_tokens: int) -> None:
-        self.n_tokens += n_tokens
+    @property
+    def n_tokens(self) -> int:
+        return sum(reports[-1][1] for reports in self.encodings.values())
+
+    def encoded(self, shard: int, n_documents: int, n_tokens: int, n_tokens_in_shard: int) -> None:
+        self.encodings.setdefault(shard, []).append((n_documents, n_tokens, n_tokens_in_shard))
 
     def committed(self, receipt: Receipt) -> None:
         self.shards.append(receipt.shard)
