@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bertfeat.search.queryfiles import QueryFile
     from bertfeat.search.storeindex import build_index
     from bertfeat.search.storeupdate import update_index
+    from bertfeat.store.compaction import compact
     from bertfeat.store.reader import Store, open_store
     from bertfeat.store.verification import verify
 
@@ -42,10 +43,10 @@ if sys.platform == "win32":
 
 __all__ = [
     "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "Progress",
-    "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "embed", "errors", "evaluate_index",
-    "evaluate_retrieval", "extract", "fit_probe", "load_probe", "nearest_rows", "open_index", "open_store",
-    "read_qrels", "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index", "verify",
-    "words_in_context",
+    "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact", "embed", "errors",
+    "evaluate_index", "evaluate_retrieval", "extract", "fit_probe", "load_probe", "nearest_rows", "open_index",
+    "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index",
+    "verify", "words_in_context",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -71,6 +72,7 @@ _HOMES = {
     "search.queryfiles": "QueryFile",
     "search.storeindex": "build_index",
     "search.storeupdate": "update_index",
+    "store.compaction": "compact",
     "store.reader": "Store open_store",
     "store.verification": "verify",
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.core import ParameterSource
 
 from bertfeat.cli.options import (
     RUN,
@@ -22,6 +23,9 @@ from bertfeat.cli.options import (
     store_options,
 )
 from bertfeat.config import CorpusFormat, ExtractConfig, Runner
+
+if TYPE_CHECKING:
+    from bertfeat.settings import ExtractSettings
 
 _FORMATS = ", ".join(f".{name}" for name in CorpusFormat if name is not CorpusFormat.AUTO)
 _HELP = f"""Run an encoder over a corpus once and keep its hidden states as Parquet.
@@ -70,12 +74,15 @@ def command(
     """Run an encoder over a corpus once and keep its hidden states as Parquet."""
     settings = {name: value for name, value in values.items() if value is not None}
     config = ExtractConfig.from_dict(settings)
-    if dry_run:
+    if dry_run and not append:
         _dry_run(inputs, config, as_json=as_json)
         return
     if not output:
         said = "no --output" if output is None else "--output ''"
         raise click.UsageError(f"{said}; name the folder of the store: -o DIR", click.get_current_context())
+    if dry_run:
+        _dry_run(inputs, _config_of(output, settings), as_json=as_json)
+        return
     from bertfeat.cli.progress import RunLog, is_watched
     from bertfeat.cli.summary import result_line, store_summary
     from bertfeat.extraction.run import append as append_to
@@ -86,13 +93,28 @@ def command(
     aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
     with aside, contextlib.closing(RunLog(config, draws=draws, verbose=verbose)) as log:
         if append:
-            store = append_to(output, list(inputs), overwrite=overwrite, progress=log, **settings)
+            store = append_to(output, list(inputs), overwrite=overwrite, progress=log, **_given(settings))
         else:
             store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
     if as_json:
         click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
     elif not quiet:
-        click.echo(result_line(store, was_complete=not log.has_started))
+        click.echo(result_line(store, was_complete=not log.has_started, appended=append))
+
+
+def _given(settings: dict[str, Any]) -> ExtractSettings:
+    """Return the settings that are on the command line: an append takes all others from the store."""
+    source = click.get_current_context().get_parameter_source
+    given = {name: value for name, value in settings.items() if source(name) is not ParameterSource.DEFAULT}
+    return cast("ExtractSettings", given)
+
+
+def _config_of(output: str, settings: dict[str, Any]) -> ExtractConfig:
+    """Return the settings of an append to the store at `output`."""
+    from bertfeat.extraction.appending import open_growing
+    from bertfeat.storage import as_path
+
+    return open_growing(as_path(output), _given(settings), overwrite=False)[2]
 
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bertfeat.cli.appends import append_entries, append_lines, unfinished_append
 from bertfeat.cli.progress import counted, human_bytes, human_time
 from bertfeat.config import Level, Pooling
 from bertfeat.encoder.sentencemodel import UNSUPPORTED
@@ -46,6 +47,8 @@ def store_summary(store: Store) -> dict[str, Any]:
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "n_halvings": sum(receipt.notes.get("n_halvings", 0) for receipt in receipts),
         "tokens_per_s": round(n_tokens / seconds["encode"], 1) if seconds.get("encode") else None,
+        "appends": append_entries(store),
+        "unfinished_append": unfinished_append(store),
         "metadata": store.metadata,
     }
 
@@ -68,13 +71,16 @@ def _level(store: Store, level: Level) -> dict[str, Any]:
     }
 
 
-def result_line(store: Store, *, was_complete: bool) -> str:
-    """Return one line on a finished store; `was_complete` if there was nothing to do."""
+def result_line(store: Store, *, was_complete: bool, appended: bool = False) -> str:
+    """Return one line on a finished store; `was_complete` if there was nothing to do; `appended` after an append."""
     summary = store_summary(store)
     rows = ", ".join(f"{info['n_rows']:,} {level} rows" for level, info in summary["levels"].items())
     rate = f", {summary['tokens_per_s']:,.0f} tokens/s" if summary["tokens_per_s"] else ""
     aside = f", {summary['n_bad_rows']:,} bad rows set aside" if summary["n_bad_rows"] else ""
-    before = "already complete; nothing to do: " if was_complete else ""
+    if appended and not was_complete:
+        before = f"{counted(summary['appends'][-1]['n_documents'], 'document')} appended: "
+    else:
+        before = "already complete; nothing to do: " if was_complete else ""
     line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
     return f"{line}; {_sentence_line(store)}" if Level.SENTENCE in store.levels else line
 
@@ -132,6 +138,7 @@ def inspect_lines(store: Store) -> list[str]:
         ),
         f"made by    {versions}",
         f"run        {_run_line(summary)}",
+        *append_lines(store),
     ]
     if summary["n_truncated_tokens"]:
         lines.append(f"truncated  {summary['n_truncated_tokens']:,} tokens are lost to truncation")

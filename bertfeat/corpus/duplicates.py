@@ -51,7 +51,7 @@ class IdDigests:
         return type(self)(high[is_new], low[is_new])
 
     def first_in(self, entries: npt.NDArray[np.void]) -> int | None:
-        """Return the lowest index of a register's entries with an id that is among these; None if there is none."""
+        """Return the lowest index of a register's entries with an id that is among these; None if no entry has one."""
         start = np.searchsorted(self.high, entries["high"], "left")
         stop = np.searchsorted(self.high, entries["high"], "right")
         near = np.flatnonzero(stop > start)

@@ -21,7 +21,7 @@ from bertfeat.storage import AnyPath
 from bertfeat.store.idfile import ids_of
 from bertfeat.store.plandifferences import changes
 from bertfeat.store.planfile import read_plan
-from bertfeat.store.planstates import APPENDS, grown, is_of_inputs
+from bertfeat.store.planstates import APPENDS, COMPACTED, grown, is_of_inputs
 from bertfeat.store.reader import Store, open_store
 
 
@@ -69,7 +69,7 @@ def open_growing(path: AnyPath, settings: Mapping[str, Any], *, overwrite: bool)
 def open_append(
     store: Store, plan: Plan, config: ExtractConfig, files: tuple[InputFile, ...], progress: Progress
 ) -> Growth:
-    """Plan an append, or go on with one that has not finished. Inputs whose bytes the store has are left out.
+    """Plan an append, or continue one that has not finished. Inputs whose bytes the store has are left out.
 
     Raises:
         UserError: The model or a row cannot be used, or an id is in the store already.
@@ -112,7 +112,7 @@ def _check_unfinished(store: Store, plan: Plan, given: Mapping[str, InputFile]) 
 
 def _check_settings(store: Store, plan: Plan, now: Mapping[str, Any]) -> None:
     """Refuse settings or a model that are not those of the store; a model's name does not count, its digests do."""
-    left_out = (*MODEL_NAMES, APPENDS)
+    left_out = (*MODEL_NAMES, APPENDS, COMPACTED)
 
     def decisive(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name not in left_out and not is_of_inputs(name)}

@@ -23,7 +23,7 @@ from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.plandifferences import changes
-from bertfeat.store.planstates import fields_with
+from bertfeat.store.planstates import APPENDS, COMPACTED
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
@@ -88,7 +88,8 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
     _, resolved = resolve_job(checkpoint, files, config)
-    now = fields_with(plan_fields(config, resolved, files), files, plan.appends)
+    now = {name: plan.fields[name] for name in (APPENDS, COMPACTED) if name in plan.fields}
+    now |= plan_fields(config, resolved, files)
     if OWN_COLUMNS not in plan.fields:
         # A store of 0.1.0 lacks columns, which are not compared here.
         now.pop(OWN_COLUMNS, None)

@@ -209,7 +209,7 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
 
 
 def check_versions(stored: Plan, what: str, remedy: str) -> None:
-    """Refuse to go on with a store of other versions of the libraries: its vectors would not be of one kind.
+    """Refuse to continue a store of other versions of the libraries: its vectors would not be of one kind.
 
     Raises:
         PlanMismatch: The versions differ; the message begins with `what` and ends with `remedy`.

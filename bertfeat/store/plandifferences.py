@@ -19,6 +19,7 @@ _WORDS = {
     "device_kind": "the kind of device",
     "format_version": "the version of the format",
     "appends": "the list of appends",
+    "compacted": "the list of joined shards",
     "plan_hash": "the digest of the plan",
 }
 _UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))

@@ -151,7 +151,7 @@ class _Check:
         return None
 
     def finished_state(self, plan: Plan) -> Plan:
-        """Return the plan without an append that has not finished, which is no defect; the manifest tells it."""
+        """Return the plan without an append that has not finished, which is not a defect; the manifest tells."""
         try:
             return state_of(plan, read_manifest(self._folder)["plan_hash"]) or plan
         except (OSError, StoreError):

@@ -152,7 +152,7 @@ class StoreWriter:
         return commit.commit_shard(self.root, self.whole, shard, result, self.lease)
 
     def keep_finished(self) -> int:
-        """Trust the manifest of the store before an append, and return how many shards it lists; 0 if there is none."""
+        """Trust the manifest of the store before an append, and return how many shards it lists; 0 without one."""
         if self.plan.appends and self._folder.info(layout.DAMAGED) is None:
             with contextlib.suppress(FileNotFoundError, StoreError):
                 manifest = read_manifest(self._folder)

@@ -65,6 +65,7 @@ STORE_FLOORS = [
     ["opening", "reader"],
     ["idfile"],
     ["writer", "verification", "rowmapwriter", "provenance"],
+    ["compaction"],
 ]
 # library -> floors that may import it
 HOMES = {

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from bertfeat.extraction.run import extract
+from bertfeat.extraction.run import append, extract
 from bertfeat.store import verify
 from tests.support.cli_runs import flags, three_shards
 from tests.support.drill import orphans, result_files, write_corpus
@@ -151,3 +151,14 @@ def test_a_killed_driver_takes_the_actors_of_the_ray_that_it_started_along(tmp_p
     for helper in helpers:
         with contextlib.suppress(psutil.Error):
             helper.kill()
+
+
+def test_an_append_on_ray_gives_the_bytes_of_a_local_one(tmp_path, settings, ray: Cluster):
+    lines = write_corpus(tmp_path / "all.jsonl", 90).read_text().splitlines(keepends=True)
+    (tmp_path / "later.jsonl").write_text("".join(lines[60:]))
+    for name in ("local", "ray"):
+        extract(output=tmp_path / name, **settings)
+    append(tmp_path / "local", str(tmp_path / "later.jsonl"))
+    where = {"runner": "ray", "ray_address": ray.address, "workers": 2}
+    assert len(append(tmp_path / "ray", str(tmp_path / "later.jsonl"), **where).manifest["appends"]) == 1
+    check(tmp_path / "ray", result_files(tmp_path / "local"))

@@ -33,7 +33,7 @@ class PageReader:
         self.manifest = json.loads((root / "manifest.json").read_bytes())
         check = self.manifest.pop("check")
         canonical = json.dumps(self.manifest, sort_keys=True, separators=(",", ":")).encode()
-        if (xxhash.xxh3_128_hexdigest(canonical), self.manifest["format_version"]) != (check, 1):
+        if (xxhash.xxh3_128_hexdigest(canonical), self.manifest["format_version"] in (1, 2)) != (check, True):
             raise ValueError("damaged, or of a newer format")
 
     def vectors(self, level: str, column: str) -> npt.NDArray[Any]:
@@ -146,14 +146,14 @@ def sealed(path: Path) -> dict[str, Any]:
 def test_the_tables_name_every_key_of_a_real_store(folder):
     root = folder / "array-float16"
     manifest = sealed(root / "manifest.json")
-    assert {*manifest, "check"} == keys_of("## manifest.json")
+    assert {*manifest, "check"} == keys_of("## manifest.json") - {"appends"}
     shard = manifest["shards"][0]
     assert set(shard) == keys_of("An entry of `shards`:")
     assert set(shard["parts"][0]) == keys_of("An entry of `parts`:")
     assert set(manifest["levels"]["token"]["features"][0]) == keys_of("## Vector columns")
     plan = sealed(root / "_bertfeat" / "plan.json")
     assert set(plan) == {"format_version", "plan"}
-    assert set(plan["plan"]) == keys_of("## plan.json")
+    assert set(plan["plan"]) == keys_of("## plan.json") - {"appends"}
     receipt = sealed(root / "_bertfeat" / "receipts" / "00000.json")
     assert set(receipt) == keys_of("## Receipts")
     told = json.loads(pq.read_metadata(root / "token" / "part-00000.parquet").metadata[b"bertfeat"])
@@ -162,6 +162,24 @@ def test_the_tables_name_every_key_of_a_real_store(folder):
     assert set(told) <= keys_of("### File metadata")
     own = {"level", "shard", "n_rows", "n_null_vectors"}
     assert manifest["metadata"] == {key: value for key, value in told.items() if key not in own}
+
+
+def test_the_page_describes_a_grown_store(folder, tmp_path):
+    shutil.copytree(folder / "array-float16", tmp_path / "s")
+    (tmp_path / "later.txt").write_text("One more line.\nAnd another.\n")
+    store = bertfeat.append(tmp_path / "s", str(tmp_path / "later.txt"))
+    check_same(store.path)
+    manifest = sealed(store.path / "manifest.json")
+    plan = sealed(store.path / "_bertfeat" / "plan.json")
+    assert (manifest["format_version"], plan["format_version"]) == (2, 2)
+    assert {*manifest, "check"} == keys_of("## manifest.json")
+    assert set(plan["plan"]) == keys_of("## plan.json")
+    (append,) = manifest["appends"]
+    assert set(append) == keys_of("## Appends")
+    for shard in manifest["shards"]:
+        told = json.loads(pq.read_metadata(store.path / shard["parts"][0]["path"]).metadata[b"bertfeat"])
+        is_old = shard["shard"] < append["first_shard"]
+        assert told["plan_hash"] == (append["before"] if is_old else manifest["plan_hash"])
 
 
 def test_the_tables_name_the_keys_of_set_aside_rows(tmp_path):

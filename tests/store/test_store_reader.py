@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 from base64 import b64encode
 
 import duckdb
@@ -260,8 +261,9 @@ def test_a_newer_format_is_refused(tmp_path, monkeypatch):
         write_store(tmp_path / "s", plan)
     with pytest.raises(StoreError, match="format_version 3, this bertfeat reads up to 2; upgrade bertfeat"):
         open_store(tmp_path / "s")
+    shutil.copytree(tmp_path / "s", tmp_path / "copy")
     with pytest.raises(StoreError, match="upgrade bertfeat"):
-        open_for_writing(tmp_path / "s", plan)
+        open_for_writing(tmp_path / "copy", plan)
 
 
 def test_a_store_reads_without_its_private_folder_and_through_links(tmp_path):

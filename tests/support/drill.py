@@ -222,7 +222,7 @@ def result_files(root: Path) -> dict[str, bytes]:
 
 def orphans(root: Path) -> list[str]:
     """Return the files that a finished store must not hold."""
-    kept = set(result_files(root)) | {"_bertfeat/lock"}
+    kept = set(result_files(root)) | {"_bertfeat/lock", "_bertfeat/ids.bin"}
     found = (file.relative_to(root).as_posix() for file in root.rglob("*") if not file.is_dir())
     return sorted(name for name in found if name not in kept and not name.startswith("_bertfeat/receipts/"))
 

@@ -1,0 +1,66 @@
+"""Appends of a store for the command line: which, when, and from what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertfeat.cli.progress import counted
+from bertfeat.errors import StoreError
+from bertfeat.store.planfile import read_plan
+from bertfeat.store.reader import Store
+
+_MAX_SHOWN = 5
+
+
+def append_entries(store: Store) -> list[dict[str, Any]]:
+    """Return each append as JSON values, in order; paths and times are missing if the private folder was not copied."""
+    appends = store.manifest.get("appends", [])
+    if not appends:
+        return []
+    shards = store.manifest["shards"]
+    firsts = [append["first_shard"] for append in appends]
+    try:
+        inputs = [file.path for file in store.plan.inputs]
+        times = {receipt.shard: receipt.created_at for receipt in store.receipts()}
+    except StoreError:
+        inputs, times = [], {}
+    borders = [append["first_input"] for append in appends]
+    return [
+        {
+            "n_documents": sum(shard["counts"].get("n_documents", 0) for shard in shards[first:end]),
+            "n_shards": end - first,
+            "inputs": inputs[start:stop],
+            "finished_at": times.get(end - 1) if end > first else None,
+        }
+        for first, end, start, stop in zip(
+            firsts, [*firsts[1:], len(shards)], borders, [*borders[1:], len(inputs)], strict=True
+        )
+    ]
+
+
+def unfinished_append(store: Store) -> list[str]:
+    """Return the inputs of an append that has not finished; nothing without one."""
+    try:
+        plan = read_plan(store.path)
+    except StoreError:
+        return []
+    return [] if plan is None else [file.path for file in plan.inputs[len(store.plan.inputs) :]]
+
+
+def append_lines(store: Store) -> list[str]:
+    """Return what `bertfeat inspect` prints of appends."""
+    entries = append_entries(store)
+    lines = [f"appends    {counted(len(entries), 'append')}"] if entries else []
+    if len(entries) > _MAX_SHOWN:
+        lines[0] += f", the last {_MAX_SHOWN}:"
+    for entry in entries[-_MAX_SHOWN:]:
+        when = entry["finished_at"] or "time unknown"
+        lines.append(f"           {when}  {counted(entry['n_documents'], 'document')} from {_named(entry['inputs'])}")
+    if unfinished := unfinished_append(store):
+        lines.append(f"           not finished: {_named(unfinished)}; run that append again to finish it")
+    return lines
+
+
+def _named(inputs: list[str]) -> str:
+    more = f" and {len(inputs) - 1:,} more" if len(inputs) > 1 else ""
+    return f"{inputs[0]}{more}" if inputs else "unknown inputs"

@@ -1,0 +1,33 @@
+"""`bertfeat compact`: a store of many small parts becomes one of few."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command(name="compact")
+@click.argument("store", metavar="STORE")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Folder of the new store.")
+@click.option("--shard-bytes", metavar="SIZE", help="Size of a shard's parts; by default that of the extraction.")
+@click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(store: str, output: str, shard_bytes: str | None, overwrite: bool, as_json: bool) -> None:
+    """Write a store again with few parts: the same rows and vectors, without an encoder.
+
+    Each append leaves at least one part for each level, however small. STORE is not changed; run the same command
+    again to resume.
+    """
+    from bertfeat.cli.progress import counted
+    from bertfeat.cli.summary import result_line, store_summary
+    from bertfeat.store.compaction import compact
+    from bertfeat.store.reader import open_store
+
+    before = open_store(store)
+    made = compact(before, output, shard_bytes=shard_bytes, overwrite=overwrite)
+    if as_json:
+        click.echo(json.dumps(store_summary(made)))
+        return
+    counts = [counted(len(opened.manifest["shards"]), "shard") for opened in (before, made)]
+    click.echo(f"{result_line(made, was_complete=False)}; {counts[0]} became {counts[1]}")

@@ -1,0 +1,328 @@
+"""Appends to a finished store: rows, ids, settings, what is refused, and what readers see meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bertfeat
+from bertfeat.durable import steps
+from bertfeat.errors import InputError, PlanMismatch, RunError, StoreError, UserError
+from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.run import append, extract
+from bertfeat.store import mark_for_redoing, open_store, verify
+from tests.support.cli_runs import run_cli
+from tests.support.drill import orphans, result_files, write_corpus
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.numeric]
+
+
+def write_rows(path: Path, rows: list[dict]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def later(tmp_path):
+    """Two more inputs, of documents that the corpus lacks."""
+    lines = write_corpus(tmp_path / "all.jsonl", 54).read_text().splitlines(keepends=True)
+    (tmp_path / "b.jsonl").write_text("".join(lines[24:48]))
+    (tmp_path / "c.jsonl").write_text("".join(lines[48:]))
+    return [str(tmp_path / "b.jsonl"), str(tmp_path / "c.jsonl")]
+
+
+@pytest.fixture
+def root(tmp_path, settings):
+    return extract(output=tmp_path / "s", **settings).path
+
+
+def test_new_shards_come_after_the_old_ones_which_are_not_touched(tmp_path, settings, root, later):
+    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in root.rglob("*.parquet")}
+    n_old = len(open_store(root).plan.shards)
+    for number, inputs in enumerate(later):
+        store = append(root, inputs)
+        apart = extract(output=tmp_path / f"apart{number}", **settings | {"inputs": inputs})
+        first = store.manifest["appends"][-1]["first_shard"]
+        assert len(store.plan.shards) - first == len(apart.plan.shards)
+        for level in apart.levels:
+            n_rows = apart.n_rows(level)
+            assert store.polars(level).tail(n_rows).equals(apart.polars(level))
+            assert np.array_equal(store.numpy(level, -1)[-n_rows:], apart.numpy(level, -1), equal_nan=True)
+    assert n_old == open_store(root).manifest["appends"][0]["first_shard"] > 1
+    assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in before} == before
+    assert store.polars("sentence")["doc_id"].to_list() == [f"d{n}" for n in range(54)]
+    assert len(store) == 54
+    assert verify(root).is_good
+    assert recheck(root, n_documents=12).is_good
+    assert orphans(root) == []
+
+
+def test_an_input_that_is_there_is_left_out_and_the_same_call_does_nothing(settings, root, later):
+    grown = append(root, later)
+    files = {file: file.stat().st_mtime_ns for file in root.rglob("*") if file.is_file()}
+    for inputs in (later, later[0], settings["inputs"]):
+        assert append(root, inputs).manifest == grown.manifest
+    assert extract(output=root, **settings).manifest == grown.manifest
+    assert {file: file.stat().st_mtime_ns for file in files if file.name != "lock"} == {
+        file: time for file, time in files.items() if file.name != "lock"
+    }
+
+
+def test_row_numbers_go_on_over_documents_and_bad_rows(tmp_path, settings):
+    paths = [write_corpus(tmp_path / f"{name}.jsonl", 10, bad_every=4) for name in "ab"]
+    paths[1].write_text(paths[1].read_text().replace("d", "e"))
+    numbered = settings | {"id_column": None, "bad_rows": "quarantine", "inputs": str(paths[0])}
+    root = extract(output=tmp_path / "n", **numbered).path
+    store = append(root, str(paths[1]))
+    bad = [row.index for row in store.bad_rows()]
+    assert bad == [1, 5, 9, 11, 15, 19]
+    assert store.polars("sentence")["doc_id"].to_list() == [n for n in range(20) if n not in bad]
+    assert store.manifest["totals"]["n_bad_rows"] == 6
+    assert not (root / "_bertfeat/ids.bin").exists()
+
+
+@pytest.mark.parametrize("ids", ["kept", "missing", "damaged"])
+def test_an_id_that_is_there_is_refused_with_its_place(tmp_path, root, later, ids):
+    append(root, later[0])
+    append(root, later[1])
+    file = root / "_bertfeat/ids.bin"
+    if ids == "missing":
+        file.unlink()
+    elif ids == "damaged":
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    before = result_files(root)
+    for old in ("d0", "d30", "d53"):
+        path = write_rows(tmp_path / "twice.jsonl", [{"id": "new", "text": "One."}, {"id": old, "text": "Two."}])
+        with pytest.raises(InputError, match=rf"twice.jsonl:2: id '{old}' is in .*s already; leave out"):
+            append(root, path)
+    path = write_rows(tmp_path / "twice.jsonl", [{"id": "new", "text": "One."}, {"id": "new", "text": "Two."}])
+    with pytest.raises(InputError, match=r"twice.jsonl:2: id 'new' appears twice, first at .*twice.jsonl:1"):
+        append(root, path)
+    assert result_files(root) == before
+
+
+def test_a_frame_is_appended_and_settings_are_those_of_the_store(root):
+    store = append(root, pl.DataFrame({"id": ["x", "y"], "text": ["One text.", "Another."]}))
+    assert store.polars("sentence", ["doc_id", "text"]).tail(2).rows() == [("x", "One text."), ("y", "Another.")]
+    assert verify(root).is_good
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": "0"}, r"made with other settings: layers \[2\] != \[0\]"),
+        ({"levels": "token"}, "levels"),
+        ({"store_dtype": "float32"}, "store_dtype"),
+        ({"id_column": None}, "id_column"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_other_settings_are_refused_and_those_of_the_store_are_not(root, later, changes, message):
+    before = result_files(root)
+    with pytest.raises(UserError, match=message):
+        append(root, later[0], **changes)
+    assert result_files(root) == before
+    assert len(append(root, later[0], layers="2", store_dtype="float16", workers=1)) == 48
+
+
+def test_another_model_and_other_versions_are_refused(tmp_path, root, later, monkeypatch, tiny_folder):
+    with pytest.raises(PlanMismatch, match=r"made with other settings.*weights_sha256"):
+        append(root, later[0], model=str(tiny_folder))
+    moved = tmp_path / "moved"
+    shutil.copytree(open_store(root).metadata["model"], moved)
+    assert len(append(root, later[0], model=str(moved))) == 48
+    with monkeypatch.context() as patch:
+        patch.setattr("bertfeat.extraction.plan.__version__", "9.9")
+        assert len(append(root, later[0])) == 48
+        with pytest.raises(PlanMismatch, match=r"made with other versions: versions.bertfeat .*9.9.*install those"):
+            append(root, later[1])
+
+
+def test_only_a_finished_store_with_documents_grows(tmp_path, settings, later, monkeypatch):
+    with pytest.raises(StoreError, match="no such store; leave out --append"):
+        append(tmp_path / "none", later)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreError, match="not a bertfeat store"):
+        append(tmp_path / "folder", later)
+    (tmp_path / "none.csv").write_text("id,text\n")
+    empty = extract(output=tmp_path / "empty", **settings | {"inputs": str(tmp_path / "none.csv")})
+    with pytest.raises(StoreError, match="has no documents"):
+        append(empty, later)
+    with stopped(monkeypatch, "receipt.durable"):
+        extract(output=tmp_path / "half", **settings)
+    with pytest.raises(StoreError, match="not complete, 1 of 3 shards are done"):
+        append(tmp_path / "half", later)
+
+
+def stopped(monkeypatch, step: str, n: int = 1):
+    """Stop runs at the n-th time of a step, as a system error does."""
+    context = pytest.raises(RunError)
+    left = n
+
+    def hook(name: str) -> None:
+        nonlocal left
+        left -= name == step
+        if left == 0 and name == step:
+            steps.hook = lambda name: None
+            raise RunError("stopped")
+
+    monkeypatch.setattr(steps, "hook", hook)
+    return context
+
+
+def test_an_append_without_documents_is_recorded(tmp_path, root):
+    (tmp_path / "none.csv").write_text("id,text\n")
+    store = append(root, str(tmp_path / "none.csv"))
+    assert len(store) == 24
+    assert len(store.manifest["appends"]) == 1
+    assert verify(root).is_good
+    assert len(append(root, write_rows(tmp_path / "one.jsonl", [{"id": "x", "text": "One."}]))) == 25
+    assert verify(root).is_good
+
+
+def test_an_unfinished_append_leaves_the_old_store_and_goes_on_with_its_own_inputs_only(
+    settings, root, later, monkeypatch
+):
+    before = open_store(root).manifest
+    with stopped(monkeypatch, "receipt.durable", 2):
+        append(root, later[0])
+    assert open_store(root).manifest == before
+    assert len(open_store(root).plan.shards) == 3
+    assert verify(root).is_good
+    assert recheck(root, n_documents=3).is_good
+    assert extract(output=root, **settings).manifest == before
+    with pytest.raises(StoreError, match=r"an append of .*b.jsonl has not finished; run the same command again"):
+        append(root, later[1])
+    assert len(append(root, later)) == 54
+    assert len(open_store(root).manifest["appends"]) == 2
+    assert verify(root).is_good
+
+
+def test_an_unfinished_append_can_be_replaced_by_another(tmp_path, settings, root, later, monkeypatch):
+    shutil.copytree(root, tmp_path / "clean")
+    wanted = append(tmp_path / "clean", later[1])
+    with stopped(monkeypatch, "receipt.durable", 2):
+        append(root, later[0])
+    assert len(append(root, later[1], overwrite=True)) == 30
+    assert result_files(root) == result_files(wanted.path)
+    # A finished append is never replaced.
+    assert len(append(root, later[0], overwrite=True)) == 54
+    assert len(extract(output=root, **settings)) == 54
+
+
+def test_an_error_before_the_first_part_takes_the_append_back(tmp_path, root, monkeypatch):
+    before = result_files(root)
+    path = write_rows(tmp_path / "x.jsonl", [{"id": "x", "text": "One."}])
+
+    def refuse(*_, **__):
+        raise UserError("no")
+
+    monkeypatch.setattr("bertfeat.extraction.run.run_shards", refuse)
+    with pytest.raises(UserError, match=r"^no$"):
+        append(root, path)
+    assert result_files(root) == before
+
+
+@pytest.mark.parametrize("through", ["extract", "append"])
+def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later, through):
+    append(root, later)
+    whole = result_files(root)
+    for name in ("word/part-00001.parquet", "word/part-00004.parquet"):
+        (root / name).write_bytes(whole[name][:-1] + b"x")
+    assert mark_for_redoing(root, verify(root)) == (1, 4)
+    if through == "extract":
+        # It repeats the shard of its own inputs, and no manifest names the other one until an append repeats it.
+        assert len(extract(output=root, **settings)) == 24
+    assert len(append(root, later)) == 54
+    assert result_files(root) == whole
+    assert verify(root).is_good
+
+
+def test_a_damaged_shard_needs_its_input_unchanged(settings, root, later):
+    append(root, later)
+    (root / "word/part-00001.parquet").unlink()
+    assert mark_for_redoing(root, verify(root)) == (1,)
+    Path(settings["inputs"]).write_text('{"id": "d0", "text": "Other."}\n')
+    with pytest.raises(InputError, match=r"corpus.jsonl: has changed since the store was made"):
+        append(root, later)
+
+
+def test_types_of_columns_must_fit_those_of_the_store(tmp_path, settings):
+    rows = [{"id": "a", "text": "One.", "x": 0.5, "n": 1}]
+    kept = settings | {"keep_columns": "x,n", "inputs": write_rows(tmp_path / "a.jsonl", rows)}
+    root = extract(output=tmp_path / "k", **kept).path
+    store = append(root, write_rows(tmp_path / "b.jsonl", [{"id": "b", "text": "Two.", "x": 2, "n": None}]))
+    assert store.polars("sentence", ["x", "n"]).rows() == [(0.5, 1), (2.0, None)]
+    before = result_files(root)
+    for row, message in (
+        ({"x": 1.0, "n": 0.5}, r"kept column 'n' is double, in .*k it is int64"),
+        ({"x": "a", "n": 1}, r"kept column 'x' holds 'a' \(string\), values before are double"),
+        ({"x": 1.0, "n": 1, "id": 7}, "id 7 is int64, ids before are string"),
+    ):
+        path = write_rows(tmp_path / "c.jsonl", [{"id": "c", "text": "Three."} | row])
+        with pytest.raises(InputError, match=message):
+            append(root, path)
+    frame = pl.DataFrame({"id": ["c"], "text": ["Three."], "x": [1], "n": [1]})
+    with pytest.raises(InputError, match=r"kept column 'x' is int64, in .*k it is double"):
+        append(root, frame)
+    assert result_files(root) == before
+
+
+def test_word_columns_must_be_those_of_the_store(tmp_path, settings):
+    (tmp_path / "a.conllu").write_text("1\tOne\tone\tNUM\t_\t_\t0\troot\t_\t_\n\n")
+    (tmp_path / "b.conll").write_text("Two B-X\n\n")
+    words = settings | {"inputs": str(tmp_path / "a.conllu"), "id_column": None, "levels": "word"}
+    root = extract(output=tmp_path / "w", **words).path
+    with pytest.raises(InputError, match=r"b.conll: word columns: .*; in .*w: "):
+        append(root, str(tmp_path / "b.conll"))
+    (tmp_path / "c.conllu").write_text("1\tTwo\ttwo\tNUM\t_\t_\t0\troot\t_\t_\n\n")
+    assert append(root, str(tmp_path / "c.conllu")).polars("word")["word"].to_list() == ["One", "Two"]
+
+
+def test_workers_give_the_bytes_of_one(tmp_path, root, later):
+    shutil.copytree(root, tmp_path / "copy")
+    append(root, later)
+    append(tmp_path / "copy", later, workers=2)
+    assert result_files(tmp_path / "copy") == result_files(root)
+
+
+@pytest.mark.usefixtures("s3")
+def test_an_object_store_grows(settings, later):
+    url = "s3://features/grown"
+    extract(output=url, **settings)
+    assert len(append(url, later[0])) == 48
+    store = append(url, later)
+    assert len(store) == 54
+    assert store.polars("sentence")["doc_id"].to_list() == [f"d{n}" for n in range(54)]
+    assert verify(url).is_good
+    assert len(extract(output=url, **settings)) == 54
+
+
+def test_an_index_takes_the_new_rows(tmp_path, root, later):
+    bertfeat.build_index(root, tmp_path / "i", level="sentence", feature=-1, index="Flat")
+    store = append(root, later)
+    with pytest.raises(UserError, match="bertfeat index update"):
+        bertfeat.open_index(tmp_path / "i").search(store.numpy("sentence", -1)[:1], k=1)
+    index = bertfeat.update_index(tmp_path / "i", root)
+    hits = index.search(store.numpy("sentence", -1)[-1:].astype(np.float32), k=1)
+    assert "d53" in str(hits)
+
+
+def test_the_command_line_appends_with_the_settings_of_the_store(root, later):
+    code, out, err = run_cli("extract", later[0], f"-o{root}", "--append")
+    assert (code, err) == (0, [])
+    assert out.startswith(f"{root}: 24 documents appended: ")
+    assert f"{root}: already complete; nothing to do: " in run_cli("extract", later[0], f"-o{root}", "--append")[1]
+    code, out, err = run_cli("extract", later[1], f"-o{root}", "--append", "--layers=0")
+    assert (code, out, len(err)) == (2, "", 1)
+    assert "layers" in err[0]
+    shown = run_cli("inspect", str(root))[1].splitlines()
+    assert "appends    1 append" in shown
+    assert shown[-1].endswith(f"24 documents from {later[0]}")
+    entries = json.loads(run_cli("inspect", str(root), "--json")[1])["appends"]
+    assert [(entry["n_documents"], entry["inputs"]) for entry in entries] == [(24, [later[0]])]
