@@ -211,7 +211,9 @@ def test_no_rows_give_a_valid_empty_store(name: str, content: bytes, tmp_path: P
     assert open_store(out).numpy("word", "layer_03").shape == (0, 32)
 
 
-@pytest.mark.parametrize(("stdin", "said"), [(b"", "<stdin>: has no bytes"), (b"fine\nbrok\xe9\n", "<stdin>:2: byte 0xe9")])
+@pytest.mark.parametrize(
+    ("stdin", "said"), [(b"", "<stdin>: has no bytes"), (b"fine\nbrok\xe9\n", "<stdin>:2: byte 0xe9")]
+)
 def test_standard_input(stdin: bytes, said: str, tmp_path: Path, tiny_folder: Path) -> None:
     arguments = ["extract", "-", "-o", str(tmp_path / "out"), "--model", str(tiny_folder), "--layers", "all"]
     assert refused(tmp_path, arguments, stdin=stdin).startswith(f"bertfeat: {said}")
