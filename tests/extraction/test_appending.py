@@ -139,7 +139,7 @@ def test_another_model_and_other_versions_are_refused(tmp_path, root, later, mon
     with monkeypatch.context() as patch:
         patch.setattr("bertfeat.extraction.plan.__version__", "9.9")
         assert len(append(root, later[0])) == 48
-        with pytest.raises(PlanMismatch, match=r"made with other versions: versions.bertfeat .*9.9.*install those"):
+        with pytest.raises(PlanMismatch, match=r"made with other versions: bertfeat was .*9.9.*install those"):
             append(root, later[1])
 
 
