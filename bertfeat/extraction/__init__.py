@@ -1,3 +1,3 @@
 """Corpora in, stores out: the flow, its plan and jobs, and the estimate, embedding and deep check that run it too."""
 
-__all__ = ["deepcheck", "embedding", "estimation", "plan", "run", "sklearntransformer", "textencoder"]
+__all__ = ["appending", "deepcheck", "embedding", "estimation", "plan", "run", "sklearntransformer", "textencoder"]

@@ -97,7 +97,7 @@ def append(
 
     Examples:
         >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
-        >>> _ = (tmp / "later.txt").write_text("One more text.\\n")
+        >>> _ = (tmp / "later.txt").write_text("One more text.")
         >>> len(append(store, tmp / "later.txt"))
         207
     """

@@ -198,7 +198,7 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path, tiny_folder: Path) -> None
 def test_an_empty_file(name: str, tmp_path: Path, tiny_folder: Path) -> None:
     (tmp_path / name).write_bytes(b"")
     arguments = ["extract", str(tmp_path / name), "-o", str(tmp_path / "out"), "--model", str(tiny_folder)]
-    assert f"{name}: is empty" in refused(tmp_path, [*arguments, "--layers", "all"])
+    assert f"{name}: has no bytes" in refused(tmp_path, [*arguments, "--layers", "all"])
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.csv", b"id,text\n"), ("a.conll", b"\n\n")])
@@ -211,7 +211,9 @@ def test_no_rows_give_a_valid_empty_store(name: str, content: bytes, tmp_path: P
     assert open_store(out).numpy("word", "layer_03").shape == (0, 32)
 
 
-@pytest.mark.parametrize(("stdin", "said"), [(b"", "<stdin>: is empty"), (b"fine\nbrok\xe9\n", "<stdin>:2: byte 0xe9")])
+@pytest.mark.parametrize(
+    ("stdin", "said"), [(b"", "<stdin>: has no bytes"), (b"fine\nbrok\xe9\n", "<stdin>:2: byte 0xe9")]
+)
 def test_standard_input(stdin: bytes, said: str, tmp_path: Path, tiny_folder: Path) -> None:
     arguments = ["extract", "-", "-o", str(tmp_path / "out"), "--model", str(tiny_folder), "--layers", "all"]
     assert refused(tmp_path, arguments, stdin=stdin).startswith(f"bertfeat: {said}")

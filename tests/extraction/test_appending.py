@@ -131,7 +131,7 @@ def test_other_settings_are_refused_and_those_of_the_store_are_not(root, later, 
 
 
 def test_another_model_and_other_versions_are_refused(tmp_path, root, later, monkeypatch, tiny_folder):
-    with pytest.raises(PlanMismatch, match=r"made with other settings: the digest of the model.s weights"):
+    with pytest.raises(PlanMismatch, match=r"made with other settings: the digest of the model's weights was"):
         append(root, later[0], model=str(tiny_folder))
     moved = tmp_path / "moved"
     shutil.copytree(open_store(root).metadata["model"], moved)

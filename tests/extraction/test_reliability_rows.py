@@ -55,7 +55,7 @@ def test_empty_files_are_one_clear_line(tmp_path, settings, n_files):
     given = flags(settings | {"inputs": str(tmp_path / "?.txt"), "id_column": "id"})
     exit_code, _, errors = run_cli("extract", *given, "-o", str(tmp_path / "s"))
     assert (exit_code, len(errors)) == (2, 1)
-    assert f"{tmp_path / '0.txt'}: is empty" in errors[0]
+    assert f"{tmp_path / '0.txt'}: has no bytes" in errors[0]
     assert not (tmp_path / "s").exists()
 
 
