@@ -10,7 +10,6 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
 from bertfeat.errors import RunError, TokenizingError
 from bertfeat.extraction.job import open_inputs, open_job
-from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Progress, reporting
 from bertfeat.runners import end_earlier_runs, run_shards
 from bertfeat.settings import ExtractSettings
@@ -61,6 +60,9 @@ def extract(
         end_earlier_runs(job.root)
         with open_for_writing(output, job.plan, overwrite=overwrite) as writer:
             if not writer.is_complete:
+                # torch is imported here: a finished store and a user's mistake are reported without it.
+                from bertfeat.extraction.shardtask import ShardTask
+
                 progress.start(job.plan, writer.receipts())
                 task = partial(ShardTask, job.for_workers(writer.lease))
                 try:
