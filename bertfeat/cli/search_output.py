@@ -1,4 +1,4 @@
-"""The hits of one query as lines: aligned columns, words in context, or JSON."""
+"""The hits of one query: aligned columns, words in context, or JSON."""
 
 from __future__ import annotations
 
@@ -24,23 +24,39 @@ if TYPE_CHECKING:
 _MAX_CELL = 40
 
 
-def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str]:
-    """Search for a text and yield the lines to print.
+def hit_lines(index: Index, query: str | EncodedQueries, settings: dict[str, Any]) -> Iterator[str]:
+    """Search for one query and yield the lines to print: a table, or with `--json` a line for each hit.
 
     Raises:
         UserError: The query or a flag cannot be used.
     """
-    further = _further(settings)
-    frame = found(index, text, settings, "row")
-    contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
-    hits = list(frame.drop("query", *({"row"} - {*further})).iter_rows(named=True))
     if settings["as_json"]:
-        for number, hit in enumerate(hits):
-            yield _hit_json(hit, None if contexts is None else contexts[number])
-    elif not hits:
-        click.echo(f"bertfeat: {index.path}: nothing fits the filters", err=True)
+        yield from (json.dumps(hit, default=str) for hit in hit_objects(index, query, settings))
+        return
+    hits, contexts = _hits(index, query, settings)
+    if hits:
+        yield from _table(hits, contexts, _further(settings), settings["context"])
     else:
-        yield from _table(hits, contexts, further, settings["context"])
+        click.echo(f"bertfeat: {index.path}: nothing fits the filters", err=True)
+
+
+def hit_objects(index: Index, query: str | EncodedQueries, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Search for one query and return its hits as JSON objects.
+
+    Raises:
+        UserError: The query or a flag cannot be used.
+    """
+    hits, contexts = _hits(index, query, settings)
+    return [_hit_object(hit, None if contexts is None else contexts[number]) for number, hit in enumerate(hits)]
+
+
+def _hits(
+    index: Index, query: str | EncodedQueries, settings: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[Context] | None]:
+    """Return the hits of one query, and their contexts if they are words or tokens."""
+    frame = found(index, query, settings, "row")
+    contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
+    return list(frame.drop("query", *({"row"} - {*_further(settings)})).iter_rows(named=True)), contexts
 
 
 def found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str) -> pl.DataFrame:
@@ -55,8 +71,8 @@ def _further(settings: dict[str, Any]) -> list[str]:
     return [name.strip() for name in (settings["columns"] or "").split(",") if name.strip()]
 
 
-def _hit_json(hit: dict[str, Any], context: Context | None) -> str:
-    """Return a hit as one line of JSON; a word has its `context`."""
+def _hit_object(hit: dict[str, Any], context: Context | None) -> dict[str, Any]:
+    """Return a hit as a JSON object; a word has its `context`."""
     beside = {} if context is None else {"context": context.marked()}
     # A column of the store may hold NaN, which JSON does not have.
     known = {
@@ -64,7 +80,7 @@ def _hit_json(hit: dict[str, Any], context: Context | None) -> str:
     }
     # A float32 has about 7 digits.
     score = float(f"{hit['score']:.7g}")
-    return json.dumps({**known, "score": score, **beside}, default=str)
+    return {**known, "score": score, **beside}
 
 
 def _table(hits: list[dict[str, Any]], contexts: list[Context] | None, further: list[str], width: int) -> Iterator[str]:
