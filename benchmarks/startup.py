@@ -5,7 +5,7 @@
 Five short lines, MiniLM. Each command and script is a new process, in turns (A B C A B C ...), with its files in the
 page cache, and the digests and the tokenizer of the model in bertfeat's cache, as from the second use of a model on.
 The peers of `extract` and `search` are scripts with transformers and faiss; their vectors and hits are compared with
-bertfeat's in the same run. `--other` is another checkout, whose figures stand beside. CPU seconds (user and system)
+bertfeat's in the same run. `--other` is another checkout, whose figures are shown beside. CPU seconds (user and system)
 vary less than the clock's on a busy machine. Prints a table of medians and JSON.
 """
 
@@ -186,8 +186,6 @@ def print_table(medians: Mapping[str, Mapping[str, Took]]) -> None:
     for name, by in medians.items():
         shown = {who: f"{took.wall_s:.2f} ({took.cpu_s:.2f})" for who, took in by.items()}
         cells = [shown.get(who, "") for who in ("before", "bertfeat", "peer")]
-            f"{by[who].wall_s:.2f} ({by[who].cpu_s:.2f})" if who in by else "" for who in ("before", "bertfeat", "peer")
-        ]
         print("|", " | ".join((name, *cells)), "|")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def answer_queries(index: Index, settings: dict[str, Any]) -> None:
-    """Answer each line of standard input that is not blank.
+    """Answer each line of standard input that has text.
 
     With `--json` an answer is one line, else the lines of its hits and an empty one. A query that cannot be used is
     reported on standard error, and the others are answered.

@@ -84,7 +84,7 @@ class QueryEncoder:
         """Load the model.
 
         Raises:
-            UserError: It is not the one that the store was made with, or cannot be used.
+            UserError: The model is not the one that the store was made with, or cannot be used.
         """
         self._loaded().load()
 

@@ -140,10 +140,10 @@ def arrow_array(values: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> 
         TypeError: A value has another type; also the errors of pyarrow and polars.
     """
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    is_array = isinstance(values, np.ndarray)
-    if not is_text and not (is_array and values.dtype.kind in "biu"):
+    data = np.ma.getdata(values) if isinstance(values, np.ndarray) else values
+    if not is_text and not (isinstance(data, np.ndarray) and data.dtype.kind in "biu"):
         return pa.array(values, type=kind)
-    series = pl.Series(np.ma.getdata(values) if is_array else values, dtype=pl.String if is_text else None)
+    series = pl.Series(data, dtype=pl.String if is_text else None)
     mask = np.ma.getmask(values)
     if mask is not np.ma.nomask:
         series = series.set(pl.Series(mask), None)
