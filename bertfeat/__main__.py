@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bertfeat.cli import main
+from bertfeat.cli import run
 
-main()
+run()

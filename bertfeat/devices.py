@@ -1,18 +1,26 @@
-"""The device that computes, its data type, and the number of tokens per forward pass."""
+"""The device that computes, its data type, and the number of tokens per forward pass.
+
+torch is imported where it is needed: the plan of a run on the CPU is made without it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
+import sys
 from collections.abc import Iterator
-
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertfeat.config import ComputeDtype
 from bertfeat.errors import ConfigError
 
-_CUDA = re.compile(r"cuda(?::(\d{1,4}))?", re.ASCII)
+if TYPE_CHECKING:
+    import torch
+
+_CUDA = re.compile(r"cuda(:\d{1,4})?(,cuda(:\d{1,4})?)*", re.ASCII)
 _CPU_BATCH_TOKENS = 2048
 # A GPU needs the same amount of work at every width: 65,536 tokens at the width of BERT-base.
 _GPU_BATCH_VALUES = 65_536 * 768
@@ -35,6 +43,11 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
         >>> resolve_device("cpu")
         (device(type='cpu'),)
     """
+    pieces = spec.replace(" ", "")
+    if spec not in ("auto", "cpu", "mps") and not _CUDA.fullmatch(pieces):
+        raise ConfigError(f"--device {spec!r} must be one of auto, cpu, mps, cuda, cuda:0, or cuda:0,cuda:1")
+    import torch
+
     if spec == "auto":
         return _cuda_devices() or (torch.device("mps" if torch.backends.mps.is_available() else "cpu"),)
     if spec == "cpu":
@@ -43,50 +56,68 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
         if not torch.backends.mps.is_available():
             raise ConfigError("`device='mps'`: this machine has no Apple GPU that torch can use; pass `device='cpu'`")
         return (torch.device("mps"),)
-    pieces = spec.replace(" ", "").split(",")
-    return tuple(dict.fromkeys(device for piece in pieces for device in _cuda(piece, spec)))
+    return tuple(dict.fromkeys(device for piece in pieces.split(",") for device in _cuda(piece)))
 
 
-def planned_device(spec: str, *, elsewhere: bool) -> torch.device:
-    """Return the device that a plan is made for; if other machines compute (`elsewhere`), `cuda` needs no device here.
+def planned_kind(spec: str, *, elsewhere: bool) -> str:
+    """Return the kind of device that a plan is made for: cpu, cuda or mps.
+
+    If other machines compute (`elsewhere`), `cuda` needs no device here. torch is asked only where there may be a GPU.
 
     Raises:
         ConfigError: A device is malformed or is not available.
+
+    Examples:
+        >>> planned_kind("cpu", elsewhere=False)
+        'cpu'
     """
-    return torch.device("cuda") if elsewhere and spec == "cuda" else resolve_device(spec)[0]
+    if elsewhere and spec == "cuda":
+        return "cuda"
+    if spec == "cpu" or (spec == "auto" and not _may_have_gpu()):
+        return "cpu"
+    return resolve_device(spec)[0].type
+
+
+def _may_have_gpu() -> bool:
+    """Return False where torch can see no GPU, whatever its build: on Linux without a driver of NVIDIA or AMD."""
+    if sys.platform != "linux" or Path("/dev/kfd").exists():
+        return True
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _cuda_devices() -> tuple[torch.device, ...]:
+    import torch
+
     n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return tuple(torch.device("cuda", index) for index in range(n_devices))
 
 
-def _cuda(piece: str, spec: str) -> tuple[torch.device, ...]:
-    match = _CUDA.fullmatch(piece)
-    if match is None:
-        raise ConfigError(f"`device` {spec!r} must be one of auto, cpu, mps, cuda, cuda:0, or cuda:0,cuda:1")
-    devices = _cuda_devices()
+def _cuda(piece: str) -> tuple[torch.device, ...]:
+    devices, (_, _, index) = _cuda_devices(), piece.partition(":")
     if not devices:
         raise ConfigError(f"`device='{piece}'`: torch sees no CUDA device here; pass `device='cpu'` or leave it out")
-    if match[1] is None:
+    if not index:
         return devices
-    if int(match[1]) >= len(devices):
+    if int(index) >= len(devices):
         raise ConfigError(f"`device='{piece}'`: this machine has cuda:0 to cuda:{len(devices) - 1}")
-    return (devices[int(match[1])],)
+    return (devices[int(index)],)
 
 
-def resolve_compute_dtype(choice: ComputeDtype | str, device: torch.device) -> torch.dtype:
-    """Return the type that the encoder computes in; `auto` is bfloat16 on CUDA and float32 elsewhere.
+def resolve_compute_dtype(choice: ComputeDtype | str, device_kind: str) -> str:
+    """Return the name of the type that the encoder computes in; `auto` is bfloat16 on CUDA and float32 elsewhere.
 
     Examples:
-        >>> resolve_compute_dtype("auto", torch.device("cpu"))
-        torch.float32
+        >>> resolve_compute_dtype("auto", "cpu")
+        'float32'
     """
     chosen = ComputeDtype(choice)
     if chosen is ComputeDtype.AUTO:
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    dtype: torch.dtype = getattr(torch, chosen)
-    return dtype
+        return "bfloat16" if device_kind == "cuda" else "float32"
+    return str(chosen)
 
 
 def default_max_batch_tokens(device_type: str, hidden_size: int) -> int:
@@ -106,6 +137,8 @@ def default_max_batch_tokens(device_type: str, hidden_size: int) -> int:
 
 def share_threads(n_workers: int) -> None:
     """Limit this process to its share of the machine's threads, where `n_workers` processes compute at once."""
+    import torch
+
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
 
 
@@ -116,6 +149,8 @@ def one_thread(device: torch.device) -> Iterator[None]:
     The bits of a matrix product can depend on the number of threads (seen on AMD with AVX-512, 5 to 11 rows). And if
     other threads use the cores already, more threads only slow them down.
     """
+    import torch
+
     n_threads = torch.get_num_threads()
     if device.type != "cpu" or n_threads == 1:
         yield

@@ -14,6 +14,8 @@ _SEGMENT = Column("segment", "int8")
 _TEXT_PAIR = Column("text_pair", "string")
 # Written only if documents may have a second text.
 PAIR_COLUMNS = (_SEGMENT, _TEXT_PAIR)
+# The vector column of the model's own sentence embedding.
+EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

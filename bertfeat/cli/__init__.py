@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -13,7 +14,7 @@ from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
 from bertfeat.cli.groups import Group
 
-__all__ = ["failures", "main"]
+__all__ = ["failures", "main", "run"]
 
 # name -> (module, one-line help); the modules may import heavy things, this table may not.
 _COMMANDS = {
@@ -77,6 +78,19 @@ def group(verbose: bool) -> None:
     """Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times."""
     if verbose:
         raise click.UsageError("--verbose before a command goes with --version; write it after the command's name")
+
+
+def run() -> None:
+    """Run the command line as a process of its own.
+
+    Imports make a million objects and no garbage. Looking for garbage after every 700 new ones, and at the end among
+    all, takes a fourth of a short command's time.
+    """
+    gc.set_threshold(200_000, 2, 2)
+    try:
+        main()
+    finally:
+        gc.freeze()
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from bertfeat.cli.options import GroupedCommand, option, refuse_given
 if TYPE_CHECKING:
     from bertfeat.search.index import Index
 
+_STDIN = "-"
 # Options of how a file of queries is read and its hits are written.
 _OF_FILES = ("text_column", "id_column", "overwrite")
 _QUERY, _FILTER, _OUTPUT = "Query", "Which rows may be found", "Output"
@@ -25,6 +26,7 @@ Examples:
   bertfeat search words.index --level word "He sat on the [bank] of the river" --exclude-same-word
   bertfeat search sentences.index "late delivery" --where "label = 'complaint'" --json
   bertfeat search sentences.index --queries questions.jsonl --out hits.parquet -k 100
+  tail -f questions.txt | bertfeat search sentences.index --queries - --json
 """
 
 
@@ -34,7 +36,12 @@ Examples:
 @option(_QUERY, "-k", "k", type=int, default=10, show_default=True, metavar="N", help="How many to find at most.")
 @option(_QUERY, "--level", type=click.Choice(["token", "word", "sentence"]), help="The level that INDEX must hold.")
 @option(_QUERY, "--span", is_flag=True, help="INDEX must hold words or tokens; TEXT has one in brackets.")
-@option(_QUERY, "--queries", metavar="FILE", help="Search for every text of a .txt, .jsonl, .csv, ...; needs --out.")
+@option(
+    _QUERY,
+    "--queries",
+    metavar="FILE",
+    help="Search for every text of a .txt, .jsonl, .csv, ...: needs --out. Or - for lines of stdin.",
+)
 @option(_QUERY, "--text-column", metavar="NAME", default="text", show_default=True, help="Its column with the text.")
 @option(_QUERY, "--id-column", metavar="NAME", help="Its column with the id.  [default: id, _id or query_id, if there]")
 @option(_FILTER, "--where", metavar="SQL", help="Condition on columns of the store: \"label = 'x' AND n_tokens > 3\".")
@@ -47,7 +54,13 @@ Examples:
     _OUTPUT, "--context", type=click.IntRange(0), default=40, show_default=True, help="Columns of text around a word."
 )
 @option(_OUTPUT, "--full", is_flag=True, help="Whole lines; otherwise a terminal shows what fits its width.")
-@option(_OUTPUT, "--json", "as_json", is_flag=True, help="Print one JSON object per hit, each on its own line.")
+@option(
+    _OUTPUT,
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per hit, or per query of -, each on its own line.",
+)
 @option(_OUTPUT, "--quiet", is_flag=True, help="With --queries, no summary.")
 @click.option("--store", metavar="STORE", help="Where the store is now.")
 def command(
@@ -59,7 +72,11 @@ def command(
 
     with open_index(index, store=store) as opened:
         _check_level(opened, level, span=span)
-        if queries is not None:
+        if queries == _STDIN:
+            from bertfeat.cli.search_stream import answer_queries
+
+            answer_queries(opened, settings)
+        elif queries is not None:
             from bertfeat.cli.search_batches import search_file
 
             search_file(opened, queries, settings)
@@ -76,15 +93,13 @@ def _check_flags(text: str | None, queries: str | None, settings: dict[str, Any]
     if (text is None) == (queries is None):
         what = "no TEXT to search for; write one, or pass --queries FILE" if text is None else "both TEXT and --queries"
         raise click.UsageError(what if text is None else f"{what} are given; pass one of them", context)
-    if (queries is None) != (settings["out"] is None):
-        raise click.UsageError(
-            "--queries needs a file for the hits: --out HITS.parquet" if queries else "--out is for --queries FILE",
-            context,
-        )
-    if queries is None:
-        refuse_given(_OF_FILES, "is for --queries FILE")
+    if queries in (None, _STDIN):
+        refuse_given(("out", *_OF_FILES), "is for --queries FILE" + ("; the hits of - are printed" if queries else ""))
+    elif settings["out"] is None:
+        raise click.UsageError("--queries FILE needs a file for the hits: --out HITS.parquet", context)
     else:
-        refuse_given(("as_json", "context", "full"), "is for a single TEXT; the hits of --queries go to --out")
+        what = "is for hits that are printed; those of --queries FILE go to --out"
+        refuse_given(("as_json", "context", "full"), what)
     if settings["same_word"] and settings["exclude_same_word"]:
         raise click.UsageError("--same-word and --exclude-same-word leave nothing to find; pass one of them", context)
 

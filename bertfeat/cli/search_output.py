@@ -1,4 +1,4 @@
-"""The hits of one query as lines: aligned columns, words in context, or JSON."""
+"""The hits of one query: aligned columns, words in context, or JSON."""
 
 from __future__ import annotations
 
@@ -26,26 +26,42 @@ _MAX_CELL = 40
 _FILTERS = ("where", "same_word", "exclude_same_word")
 
 
-def hit_lines(index: Index, text: str, settings: dict[str, Any]) -> Iterator[str]:
-    """Search for a text and yield the lines to print.
+def hit_lines(index: Index, query: str | EncodedQueries, settings: dict[str, Any]) -> Iterator[str]:
+    """Search for one query and yield the lines to print: a table, or with `--json` a line for each hit.
 
     Raises:
         UserError: The query or a flag cannot be used.
     """
-    further = _further(settings)
-    frame = found(index, text, settings, "row")
-    contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
-    hits = list(frame.drop("query", *({"row"} - {*further})).iter_rows(named=True))
     if settings["as_json"]:
-        for number, hit in enumerate(hits):
-            yield _hit_json(hit, None if contexts is None else contexts[number], len(hits))
+        yield from (json.dumps(hit, default=str) for hit in hit_objects(index, query, settings))
         return
+    hits, contexts = _hits(index, query, settings)
     if len(hits) < settings["k"]:
         fits = "fits the filters" if any(settings[name] for name in _FILTERS) else "is in the index"
         found_all = f"{counted(len(hits), 'hit')}; nothing else {fits}" if hits else f"nothing {fits}"
         click.echo(f"bertfeat: {index.path}: {found_all}", err=True)
     if hits:
-        yield from _table(hits, contexts, further, settings)
+        yield from _table(hits, contexts, _further(settings), settings)
+
+
+def hit_objects(index: Index, query: str | EncodedQueries, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Search for one query and return its hits as JSON objects.
+
+    Raises:
+        UserError: The query or a flag cannot be used.
+    """
+    hits, contexts = _hits(index, query, settings)
+    each = enumerate(hits)
+    return [_hit_object(hit, None if contexts is None else contexts[n], len(hits)) for n, hit in each]
+
+
+def _hits(
+    index: Index, query: str | EncodedQueries, settings: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[Context] | None]:
+    """Return the hits of one query, and their contexts if they are words or tokens."""
+    frame = found(index, query, settings, "row")
+    contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
+    return list(frame.drop("query", *({"row"} - {*_further(settings)})).iter_rows(named=True)), contexts
 
 
 def found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str) -> pl.DataFrame:
@@ -60,8 +76,8 @@ def _further(settings: dict[str, Any]) -> list[str]:
     return [name.strip() for name in (settings["columns"] or "").split(",") if name.strip()]
 
 
-def _hit_json(hit: dict[str, Any], context: Context | None, n_hits: int) -> str:
-    """Return a hit as one line of JSON, with the number of hits; a word has its `context`."""
+def _hit_object(hit: dict[str, Any], context: Context | None, n_hits: int) -> dict[str, Any]:
+    """Return a hit as a JSON object, with the number of hits; a word has its `context`."""
     beside = {} if context is None else {"context": context.marked()}
     # A column of the store may hold NaN, which JSON does not have.
     known = {
@@ -69,7 +85,7 @@ def _hit_json(hit: dict[str, Any], context: Context | None, n_hits: int) -> str:
     }
     # A float32 has about 7 digits.
     score = float(f"{hit['score']:.7g}")
-    return json.dumps({**known, "score": score, **beside, "n_hits": n_hits}, default=str)
+    return {**known, "score": score, **beside, "n_hits": n_hits}
 
 
 def _table(

@@ -169,10 +169,11 @@ class LongLine(bytes):
 def read_lines(stream: BinaryIO, offset: int, row: int) -> Iterator[tuple[int, int, bytes]]:
     r"""Yield (offset of the first byte, 1-based number, line) of each line, from a position on.
 
-    Only `\n` ends a line, which includes it. A byte order mark at the start of the file is dropped. A line of more
-    than `MAX_ROW_BYTES` is a `LongLine`.
+    Only `\n` ends a line, which includes it. A stream that cannot seek is read from where it is. A byte order mark at
+    the start of the file is dropped. A line of more than `MAX_ROW_BYTES` is a `LongLine`.
     """
-    stream.seek(offset)
+    if stream.seekable():
+        stream.seek(offset)
     limit = MAX_ROW_BYTES
     readline = stream.readline
     while line := readline(limit + 1):

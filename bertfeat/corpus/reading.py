@@ -75,6 +75,16 @@ class Corpus:
             self._idle[1].close()
             self._idle = None
 
+    def check_head(self) -> None:
+        """Check the columns and the first row of the first file, which takes no time.
+
+        Raises:
+            InputError: `scan` would raise the same.
+        """
+        with closing(open_reader(self.files[0], self.config)) as reader:
+            for row in islice(reader.rows(reader.start), 1):
+                self._scanned(0, 0, row)
+
     def scan(self) -> Generator[ScannedRow]:
         """Yield every row up to the limit, in order, with its place; its content is checked and dropped.
 

@@ -1,3 +1,12 @@
 """Durable writing: files and folders appear whole; locks, checked JSON, and checks of output places."""
 
-__all__ = ["decoding", "differences", "filelock", "files", "placecheck", "publication", "steps"]
+__all__ = [
+    "decoding",
+    "differences",
+    "filelock",
+    "files",
+    "placecheck",
+    "publication",
+    "steps",
+    "usercache",
+]

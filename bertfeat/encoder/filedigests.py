@@ -1,7 +1,7 @@
 """Digests (sha256) of model files, cached so that they are computed once.
 
-The cache is a small JSON file under `$BERTFEAT_CACHE` or `~/.cache/bertfeat`. An entry is used only while path, size,
-inode, mtime and ctime of the files are unchanged.
+The cache is a small JSON file. An entry is used only while path, size, inode, mtime and ctime of the files are
+unchanged.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertfeat.durable.publication import publish_bytes
-from bertfeat.errors import CheckpointError, RunError
+from bertfeat.durable.usercache import read_cached, write_cached
+from bertfeat.errors import CheckpointError
 
+_FILE = "digests.json"
 _MAX_ENTRIES = 256
 # Younger files are not cached: another change within the clock's resolution would keep the times.
 _SETTLED_NS = 100_000_000
@@ -81,22 +81,13 @@ def _identity(files: Sequence[Path]) -> tuple[str, int]:
     return json.dumps(parts), max(times)
 
 
-def _cache_path() -> Path:
-    folder = os.environ.get("BERTFEAT_CACHE")
-    return (Path(folder) if folder else Path.home() / ".cache" / "bertfeat") / "digests.json"
-
-
 def _read_cache() -> dict[str, str]:
     try:
-        cache = json.loads(_cache_path().read_text(encoding="utf-8"))
+        cache = json.loads(read_cached(_FILE) or b"{}")
         return {key: value for key, value in cache.items() if isinstance(value, str) and len(value) == 64}
-    except (OSError, ValueError, RuntimeError, AttributeError):  # AttributeError: not an object
+    except (ValueError, AttributeError):  # AttributeError: not an object
         return {}
 
 
 def _write_cache(cache: dict[str, str]) -> None:
-    # A cache that cannot be written (read-only home, full disk) only costs time.
-    with contextlib.suppress(OSError, RuntimeError, RunError):
-        path = _cache_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        publish_bytes(path, json.dumps(dict(list(cache.items())[-_MAX_ENTRIES:])).encode())
+    write_cached(_FILE, json.dumps(dict(list(cache.items())[-_MAX_ENTRIES:])).encode())

@@ -75,6 +75,7 @@ def open_append(
         UserError: The model or a row cannot be used, or an id is in the store already.
         PlanMismatch: The settings, the model or the versions are not those of the store.
     """
+    Corpus(files, config).check_head()
     given = {file.digest: file for file in reversed(files)}
     _check_unfinished(store, plan, given)
     there = {file.digest for file in plan.inputs}

@@ -1,4 +1,7 @@
-"""A job: a plan with everything that a worker needs to run its shards, and the loading of its flow."""
+"""A job: a plan with everything that a worker needs to run its shards.
+
+Nothing here needs torch: wrong inputs and settings, and a finished store, are reported before it is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +9,34 @@ import contextlib
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-import torch
 
 from bertfeat.config import ExtractConfig, Level, Pooling, Runner
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.corpus.frames import is_frame, paths_of, write_frame
 from bertfeat.corpus.inputs import STDIN, shown_path
-from bertfeat.devices import resolve_compute_dtype, resolve_device
+from bertfeat.devices import resolve_device
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
-from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts
-from bertfeat.encoder.sentencesteps import apply_steps, load_steps
 from bertfeat.errors import CheckpointError, InputError, PlanMismatch
-from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.plan import (
     MODEL_NAMES,
     AuthorsAdvice,
     Resolved,
+    check_settings,
     make_plan,
     plan_fields,
     resolve,
     versions,
 )
-from bertfeat.extraction.pooling import needs_pooler
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
-from bertfeat.records import InputFile, LevelSchema, Plan
+from bertfeat.records import InputFile, Plan
 from bertfeat.runners import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
 from bertfeat.store.codec import hash_fields
@@ -152,12 +149,14 @@ def open_job(
     """
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
+    corpus = Corpus(files, config)
+    corpus.check_head()
     checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer, resolved = resolve_job(checkpoint, files, config)
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:
         progress.stage("reading the corpus")
-        plan = make_plan(config, resolved, files, Corpus(files, config), tokenizer)
+        plan = make_plan(config, resolved, files, corpus, tokenizer)
         plan = dataclasses.replace(plan, inputs=recorded(files))
     return make_job(output, plan, config, files, resolved)
 
@@ -176,7 +175,7 @@ def make_job(
         folder = _absolute(output) / TMP
         workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda", folder)
     else:
-        workers = config.workers or len(resolve_device(config.device))
+        workers = config.workers or (1 if resolved.device_kind == "cpu" else len(resolve_device(config.device)))
     # The commit that the hub's branch is at now; a stored plan may have another name for the model.
     config = dataclasses.replace(config, revision=resolved.model.revision)
     return Job(output, plan, config, files, resolved, workers)
@@ -228,8 +227,10 @@ def resolve_job(
     Raises:
         UserError: The settings do not fit the model, or the model or the corpus cannot be used.
     """
-    tokenizer = load_tokenizer(checkpoint, files, config, find_prompt(checkpoint, config))
-    return tokenizer, resolve(config, checkpoint.info(), tokenizer, authors_advice(checkpoint, config))
+    info, prompt, advice = checkpoint.info(), find_prompt(checkpoint, config), authors_advice(checkpoint, config)
+    check_settings(config, info)
+    tokenizer = load_tokenizer(checkpoint, files, config, prompt)
+    return tokenizer, resolve(config, info, tokenizer, advice)
 
 
 def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig, prompt: str) -> Tokenizer:
@@ -285,25 +286,3 @@ def authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> AuthorsAdvi
     with contextlib.suppress(CheckpointError):
         prompts = checkpoint.prompts()
     return AuthorsAdvice(description, prompts.texts)
-
-
-def load_flow(
-    config: ExtractConfig,
-    schemas: Mapping[Level, LevelSchema],
-    resolved: Resolved,
-    checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
-    device: torch.device,
-) -> Flow:
-    """Load an encoder, without the layers above the highest one that a level needs, and return its flow."""
-    encoder = load_encoder(
-        checkpoint,
-        sorted({layer for schema in schemas.values() for column in schema.features for layer in column.layers}),
-        device=device,
-        compute_dtype=resolve_compute_dtype(config.compute_dtype, device),
-        with_pooler=needs_pooler(config),
-    )
-    finish = None
-    if config.pooling is Pooling.MODEL and (sentence := checkpoint.sentence_model()) is not None:
-        finish = partial(apply_steps, loaded=load_steps(sentence, device))
-    return Flow(config, schemas, resolved, tokenizer, encoder, finish)

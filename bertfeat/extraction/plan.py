@@ -13,18 +13,16 @@ from bertfeat._version import __version__
 from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.formats import own_columns
-from bertfeat.devices import default_max_batch_tokens, planned_device, resolve_compute_dtype
+from bertfeat.devices import default_max_batch_tokens, planned_kind, resolve_compute_dtype
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.pooling import EMBEDDING, modes_of
-from bertfeat.levels import LEVELS, PAIR_COLUMNS
+from bertfeat.levels import EMBEDDING, LEVELS, PAIR_COLUMNS
 from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.layout import FORMAT_VERSION
 from bertfeat.store.planstates import input_fields
-from bertfeat.text.alignment import Takes
 from bertfeat.text.pieces import MAX_UNCUT_CHARS
 from bertfeat.text.spans import WindowLimits, check_lengths
 from bertfeat.text.tokenizer import Tokenizer
@@ -82,6 +80,17 @@ class AuthorsAdvice:
     used: SentenceModel | None = None
 
 
+def check_settings(config: ExtractConfig, info: ModelInfo) -> None:
+    """Check the settings that need no tokenizer, which may take seconds to load.
+
+    Raises:
+        ConfigError: A layer is out of range, `max_length` is above the model's limit, or a device is not available.
+    """
+    _layers(config, info)
+    _max_length(config, info, None)
+    planned_kind(config.device, elsewhere=config.runner is Runner.RAY)
+
+
 def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, authors: AuthorsAdvice) -> Resolved:
     """Fill in the defaults that depend on the model and the device, and check the settings against them.
 
@@ -89,7 +98,7 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, author
         ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
             `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
-    device = planned_device(config.device, elsewhere=config.runner is Runner.RAY)
+    device_kind = planned_kind(config.device, elsewhere=config.runner is Runner.RAY)
     family = family_of(info.family)
     layers = _layers(config, info)
     return Resolved(
@@ -97,9 +106,9 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, author
         layers=layers,
         columns={level: _columns(level, config, layers, info, tokenizer, authors.used) for level in config.levels},
         limits=_limits(config, info, tokenizer, authors.used),
-        compute_dtype=str(resolve_compute_dtype(config.compute_dtype, device)).removeprefix("torch."),
-        device_kind=device.type,
-        max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device.type, info.hidden_size),
+        compute_dtype=resolve_compute_dtype(config.compute_dtype, device_kind),
+        device_kind=device_kind,
+        max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device_kind, info.hidden_size),
         attention=family.path if family else "",
         prompt=tokenizer.prompt,
         authors=authors,
@@ -123,10 +132,9 @@ def _columns(
 ) -> tuple[FeatureColumn, ...]:
     if level is Level.SENTENCE and sentence is not None:
         return (FeatureColumn(EMBEDDING, (info.n_layers,), str(Combine.NONE), sentence.dim(info.hidden_size)),)
-    takes = modes_of(level, config, sentence)[0].takes
-    if takes is Takes.WINDOW:
+    if level is Level.SENTENCE and config.pooling is Pooling.POOLER:
         return (FeatureColumn("pooler", (info.n_layers,), str(Combine.NONE), info.hidden_size),)
-    if takes is Takes.CLS:
+    if level is Level.SENTENCE and config.pooling is Pooling.CLS:
         specials = [*tokenizer.single.prefix.ids, *tokenizer.single.suffix.ids]
         if tokenizer.cls_id is None or tokenizer.cls_id not in specials:
             raise ConfigError(f"`pooling='cls'`: {config.model} has no classification token; use mean or max")
@@ -136,10 +144,7 @@ def _columns(
 def _limits(
     config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, sentence: SentenceModel | None
 ) -> WindowLimits:
-    tuned_on = sentence.max_length if sentence else None
-    max_length = config.max_length or min(info.max_length, tuned_on or info.max_length)
-    if max_length > info.max_length:
-        raise ConfigError(f"`max_length={max_length}` is more than {config.model} takes, which is {info.max_length}")
+    max_length = _max_length(config, info, sentence)
     pairs = config.text_pairs or config.text_pair_column is not None
     n_prompt = tokenizer.count_prompt()
     capacity = max_length - tokenizer.template(pair=pairs).n_specials - n_prompt
@@ -155,6 +160,14 @@ def _limits(
     if stride >= capacity:
         raise ConfigError(f"`stride={stride}` leaves no step: a window holds {capacity} tokens of text; pass less")
     return WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
+
+
+def _max_length(config: ExtractConfig, info: ModelInfo, sentence: SentenceModel | None) -> int:
+    tuned_on = sentence.max_length if sentence else None
+    max_length = config.max_length or min(info.max_length, tuned_on or info.max_length)
+    if max_length > info.max_length:
+        raise ConfigError(f"`max_length={max_length}` is more than {config.model} takes, which is {info.max_length}")
+    return max_length
 
 
 def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> dict[str, Any]:

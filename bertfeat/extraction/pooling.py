@@ -13,7 +13,7 @@ from bertfeat.config import Combine, ExtractConfig, Level, Pooling, StoreDtype
 from bertfeat.encoder.encoder import HiddenStates
 from bertfeat.encoder.sentencemodel import SentenceMode, SentenceModel
 from bertfeat.encoder.transfers import to_device
-from bertfeat.levels import LEVELS
+from bertfeat.levels import EMBEDDING, LEVELS
 from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import BoolArray, FeatureColumn, IntArray, Pack
 from bertfeat.text.alignment import Counts, Takes, Units
@@ -24,8 +24,6 @@ Place = Callable[[torch.Tensor, torch.Tensor], None]
 Finish = Callable[[torch.Tensor], torch.Tensor]
 _CPU = torch.device("cpu")
 _ROWS_AT_ONCE = 8192
-# The column of the model's own sentence embedding.
-EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from bertfeat.corpus import Inputs
 from bertfeat.errors import RunError, TokenizingError
 from bertfeat.extraction.appending import check_inputs, open_append, open_growing
 from bertfeat.extraction.job import Job, open_inputs, open_job
-from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Progress, reporting
 from bertfeat.runners import end_earlier_runs, run_shards
 from bertfeat.settings import ExtractSettings
@@ -122,6 +121,9 @@ def _finish(job: Job, writer: StoreWriter, progress: Progress) -> None:
     """Run the shards that remain, and write the manifest."""
     if writer.is_complete:
         return
+    # torch is imported here: a finished store and a user's mistake are reported without it.
+    from bertfeat.extraction.shardtask import ShardTask
+
     progress.start(dataclasses.replace(job.plan, shards=writer.open_shards), writer.receipts())
     task = partial(ShardTask, job.for_workers(writer.lease))
     try:

@@ -11,7 +11,8 @@ from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.errors import RunError
 from bertfeat.extraction.flow import PreparedText
-from bertfeat.extraction.job import Job, load_flow, load_tokenizer
+from bertfeat.extraction.flowloading import load_flow
+from bertfeat.extraction.job import Job, load_tokenizer
 from bertfeat.extraction.plan import versions
 from bertfeat.progress import Report
 from bertfeat.records import Receipt, ShardResult, ShardSpec

@@ -17,7 +17,8 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.sentencemodel import Prompts
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow
-from bertfeat.extraction.job import authors_advice, find_prompt, load_flow
+from bertfeat.extraction.flowloading import load_flow
+from bertfeat.extraction.job import authors_advice, find_prompt
 from bertfeat.extraction.plan import (
     MODEL_NAMES,
     Resolved,

@@ -1,6 +1,6 @@
 """From stores to indexes and back: building, updating, searching by texts, words in context or vectors."""
 
 __all__ = [
-    "exactrows", "hitrows", "index", "kwic", "origin", "qrels", "quality", "queryfiles", "storeindex",
-    "storeupdate",
+    "exactrows", "hitrows", "index", "kwic", "origin", "qrels", "quality", "queryfiles", "queryvectors",
+    "storeindex", "storeupdate",
 ]  # fmt: skip

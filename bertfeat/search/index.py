@@ -148,6 +148,15 @@ class Index:
         """
         return self.store.take(self.level, self.spec.feature, self._rows.rows(positions))
 
+    def load_model(self) -> None:
+        """Load the model, which the first query of texts does otherwise.
+
+        Raises:
+            UserError: The store or the model is not the one of the index.
+        """
+        self.store  # noqa: B018
+        self._encoder.load()
+
     def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> EncodedQueries:
         """Encode queries as the store's rows were, after the prompt for queries if there is one.
 

@@ -80,6 +80,14 @@ class QueryEncoder:
             np.concatenate([part.vectors for part in parts]), tuple(word for part in parts for word in part.surfaces)
         )
 
+    def load(self) -> None:
+        """Load the model.
+
+        Raises:
+            UserError: The model is not the one that the store was made with, or cannot be used.
+        """
+        self._loaded().load()
+
     def _loaded(self) -> TextEncoder:
         # Imported here, because building and searching by vectors need no torch.
         from bertfeat.extraction.textencoder import TextEncoder

@@ -19,7 +19,7 @@ from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
 from bertfeat.store.planstates import hash_of
 from bertfeat.store.runs import find_runs
-from bertfeat.store.schema import VectorLayout, arrow_fields, arrow_schema, row_group_rows
+from bertfeat.store.schema import VectorLayout, arrow_array, arrow_fields, arrow_schema, row_group_rows
 
 # More than the size of any column chunk, which so becomes one page.
 _PAGE_BYTES = 1 << 30
@@ -112,8 +112,8 @@ def _column(table: LevelTable, name: str, field: pa.Field) -> pa.Array:
     if name not in table.columns:
         raise ValueError(f"{table.level} column {name!r} is in the plan, and the corpus does not have it")
     try:
-        array = pa.array(table.columns[name], type=field.type)
-    except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError) as error:
+        array = arrow_array(table.columns[name], field.type)
+    except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, OverflowError, UnicodeEncodeError) as error:
         raise ValueError(f"{table.level} column {name!r} does not fit type {field.type}: {error}") from error
     if array.null_count and not field.nullable:
         raise ValueError(f"{table.level} column {name!r} holds nulls, which its schema does not allow")
@@ -124,10 +124,11 @@ def _vector_array(array: npt.NDArray[Any], valid: BoolArray | None, vectors: Vec
     n_rows, dim = array.shape
     kind = vectors.arrow(dim)
     if vectors.encoding is VectorEncoding.BINARY:
-        bitmap = None if valid is None else pa.array(valid).buffers()[1]
+        bitmap = None if valid is None else arrow_array(valid, pa.bool_()).buffers()[1]
         return pa.Array.from_buffers(kind, n_rows, [bitmap, pa.py_buffer(array)])
-    mask = None if valid is None else pa.array(~valid)
-    return pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), type=kind, mask=mask)
+    mask = None if valid is None else arrow_array(~valid, pa.bool_())
+    values = pa.Array.from_buffers(kind.value_type, array.size, [None, pa.py_buffer(array)])
+    return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=mask)
 
 
 def read_part_metadata(metadata: Mapping[bytes, bytes] | None) -> str | None:

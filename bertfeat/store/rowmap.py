@@ -135,7 +135,7 @@ class RowMap:
             with self._errors():
                 if column.null_count or not len(column):
                     raise ValueError("it has rows without a number, or row groups without rows")
-                found = column.to_numpy().astype(np.int64)
+                found = cast("pl.Series", pl.from_arrow(column)).to_numpy().astype(np.int64)
                 if not is_ascending(found, -1):
                     raise ValueError("its rows do not ascend")
             self._rows[group] = found

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -128,6 +129,25 @@ def arrow_fields(schema: LevelSchema, vectors: VectorLayout, kept: Mapping[str, 
     fields = [pa.field(c.name, _stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
     fields += [pa.field(f.name, vectors.arrow(f.dim), nullable=True) for f in schema.features]
     return pa.schema(fields)
+
+
+def arrow_array(values: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as an Arrow array of a type; masked values become nulls.
+
+    Integers, booleans and strings go through polars: the first `pa.array` of a process imports pandas.
+
+    Raises:
+        TypeError: A value has another type; also the errors of pyarrow and polars.
+    """
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    data = np.ma.getdata(values) if isinstance(values, np.ndarray) else values
+    if not is_text and not (isinstance(data, np.ndarray) and data.dtype.kind in "biu"):
+        return pa.array(values, type=kind)
+    series = pl.Series(data, dtype=pl.String if is_text else None)
+    mask = np.ma.getmask(values)
+    if mask is not np.ma.nomask:
+        series = series.set(pl.Series(mask), None)
+    return series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(kind)
 
 
 def row_group_rows(features: tuple[FeatureColumn, ...], vectors: VectorLayout) -> int:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from bertfeat.errors import UserError
 from bertfeat.records import IntArray
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
+from bertfeat.store.schema import arrow_array
 from bertfeat.store.vectors import StoredPart, VectorSource, group_rows, opened_part, read_groups
 
 _T = TypeVar("_T")
@@ -116,7 +117,7 @@ def take_columns(parts: Sequence[StoredPart], rows: IntArray, names: Sequence[st
             # The first row of each group in the table of the groups that are read.
             firsts = np.cumsum([0, *np.diff(starts)[groups]])
             table = read_groups(file, groups.tolist(), names)
-            chosen = pa.array(firsts[places] + asked - starts[homes])
+            chosen = arrow_array(firsts[places] + asked - starts[homes], pa.int64())
             frames.append(cast("pl.DataFrame", pl.from_arrow(table.take(chosen))))
     return pl.concat(frames)[np.argsort(order)] if frames else None
 

@@ -237,12 +237,16 @@ def read_groups(
     if names and table.num_rows != n_rows:
         raise ValueError(f"its row groups have {table.num_rows} of their {n_rows} rows")
     table.validate(full=True)
-    return pa.Table.from_arrays(table.columns, schema=empty_table(file, names).schema)
+    return pa.Table.from_arrays(table.columns, schema=_schema(file, names))
 
 
 def empty_table(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:
     """Return columns of a part without rows and without their metadata."""
-    return pa.schema([file.schema_arrow.field(name).remove_metadata() for name in names]).empty_table()
+    return _schema(file, names).empty_table()
+
+
+def _schema(file: pq.ParquetFile, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([file.schema_arrow.field(name).remove_metadata() for name in names])
 
 
 def fill(out: npt.NDArray[Any], column: pa.ChunkedArray, piece: Piece, vectors: VectorLayout) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as BackendTokenizer
 
+from bertfeat.durable.files import os_errors
 from bertfeat.errors import CheckpointError, checkpoint_errors
+from bertfeat.text.backendcache import Backend, cached_backend
 
 # More than the rows of any embedding matrix; the tables here and in `tokenizers` grow with the largest id.
 _MAX_IDS = 10_000_000
@@ -53,8 +55,17 @@ def _nodes(node: object) -> list[dict[str, Any]]:
     return []
 
 
-def load_backend(folder: Path) -> tuple[BackendTokenizer, int | None]:
-    """Return the tokenizer of a model folder as transformers configures it, and the id of its classification token."""
+@os_errors(CheckpointError)
+def load_backend(folder: Path) -> Backend:
+    """Return the tokenizer of a model folder as transformers configures it, and the id of its classification token.
+
+    Raises:
+        CheckpointError: The folder has no tokenizer that can be used, or a file cannot be read.
+    """
+    return cached_backend(folder, _configured)
+
+
+def _configured(folder: Path) -> Backend:
     from transformers import AutoTokenizer
 
     remedy = "correct the file or download the model again"

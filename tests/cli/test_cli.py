@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import bertfeat.encoder.loading
-import bertfeat.extraction.job
+import bertfeat.extraction.flowloading
 import bertfeat.extraction.run
 import bertfeat.extraction.shardtask
 from bertfeat import BertfeatError, open_store
@@ -62,7 +62,7 @@ class TestExtract:
     ) -> None:
         good(*base)
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.parquet")}
-        for module in (bertfeat.extraction.job, bertfeat.encoder.loading):
+        for module in (bertfeat.extraction.flowloading, bertfeat.encoder.loading):
             monkeypatch.setattr(module, "load_encoder", Mock(side_effect=AssertionError("a model was loaded")))
         assert "already complete" in good(*base).out
         assert good(*base, "--json").json["was_complete"] is True

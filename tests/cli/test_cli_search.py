@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 from types import SimpleNamespace
 
 import numpy as np
@@ -162,6 +165,63 @@ class TestWords:
         assert said in refused("search", words, text)
 
 
+class TestStandardInput:
+    def test_each_line_is_answered_as_it_would_be_alone(self, sentences: Path) -> None:
+        texts = ["fishing", "spring flowers", "a loan"]
+        result = good("search", sentences, "--queries", "-", "-k", "2", stdin="\n \r\n".join(texts).encode())
+        alone = [good("search", sentences, text, "-k", "2").out for text in texts]
+        assert result.out == "".join(f"{lines}\n" for lines in alone)
+
+    def test_json_is_one_line_per_query_with_the_number_of_its_line(self, words: Path) -> None:
+        lines = b"\xef\xbb\xbfthe [spring] sun\n\na bank of sand\n\xff\nmoney in the [bank]"
+        flags = ("--same-word", "--columns", "label", "--json")
+        result = bertfeat_cli("search", words, "--queries", "-", "-k", "2", *flags, stdin=lines)
+        first, unmarked, invalid, last = json_lines(result.out)
+        assert (first["query_id"], first["query"], len(first["hits"])) == (0, "the [spring] sun", 2)
+        alone = good("search", words, "money in the [bank]", "-k", "2", *flags).out
+        assert last == {"query_id": 4, "query": "money in the [bank]", "hits": json_lines(alone)}
+        how = "put brackets around one, as in 'the [bank] of the river'"
+        said = [
+            f"<stdin>:3: query 'a bank of sand': no word is marked; {how}",
+            "<stdin>:4: byte 0xff at position 0 is not UTF-8; convert the file to UTF-8",
+        ]
+        assert [(found["query_id"], found["error"]) for found in (unmarked, invalid)] == [(2, said[0]), (3, said[1])]
+        ends = "2 lines of standard input could not be used; see above"
+        assert (result.code, result.err.splitlines()) == (2, [f"bertfeat: {text}" for text in [*said, ends]])
+
+    def test_an_answer_comes_before_the_next_line_is_read(self, sentences: Path) -> None:
+        """One process: a pipe in, a pipe out, and a reader that goes away."""
+        command = [sys.executable, "-m", "bertfeat", "search", sentences, "--queries", "-", "-k", "1", "--json"]
+        with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for number, text in enumerate(["fishing", "a loan"]):
+                process.stdin.write(f"{text}\n".encode())
+                process.stdin.flush()
+                assert json.loads(process.stdout.readline())["query_id"] == number
+            process.stdout.close()
+            process.stdin.write(b"spring\n")
+            process.stdin.close()
+            assert (process.wait(60), process.stderr.read()) == (0, b"")
+
+    @pytest.mark.parametrize(
+        ("flags", "said"),
+        [
+            (("--out", "h.parquet"), "--out is for --queries FILE; the hits of - are printed"),
+            (("--id-column", "id"), "--id-column is for --queries FILE; the hits of - are printed"),
+            (("-k", "0"), "k 0 is below 1"),
+            (("--columns", "nope"), "no column 'nope' at level sentence"),
+            (("--where", "nope = 1"), "nope"),
+        ],
+    )
+    def test_wrong_flags_are_reported_before_a_line_is_read(
+        self, sentences: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], said: str
+    ) -> None:
+        monkeypatch.setattr(Index, "load_model", lambda _: pytest.fail("the model was loaded"))
+        assert said in refused("search", sentences, "--queries", "-", *flags, stdin=b"fishing\n")
+
+
 class TestManyQueries:
     def test_the_same_as_one_by_one(self, sentences: Path, tmp_path: Path) -> None:
         texts = [row["text"] for row in documents()[:20:3]] + ["fishing", "spring flowers"]
@@ -295,11 +355,11 @@ class TestRefused:
         [
             ([], "no TEXT to search for"),
             (["text", "--queries", "q.txt", "--out", "h"], "both TEXT and --queries"),
-            (["--queries", "q.txt"], "--queries needs a file for the hits: --out HITS.parquet"),
+            (["--queries", "q.txt"], "--queries FILE needs a file for the hits: --out HITS.parquet"),
             (["text", "--out", "h"], "--out is for --queries"),
-            (["--queries", "q.txt", "--out", "h", "--json"], "--json is for a single TEXT"),
-            (["--queries", "q.txt", "--out", "h", "--context", "9"], "--context is for a single TEXT"),
-            (["--queries", "q.txt", "--out", "h", "--full"], "--full is for a single TEXT"),
+            (["--queries", "q.txt", "--out", "h", "--json"], "--json is for hits that are printed"),
+            (["--queries", "q.txt", "--out", "h", "--context", "9"], "--context is for hits that are printed"),
+            (["--queries", "q.txt", "--out", "h", "--full"], "--full is for hits that are printed"),
             (["text", "--text-column", "body"], "--text-column is for --queries FILE"),
             (["text", "--id-column", "key"], "--id-column is for --queries FILE"),
             (["text", "--overwrite"], "--overwrite is for --queries FILE"),

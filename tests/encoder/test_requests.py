@@ -115,9 +115,19 @@ class TestDevices:
             devices.resolve_device("cuda:2")
 
     def test_compute_dtype(self) -> None:
-        assert devices.resolve_compute_dtype("auto", torch.device("cuda:0")) is torch.bfloat16
-        assert devices.resolve_compute_dtype("auto", torch.device("mps")) is torch.float32
-        assert devices.resolve_compute_dtype("float16", torch.device("cpu")) is torch.float16
+        assert devices.resolve_compute_dtype("auto", "cuda") == "bfloat16"
+        assert devices.resolve_compute_dtype("auto", "mps") == "float32"
+        assert devices.resolve_compute_dtype("float16", "cpu") == "float16"
+
+    def test_the_planned_kind_is_that_of_the_first_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert devices.planned_kind("auto", elsewhere=False) == devices.resolve_device("auto")[0].type
+        monkeypatch.setattr(devices, "_may_have_gpu", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        assert [devices.planned_kind(spec, elsewhere=False) for spec in ("auto", "cuda:0", "cpu")] == [
+            *("cuda", "cuda"),
+            "cpu",
+        ]
 
     def test_batch_tokens(self) -> None:
         sizes = {("cuda", 1024): 49_152, ("cuda", 32): 131_072, ("cuda", 65_536): 4_096, ("mps", 768): 8_192}

@@ -303,7 +303,7 @@ sys.argv = ["bertfeat", *{arguments!r}]
 from bertfeat.cli import main
 main()
 assert "torch" in sys.modules
-assert not [name for name in sys.modules if name.split(".")[0] == "ray"]
+assert not [name for name in sys.modules if name.split(".")[0] in ("ray", "pandas", "sklearn")]
 """
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=True)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bertfeat.config import ExtractConfig
-from bertfeat.devices import planned_device
+from bertfeat.devices import planned_kind
 from bertfeat.errors import ConfigError, RunError, StoreError, UserError
 from bertfeat.runners import end_earlier_runs, fence, ray_actor, ray_cluster
 from bertfeat.runners.fence import FileFence, fence_around
@@ -374,7 +374,7 @@ def test_standard_input_is_copied_where_every_machine_sees_it(tmp_path):
 
 
 def test_a_plan_for_gpus_elsewhere_needs_none_here():
-    assert planned_device("cuda", elsewhere=True).type == "cuda"
-    assert planned_device("cpu", elsewhere=True).type == "cpu"
+    assert planned_kind("cuda", elsewhere=True) == "cuda"
+    assert planned_kind("cpu", elsewhere=True) == "cpu"
     assert ExtractConfig(runner="ray", ray_address="ray://head:10001").ray_address == "ray://head:10001"
     assert ExtractConfig().planned() == ExtractConfig(runner="ray", ray_address="auto").planned()

@@ -1,0 +1,71 @@
+"""Cache of tokenizers as transformers configures them: only the first use of a model imports transformers.
+
+What transformers makes of the files of a folder depends on the class that it chooses, so it is kept rather than rebuilt
+here. An entry belongs to the content of the folder's small files, its path, and the versions of both libraries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeAlias
+
+from tokenizers import Tokenizer as BackendTokenizer
+
+from bertfeat.durable.usercache import cache_path, read_cached, write_cached
+
+# A tokenizer, and the id of its classification token.
+Backend: TypeAlias = tuple[BackendTokenizer, int | None]
+
+_FOLDER = "tokenizers"
+_MAX_ENTRIES = 16
+# The files that transformers may read for a tokenizer; it runs no code of the folder.
+_ENDINGS = (".json", ".jinja", ".model", ".txt")
+# Tokenizer files of more bytes are refused before; others of that size are somebody's data.
+_MAX_BYTES = 64_000_000
+
+
+def cached_backend(folder: Path, load: Callable[[Path], Backend]) -> Backend:
+    """Return the tokenizer of a model folder from the cache, else from `load`, which is then kept.
+
+    Raises:
+        OSError: A file of the folder cannot be read.
+    """
+    name = f"{_FOLDER}/{_key(folder)}"
+    found = _decoded(read_cached(name))
+    if found is None:
+        found = load(folder)
+        body = json.dumps({"cls_id": found[1], "tokenizer": found[0].to_str()}).encode()
+        write_cached(name, hashlib.sha256(body).digest() + body)
+        _drop_oldest()
+    return found
+
+
+def _key(folder: Path) -> str:
+    digest = hashlib.sha256(json.dumps([str(folder), version("tokenizers"), version("transformers")]).encode())
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _ENDINGS and path.is_file() and path.stat().st_size <= _MAX_BYTES:
+            content = path.read_bytes()
+            digest.update(f"{path.name}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _decoded(data: bytes | None) -> Backend | None:
+    """Return the tokenizer of an entry, or None if the entry is missing or damaged."""
+    size = hashlib.sha256().digest_size
+    if data is None or hashlib.sha256(data[size:]).digest() != data[:size]:
+        return None
+    entry = json.loads(data[size:])
+    return BackendTokenizer.from_str(entry["tokenizer"]), entry["cls_id"]
+
+
+def _drop_oldest() -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        entries = sorted(cache_path(_FOLDER).iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in entries[_MAX_ENTRIES:]:
+            path.unlink(missing_ok=True)
