@@ -116,7 +116,7 @@ def _config_of(output: str, settings: dict[str, Any]) -> ExtractConfig:
     from bertfeat.extraction.appending import open_growing
     from bertfeat.storage import as_path
 
-    return open_growing(as_path(output), _given(settings), overwrite=False)[2]
+    return open_growing(as_path(output), _given(settings), overwrite=False).config
 
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool, progress: bool | None) -> None:

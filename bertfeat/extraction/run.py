@@ -101,14 +101,18 @@ def append(
         207
     """
     path = store.path if isinstance(store, Store) else as_path(store)
-    opened, plan, config = open_growing(path, settings, overwrite=overwrite)
-    with reporting(progress) as progress, open_inputs(inputs, path, config) as files:
-        growth = open_append(opened, plan, config, files, progress)
-        with _opened(growth.job, overwrite=overwrite) as writer:
-            check_inputs(growth, writer.pending())
-            if growth.ids is not None:
-                writer.keep_ids(growth.finished, growth.ids)
-            _finish(growth.job, writer, progress)
+    growing = open_growing(path, settings, overwrite=overwrite)
+    with reporting(progress) as progress, open_inputs(inputs, path, growing.config) as files:
+        is_last = False
+        while not is_last:
+            growth = open_append(growing, files, progress)
+            with _opened(growth.job, overwrite=overwrite) as writer:
+                check_inputs(growth, writer.pending())
+                if growth.ids is not None:
+                    writer.keep_ids(growth.finished, growth.ids)
+                _finish(growth.job, writer, progress)
+            is_last = growth.is_last
+            growing = growing if is_last else open_growing(path, settings, overwrite=False)
     return open_store(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -68,10 +69,24 @@ def hash_fields(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
 
 
+def _plain(value: Any) -> Any:
+    """Return what `asdict` gives, without its copies, which cost three times as much."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    return {name: _plain(getattr(value, name)) for name in _names(type(value))}
+
+
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain JSON values; `plan_from_json` of them is equal to it."""
     schemas = {str(level): schema_to_json(schema) for level, schema in plan.schemas.items()}
-    values = {**asdict(plan), "schemas": schemas}
+    values = {**_plain(plan), "schemas": schemas}
     # Without appends, the file is that of older versions.
     return values if plan.appends else {name: value for name, value in values.items() if name != "appends"}
 

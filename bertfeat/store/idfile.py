@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from bertfeat.config import Level
 from bertfeat.corpus.duplicates import IdDigests
 from bertfeat.durable.decoding import decode
 from bertfeat.records import Plan
+from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
@@ -37,14 +38,14 @@ class _Head:
 _NONE = IdDigests(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
 
-def ids_of(store: Store) -> IdDigests:
+def ids_of(path: AnyPath, manifest: Mapping[str, Any], plan: Plan) -> IdDigests:
     """Return the digests of the ids of a store; a document without rows at any level has no id there.
 
     Raises:
         StoreError: A part is missing or damaged.
     """
-    known, n_shards = _read(folder_at(store.path), store.plan)
-    later = list(_ids_in_parts(store, n_shards))
+    known, n_shards = _read(folder_at(path), plan)
+    later = list(_ids_in_parts(Store(path, {**manifest, "shards": manifest["shards"][n_shards:]})))
     return known.merged(IdDigests.of(later)) if later else known
 
 
@@ -71,10 +72,12 @@ def _read(folder: Folder, plan: Plan) -> tuple[IdDigests, int]:
     return _NONE, 0
 
 
-def _ids_in_parts(store: Store, first_shard: int) -> Iterator[Any]:
+def _ids_in_parts(store: Store) -> Iterator[Any]:
+    if not store.manifest["shards"]:
+        return
     # The level with the fewest rows; the enum goes from tokens to sentences.
     level = max(store.levels, key=list(Level).index)
-    for part in store.stored_parts(level)[first_shard:]:
+    for part in store.stored_parts(level):
         with opened_part(part) as file:
             ids = read_groups(file, range(file.num_row_groups), ["doc_id"]).column(0)
         yield from ids.unique().to_pylist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -95,10 +96,11 @@ def is_owned(name: str) -> bool:
     return name.rpartition("/")[0] in _OWNED and is_piece(name)
 
 
-def entries_of(folder: Path) -> list[Path]:
-    """Return all entries of a folder, sorted; none if there is no folder."""
+def entries_of(folder: Path) -> list[os.DirEntry[str]]:
+    """Return all entries of a folder, sorted by name; none if there is no folder."""
     try:
-        return sorted(folder.iterdir())
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -82,7 +82,7 @@ class LocalFolder(Folder):
         """Remove the unfinished files of processes that died."""
         with files.write_errors(self.path / layout.TMP):
             for file in layout.entries_of(self.path / layout.TMP):
-                file.unlink(missing_ok=True)
+                Path(file.path).unlink(missing_ok=True)
 
     def listing(self) -> Listing:
         """Return the folder itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -120,13 +121,20 @@ def read_manifest(folder: Folder, *, follow_links: bool = False) -> dict[str, An
     """
     path = folder.path / layout.MANIFEST
     try:
-        content = codec.unseal(folder.read(layout.MANIFEST, follow_links=follow_links))
-        check_version(path, content, layout.GROWN_VERSION)
-        decode(_Manifest, content)
+        # A copy: stores hand their manifest out.
+        return {**_manifest_in(folder.read(layout.MANIFEST, follow_links=follow_links), str(path))}
     except (FileNotFoundError, NotADirectoryError):
         raise
     except (OSError, ValueError) as error:
         raise unusable(path, error) from error
+
+
+# An append reads the manifest several times, and that of a store with a thousand appends is large.
+@functools.lru_cache(maxsize=1)
+def _manifest_in(data: bytes, path: str) -> dict[str, Any]:
+    content = codec.unseal(data)
+    check_version(path, content, layout.GROWN_VERSION)
+    decode(_Manifest, content)
     return content
 
 
