@@ -45,7 +45,7 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
     """
     pieces = spec.replace(" ", "")
     if spec not in ("auto", "cpu", "mps") and not _CUDA.fullmatch(pieces):
-        raise ConfigError(f"--device {spec!r} must be one of auto, cpu, mps, cuda, cuda:0, or cuda:0,cuda:1")
+        raise ConfigError(f"`device` {spec!r} must be one of auto, cpu, mps, cuda, cuda:0, or cuda:0,cuda:1")
     import torch
 
     if spec == "auto":

@@ -27,7 +27,8 @@ def answer_queries(index: Index, settings: dict[str, Any]) -> None:
     reported on standard error, and the others are answered.
 
     Raises:
-        UserError: A flag or the model cannot be used, standard input is closed, or (at the end) a query was refused.
+        UserError: A flag or the model cannot be used, or standard input is closed.
+        SystemExit: At the end: a query was refused.
     """
     if sys.stdin is None:
         raise UserError("standard input is closed; pipe in one query per line")
@@ -51,7 +52,10 @@ def answer_queries(index: Index, settings: dict[str, Any]) -> None:
             lines = [] if query is None else hit_lines(index, query, settings)
             click.echo("".join(f"{text}\n" for text in lines))
     if n_failed:
-        raise UserError(f"{counted(n_failed, 'line')} of standard input could not be used; see above")
+        # Each answer has said it, so there is no further one for this error.
+        ends = f"{counted(n_failed, 'line')} of standard input could not be used; see above"
+        click.echo(f"bertfeat: {ends}", err=True)
+        sys.exit(UserError.exit_code)
 
 
 def _encoded(index: Index, line: bytes, place: str) -> EncodedQueries:

@@ -95,7 +95,7 @@ def append(
         RunError: The run failed; the same call resumes it.
 
     Examples:
-        >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
+        >>> store = extract("examples/data/peps.txt", tmp / "growing", levels="sentence", layers="-1")
         >>> _ = (tmp / "later.txt").write_text("One more text.")
         >>> len(append(store, tmp / "later.txt"))
         207

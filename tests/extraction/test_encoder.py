@@ -17,7 +17,7 @@ import bertfeat
 from bertfeat.config import Level
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.extraction import job
+from bertfeat.extraction import flowloading
 from bertfeat.extraction.textencoder import TextEncoder, documents_of
 from bertfeat.settings import EncodeSettings, ExtractSettings
 from tests.support.families import build_model
@@ -111,8 +111,8 @@ def test_the_model_is_loaded_once_and_cut_at_the_highest_layer(
         loaded.append(plain(*arguments, **options))
         return loaded[-1]
 
-    plain = job.load_encoder
-    monkeypatch.setattr(job, "load_encoder", load)
+    plain = flowloading.load_encoder
+    monkeypatch.setattr(flowloading, "load_encoder", load)
     encoder = bertfeat.Encoder(str(tiny_folder), layers="0,2")
     encoder.encode(TEXTS)
     encoder.tokens(TEXTS)

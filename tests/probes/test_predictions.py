@@ -95,7 +95,8 @@ class TestRawText:
         assert sentences.predict_texts([" "])["prediction"].to_list() == [None]
 
     @pytest.mark.parametrize(
-        ("texts", "message"), [("one text", "one string"), ([], "texts is empty"), ([1], r"texts\[0\] is 1")]
+        ("texts", "message"),
+        [("one text", "one string"), ([], "texts is empty"), ([1], r"texts\[0\] must be a string, not 1")],
     )
     def test_what_is_no_list_of_texts(self, sentences: FittedProbe, texts: list, message: str) -> None:
         with pytest.raises(UserError, match=message):

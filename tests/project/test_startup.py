@@ -83,9 +83,9 @@ def test_mistakes_finished_stores_and_inspect_load_no_heavy_library(
         (["inspect", store], 0, "5 documents", warm),
         (["inspect", str(tiny_folder)], 0, "3 layers, 32 wide", warm),
         (["search", str(place / "none"), "one"], 2, "none", warm),
-        (["search", index, "one", "-k", "6"], 2, "k 6 is more than the 5 vectors", warm),
+        (["search", index, "one", "-k", "0"], 2, "k 0 is below 1", warm),
         (["search", index, "one", "-k", "2", "--columns", "nope"], 2, "no column 'nope'", warm),
-        (["search", index, "--queries", "-", "-k", "6"], 2, "k 6 is more than the 5 vectors", warm),
+        (["search", index, "--queries", "-", "-k", "0"], 2, "k 0 is below 1", warm),
     ]
     found = run_all([arguments for arguments, *_ in cases], [cache for *_, cache in cases])
     for (arguments, code, said, _), (ended, printed, loaded) in zip(cases, found, strict=True):

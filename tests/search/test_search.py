@@ -136,7 +136,7 @@ class TestQueries:
         [
             ([" "], r"query ' ': has no tokens"),
             (["fine", ""], r"query 1 '': has no tokens"),
-            (["fine", 7], r"queries\[1\] is 7, "),
+            (["fine", 7], r"queries\[1\] must be a string, not 7"),
         ],
     )
     def test_mistakes_name_the_query(self, sentences: Index, queries: list[str], said: str) -> None:

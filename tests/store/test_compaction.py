@@ -116,8 +116,7 @@ def run_compact(store: str, output: str, point: int) -> None:
 
 def test_a_kill_at_any_step_and_then_the_same_call_gives_the_same_bytes(tmp_path, settings):
     store = extract(output=tmp_path / "s", **settings | {"levels": ["word"], "shard_bytes": 40_000})
-    for number in range(4):
-        append(store, str(write_corpus(tmp_path / f"{number}.jsonl", 5)))
+    append(store, str(write_corpus(tmp_path / "a.jsonl", 5)))
     whole = result_files(compact(store.path, tmp_path / "c").path)
     with zygote(tmp_path, settings) as warm:
         point, code = 1, -signal.SIGKILL
@@ -129,7 +128,7 @@ def test_a_kill_at_any_step_and_then_the_same_call_gives_the_same_bytes(tmp_path
             assert orphans(root) == []
             point += 1
     assert code == 0
-    assert point > 15
+    assert point > 10
 
 
 def test_the_command_line_compacts(tmp_path, grown):

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.durable import steps
-from bertfeat.extraction import run
+from bertfeat.extraction import shardtask
 from bertfeat.extraction.job import Job
 
 _N_RECEIPTS = 2
 
 
-class StoppingTask(run.ShardTask):
+class StoppingTask(shardtask.ShardTask):
     def __init__(self, job: Job, *share: Any) -> None:
         super().__init__(job, *share)
         stops, receipts = job.root.parent / "stops", job.root / "_bertfeat" / "receipts"
@@ -46,7 +46,7 @@ def main() -> None:
     from bertfeat.cli import main as bertfeat_main
     from tests.support.ray_stops import StoppingTask as Task
 
-    run.ShardTask = Task  # type: ignore[misc]
+    shardtask.ShardTask = Task  # type: ignore[misc]
     bertfeat_main()
 
 
