@@ -190,7 +190,9 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
     if stored is None:
         return None
     # The digests of weights and tokenizer identify the model; its folder may have another name now.
-    names = {name: stored.fields.get(name) for name in MODEL_NAMES}
+    # A finished store has its shards, whatever size another run asks for.
+    kept = (*MODEL_NAMES, "shard_bytes") if is_complete(output) else MODEL_NAMES
+    names = {name: stored.fields.get(name) for name in kept}
     # Of a grown store, the plan of the first extraction.
     stored = state_of(stored, hash_fields(plan_fields(config, resolved, files) | names))
     if stored is None:

@@ -53,7 +53,6 @@ def refused(root: Path, settings: dict[str, Any], said: str) -> set[str]:
         "vector_encoding": "binary",
         "compute_dtype": "bfloat16",
         "max_batch_tokens": 64,
-        "shard_bytes": 20_000,
         "id_column": None,
         "on_overlong": "truncate",
     }.items(),
@@ -103,12 +102,22 @@ def test_a_changed_byte_of_input_weights_or_tokenizer_is_refused_and_named(made,
         file.write_bytes(kept)
 
 
-@pytest.mark.parametrize("change", [{"workers": 1}, {"workers": 4}, {"device": "cpu"}])
+@pytest.mark.parametrize("change", [{"workers": 1}, {"workers": 4}, {"device": "cpu"}, {"shard_bytes": 1_000_000}])
 def test_what_does_not_change_the_bytes_is_accepted(made, change):
+    # The shards of a finished store are cut already.
     folder, settings = made
     before = result_files(folder / "s")
-    extract(output=folder / "s", **settings, **change)
+    extract(output=folder / "s", **settings | change)
     assert result_files(folder / "s") == before
+
+
+def test_another_cut_into_shards_is_refused_until_the_store_is_finished(made, tmp_path):
+    folder, settings = made
+    shutil.copytree(folder / "s", tmp_path / "s")
+    (tmp_path / "s" / "manifest.json").unlink()
+    assert refused(tmp_path / "s", settings | {"shard_bytes": 20_000}, "`shard_bytes` was 28kB, now 20kB") == {
+        "shard_bytes"
+    }
 
 
 def test_inputs_and_stores_may_move(made, tmp_path):
