@@ -73,17 +73,16 @@ def command(
 ) -> None:
     """Run an encoder over a corpus once and keep its hidden states as Parquet."""
     settings = {name: value for name, value in values.items() if value is not None}
-    config = ExtractConfig.from_dict(settings)
+    config = _config_of(output, settings) if append and output else ExtractConfig.from_dict(settings)
     watched = show_progress or (False if quiet or as_json else None)
-    if dry_run and not append:
+    if dry_run and append:
+        raise click.UsageError("--dry-run does not go with --append", click.get_current_context())
+    if dry_run:
         _dry_run(inputs, config, as_json=as_json, progress=watched)
         return
     if not output:
         said = "no --output" if output is None else "--output ''"
         raise click.UsageError(f"{said}; name the folder of the store: -o DIR", click.get_current_context())
-    if dry_run:
-        _dry_run(inputs, _config_of(output, settings), as_json=as_json, progress=watched)
-        return
     from bertfeat.cli.progress import RunLog
     from bertfeat.cli.summary import result_line, store_summary
     from bertfeat.extraction.run import append as append_to

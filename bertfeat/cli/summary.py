@@ -77,7 +77,7 @@ def result_line(store: Store, *, was_complete: bool, appended: bool = False) -> 
     rows = ", ".join(f"{info['n_rows']:,} {level} rows" for level, info in summary["levels"].items())
     rate = f", {summary['tokens_per_s']:,.0f} tokens/s" if summary["tokens_per_s"] else ""
     aside = f", {summary['n_bad_rows']:,} bad rows set aside" if summary["n_bad_rows"] else ""
-    if appended and not was_complete:
+    if appended and summary["appends"] and not was_complete:
         before = f"{counted(summary['appends'][-1]['n_documents'], 'document')} appended: "
     else:
         before = "already complete; nothing to do: " if was_complete else ""

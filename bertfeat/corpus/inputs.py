@@ -81,6 +81,19 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
         raise InputError(reason, path=str(folder)) from error
 
 
+def begins_with(file: InputFile, earlier: InputFile) -> bool:
+    """Return whether a file has all bytes of an earlier one at its beginning, and more."""
+    if file.n_bytes <= earlier.n_bytes:
+        return False
+    place, left = as_path(file.path), earlier.n_bytes
+    digest = xxhash.xxh3_128()
+    with place.open_buffered() if isinstance(place, ObjectPath) else place.open("rb") as stream:
+        while left and (block := stream.read(min(left, _BLOCK_BYTES))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest() == earlier.digest
+
+
 def shown_path(path: str) -> str:
     """Return the name of an input in messages: its path, or `<stdin>` or `<frame>` for a copy of these."""
     folder = PurePosixPath(path).parent.name

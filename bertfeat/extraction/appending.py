@@ -6,21 +6,24 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bertfeat.config import ExtractConfig, Runner
+from bertfeat.config import CorpusFormat, ExtractConfig, Runner
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
 from bertfeat.corpus.duplicates import IdDigests
+from bertfeat.corpus.inputs import FRAME, STDIN, begins_with
 from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
 from bertfeat.extraction.job import Job, check_versions, make_job, recorded, resolve_job
 from bertfeat.extraction.plan import MODEL_NAMES, config_of, corpus_schema, make_plan, plan_fields
 from bertfeat.progress import Progress
-from bertfeat.records import InputFile, Plan, ShardSpec
+from bertfeat.records import InputFile, Plan
 from bertfeat.runners import check_ray
 from bertfeat.storage import AnyPath
+from bertfeat.store import receipts
 from bertfeat.store.idfile import ids_of
 from bertfeat.store.manifest import read_manifest
 from bertfeat.store.openfolder import folder_at
+from bertfeat.store.opening import marked_shards
 from bertfeat.store.plandifferences import changes
 from bertfeat.store.planfile import read_plan
 from bertfeat.store.planstates import APPENDS, COMPACTED, grown, is_of_inputs, state_of
@@ -33,7 +36,7 @@ class Growing:
 
     Attributes:
         path: Where it is.
-        manifest: Its manifest.
+        manifest: Its manifest; empty if a repair of the grown store has not finished.
         finished: Its plan.
         plan: The stored plan, which may continue `finished` by an append that has not finished.
         config: The settings of the append.
@@ -47,8 +50,8 @@ class Growing:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether an append has not finished."""
-        return self.plan.plan_hash != self.finished.plan_hash
+        """Whether an append, or the repair of a shard, has not finished."""
+        return not self.manifest or self.plan.plan_hash != self.finished.plan_hash
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,22 +84,20 @@ def open_growing(path: AnyPath, settings: Mapping[str, Any], *, overwrite: bool)
     """
     if not path.exists():
         raise StoreError(f"{path}: no such store; leave out `append` to make it")
+    plan = read_plan(path)
     try:
         manifest = read_manifest(folder_at(path))
     except (FileNotFoundError, NotADirectoryError):
-        # The error says what is there.
-        manifest = open_store(path).manifest
-    plan = read_plan(path)
-    finished = None if plan is None else state_of(plan, manifest["plan_hash"])
+        # Without appends, an error that says what is there.
+        manifest = {} if plan is not None and plan.appends else open_store(path).manifest
+    finished = None if plan is None else state_of(plan, manifest.get("plan_hash", plan.plan_hash))
     if plan is None or finished is None:
-        raise StoreError(
-            f"{path}: its plan.json is missing or not that of its manifest; extract again with `overwrite`"
-        )
+        raise StoreError(f"{path}: its plan is missing or not that of its manifest; extract again with `overwrite`")
     if not finished.shards:
         raise StoreError(f"{path}: has no documents, so its columns are not known; extract again with `overwrite`")
     config = config_of(finished, settings)
-    if config.limit is not None:
-        raise StoreError(f"{path}: `limit={config.limit}` is for a first look; extract without it, then append")
+    if "limit" in finished.fields:
+        raise StoreError(f"{path}: made with `limit={config.limit}`, for a first look; extract without it, then append")
     return Growing(path, manifest, finished, finished if overwrite else plan, config)
 
 
@@ -109,10 +110,13 @@ def open_append(store: Growing, files: tuple[InputFile, ...], progress: Progress
     """
     config, plan = store.config, store.plan
     Corpus(files, config).check_head()
-    given = {file.digest: file for file in reversed(files)}
-    _check_unfinished(store, given)
+    given: dict[str, InputFile] = {}
+    for file in files:
+        given.setdefault(file.digest, file)
+    _check_pending(store, given)
     there = {file.digest for file in plan.inputs}
-    new = tuple(file for digest, file in {file.digest: file for file in files}.items() if digest not in there)
+    new = tuple(file for digest, file in given.items() if digest not in there)
+    _check_not_longer(recorded(new), plan)
     # New ids are compared with those of the store, so what has begun must finish first.
     added = () if store.is_unfinished else new
     everything = (*(given.get(file.digest, file) for file in plan.inputs), *added)
@@ -137,14 +141,45 @@ def open_append(store: Growing, files: tuple[InputFile, ...], progress: Progress
     return Growth(job, store.finished, ids, is_last=added == new)
 
 
-def _check_unfinished(store: Growing, given: Mapping[str, InputFile]) -> None:
-    """Refuse to begin an append before another one has finished."""
-    for file in store.plan.inputs[len(store.finished.inputs) :]:
-        if file.digest not in given:
+def _check_pending(store: Growing, given: Mapping[str, InputFile]) -> None:
+    """Check that the inputs of shards that must be run or repeated are given, or are where they were.
+
+    Raises:
+        StoreError: Another append has not finished.
+        InputError: The input of a shard that must be repeated is missing or has changed.
+    """
+    folder = folder_at(store.path)
+    marked = {*(marked_shards(folder) or ())}
+    if not (marked or store.is_unfinished):
+        return
+    done = {stored.receipt.shard for stored in receipts.finished(folder, store.plan)} - marked
+    pending = (shard for shard in store.plan.shards if shard.index not in done)
+    for number in sorted({piece.file for shard in pending for piece in shard.slices}):
+        file = store.plan.inputs[number]
+        if file.digest in given:
+            continue
+        if number >= len(store.finished.inputs):
             raise StoreError(
                 f"{store.path}: an append of {file.path} has not finished; run the same command again, or replace that "
                 "append with `append` and `overwrite`"
             )
+        _check_there(file)
+
+
+def _check_there(file: InputFile) -> None:
+    if file.path in (STDIN, FRAME):
+        raise InputError("is needed again, to repeat a damaged shard; pass it once more", path=file.path)
+    if resolve_inputs([file.path], CorpusFormat(file.format))[0].digest != file.digest:
+        raise InputError("has changed since the store was made; a damaged shard must be repeated", path=file.path)
+
+
+def _check_not_longer(new: Iterable[InputFile], plan: Plan) -> None:
+    """Refuse a file that was added before and has new rows at its end: its old rows would be added again."""
+    before = {file.path: file for file in plan.inputs}
+    for file in new:
+        old = before.get(file.path)
+        if old is not None and file.path not in (STDIN, FRAME) and begins_with(file, old):
+            raise InputError("was added before, and has grown; append a file of its new rows alone", path=file.path)
 
 
 def _check_settings(store: Growing, now: Mapping[str, Any]) -> None:
@@ -160,17 +195,3 @@ def _check_settings(store: Growing, now: Mapping[str, Any]) -> None:
             "store, or extract into a new store",
             fields,
         )
-
-
-def check_inputs(growth: Growth, pending: Iterable[ShardSpec]) -> None:
-    """Check that the inputs of older shards, which must be repeated, are where they were.
-
-    Raises:
-        InputError: Such an input is missing or has changed.
-    """
-    numbers = {piece.file for shard in pending for piece in shard.slices}
-    for number in sorted(numbers & {*range(len(growth.finished.inputs))}):
-        file = growth.job.files[number]
-        found = resolve_inputs([file.path], growth.job.config.format)[0]
-        if found.digest != file.digest:
-            raise InputError("has changed since the store was made, which needs it to repeat a shard", path=file.path)

@@ -10,7 +10,7 @@ from typing import Unpack
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
 from bertfeat.errors import RunError, TokenizingError
-from bertfeat.extraction.appending import check_inputs, open_append, open_growing
+from bertfeat.extraction.appending import open_append, open_growing
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.progress import Progress, reporting
 from bertfeat.runners import end_earlier_runs, run_shards
@@ -60,7 +60,8 @@ def extract(
     config = ExtractConfig.of(config, settings)
     with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
-        with _opened(job, overwrite=overwrite) as writer:
+        end_earlier_runs(job.root)
+        with open_for_writing(job.root, job.plan, overwrite=overwrite) as writer:
             _finish(job, writer, progress)
     return open_store(output)
 
@@ -106,19 +107,14 @@ def append(
         is_last = False
         while not is_last:
             growth = open_append(growing, files, progress)
-            with _opened(growth.job, overwrite=overwrite) as writer:
-                check_inputs(growth, writer.pending())
+            end_earlier_runs(path)
+            with open_for_writing(path, growth.job.plan, drop_unfinished=overwrite) as writer:
                 if growth.ids is not None:
                     writer.keep_ids(growth.finished, growth.ids)
                 _finish(growth.job, writer, progress)
             is_last = growth.is_last
             growing = growing if is_last else open_growing(path, settings, overwrite=False)
     return open_store(path)
-
-
-def _opened(job: Job, *, overwrite: bool) -> StoreWriter:
-    end_earlier_runs(job.root)
-    return open_for_writing(job.root, job.plan, overwrite=overwrite)
 
 
 def _finish(job: Job, writer: StoreWriter, progress: Progress) -> None:

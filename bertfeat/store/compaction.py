@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertfeat.config import Level, parse_size
-from bertfeat.errors import StoreError
+from bertfeat.errors import ConfigError, StoreError
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import FileSlice, LevelTable, Plan, ShardResult, ShardSpec
 from bertfeat.storage import ObjectPath, as_path
 from bertfeat.store.codec import hash_fields
+from bertfeat.store.layout import EMPTY_SHARD
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.planstates import COMPACTED, fields_with
 from bertfeat.store.reader import Store, open_store
@@ -57,7 +58,12 @@ def compact(
     if _is_same(opened.path, target):
         raise StoreError(f"{target}: is the store to compact; name another folder")
     plan = opened.plan
+    listed = [entry["shard"] for entry in opened.manifest["shards"]]
+    if listed != [shard.index for shard in plan.shards or (EMPTY_SHARD,)]:
+        raise StoreError(f"{opened.path}: not all of a finished store; run the command that made it to its end")
     limit = parse_size(plan.fields["shard_bytes"] if shard_bytes is None else shard_bytes, "shard_bytes")
+    if limit < 1:
+        raise ConfigError(f"`shard_bytes` {limit} is below 1")
     groups = _groups(opened, plan, limit)
     with reporting(progress) as reports, open_for_writing(target, _compacted(plan, groups), overwrite=overwrite) as new:
         if not new.is_complete:
@@ -84,12 +90,15 @@ def _groups(store: Store, plan: Plan, limit: int) -> list[range]:
             starts.append(number)
             total = 0
         total += size
-    return [range(*pair) for pair in zip(starts, [*starts[1:], len(plan.shards)], strict=True)]
+    ends = [*starts[1:], len(plan.shards)]
+    return [range(*pair) for pair in zip(starts, ends, strict=False)]
 
 
 def _compacted(plan: Plan, groups: Sequence[range]) -> Plan:
     # The cut is a part of the plan: no receipt of another cut may count.
-    fields = fields_with(plan.fields, plan.inputs, ()) | {COMPACTED: [group.start for group in groups]}
+    fields = fields_with(plan.fields, plan.inputs, ()) | {
+        COMPACTED: [plan.shards[group.start].first_row for group in groups]
+    }
     plan_hash = hash_fields(fields)
     return dataclasses.replace(
         plan,

@@ -81,9 +81,9 @@ def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt], earlier: Mappi
 def _added(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Add up totals as they are in JSON."""
     found: dict[str, Any] = {}
-    for name in totals[0]:
-        values = [entry[name] for entry in totals]
-        found[name] = sum(values) if isinstance(values[0], int) else dict(sum(map(Counter, values), Counter()))
+    for name in dict.fromkeys(name for entry in totals for name in entry):
+        values = [entry[name] for entry in totals if name in entry]
+        found[name] = sum(values) if isinstance(values[0], int) else _added(values)
     return found
 
 

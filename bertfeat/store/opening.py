@@ -18,7 +18,7 @@ from bertfeat.store.planstates import states
 from bertfeat.store.receipts import StoredReceipt
 
 
-def look(folder: Folder, plan: Plan, *, overwrite: bool) -> bool:
+def look(folder: Folder, plan: Plan, *, overwrite: bool, drop_unfinished: bool = False) -> bool:
     """Return whether there is a store at an output's place, and refuse what a run must not change; writes nothing.
 
     Raises:
@@ -35,8 +35,8 @@ def look(folder: Folder, plan: Plan, *, overwrite: bool) -> bool:
     if not there.has_private or (there.foreign and overwrite):
         names = listed(there.foreign or there.entries)
         raise StoreError(f"{folder.path}: holds files that are not part of a store ({names}); choose another `output`")
-    if plan.appends or not overwrite:
-        _check_plan(folder, plan, overwrite=overwrite)
+    if not overwrite:
+        _check_plan(folder, plan, drop_unfinished=drop_unfinished)
     return True
 
 
@@ -49,17 +49,19 @@ def whole_plan(folder: Folder, plan: Plan) -> Plan:
     return plan
 
 
-def _check_plan(folder: Folder, plan: Plan, *, overwrite: bool) -> None:
+def _check_plan(folder: Folder, plan: Plan, *, drop_unfinished: bool) -> None:
     try:
         stored = planfile.read_plan(folder)
     except planfile.PlanDamaged:
         stored = None
     if stored is not None:
+        if drop_unfinished and finished_hash(folder) in {*states(stored)} & {*states(plan)}:
+            # What has finished stays.
+            return
         if plan.plan_hash in states(stored) or stored.plan_hash in states(plan):
             return
-        if overwrite and finished_hash(folder) in {*states(stored)} & {*states(plan)}:
-            # Only an append that has not finished is replaced.
-            return
+        if plan.appends and stored.appends:
+            raise StoreError(f"{folder.path}: another process has begun an append; run the same command again after it")
         planfile.check_same_plan(folder.path, stored, plan)
         return
     # Without a plan, receipts and manifest may still show the plan of a store; parts alone do not.
@@ -103,7 +105,7 @@ def clear(folder: Folder) -> None:
         folder.remove(layout.PLAN)
 
 
-def recover(folder: Folder, plan: Plan, *, recheck: bool, first: int = 0) -> None:
+def recover(folder: Folder, plan: Plan, *, recheck: bool, first: int = 0, n_planned: int | None = None) -> None:
     """Repair what interrupted runs and damage left, so that every remaining receipt can be trusted.
 
     - Unfinished files and parts of unplanned shards are removed.
@@ -113,7 +115,7 @@ def recover(folder: Folder, plan: Plan, *, recheck: bool, first: int = 0) -> Non
       Without a manifest the shard is repeated. Its identical parts are then kept, unless commits in this folder may
       not replace parts: there they are removed now.
     - Shards that `verify` has marked are repeated.
-    - Shards before `first` are not looked at: their receipts are not needed.
+    - Only the shards from `first` to `n_planned` (by default all) are looked at; others, of appends, stay as they are.
 
     Raises:
         RunError: The system refused a write.
@@ -122,29 +124,42 @@ def recover(folder: Folder, plan: Plan, *, recheck: bool, first: int = 0) -> Non
     indices = [shard.index for shard in plan.shards] or [layout.EMPTY_SHARD.index]
     listing = folder.listing()
     _drop_strays(folder, listing, plan, set(indices))
-    recheck = _withdraw_marked(folder) or recheck
-    indices = [index for index in indices if index >= first]
+    end = max(len(plan.shards) if n_planned is None else n_planned, 1)
+    recheck = _withdraw_marked(folder, end) or recheck
+    indices = [index for index in indices if first <= index < end]
     known = _manifest_receipts(folder, plan) if not first else {}
     known |= {stored.receipt.shard: stored for stored in receipts.read_receipts(folder, indices)}
     for index in indices:
         _recover_shard(folder, listing, plan, index, known.get(index), recheck=recheck)
 
 
-def _withdraw_marked(folder: Folder) -> bool:
-    """Remove the receipts of marked shards; return whether the file of the marks is damaged."""
+def marked_shards(folder: Folder) -> tuple[int, ...] | None:
+    """Return the shards that `verify` has marked as damaged; None if the file of the marks is damaged."""
     try:
-        shards = decode(tuple[int, ...], codec.unseal(folder.read(layout.DAMAGED)).get("shards"))
+        return decode(tuple[int, ...], codec.unseal(folder.read(layout.DAMAGED)).get("shards"))
     except FileNotFoundError:
-        return False
+        return ()
     except (OSError, ValueError):
-        shards = ()
+        return None
+
+
+def _withdraw_marked(folder: Folder, n_planned: int) -> bool:
+    """Remove the receipts of the marked shards below a number; return whether the file of the marks is damaged."""
+    marked = marked_shards(folder)
+    shards = [shard for shard in marked or () if shard < n_planned]
+    if marked is not None and not shards:
+        return False
+    left = [shard for shard in marked or () if shard not in shards]
     with files.write_errors(folder.path / layout.DAMAGED):
         # Their receipts would be recreated from the manifest.
         folder.remove(layout.MANIFEST)
         for shard in shards:
             folder.remove(layout.receipt_path(shard))
-        folder.remove(layout.DAMAGED)
-    return not shards
+        if left:
+            folder.write(layout.DAMAGED, codec.seal({"shards": left}), "damaged")
+        else:
+            folder.remove(layout.DAMAGED)
+    return marked is None
 
 
 def _drop_strays(folder: Folder, listing: Listing, plan: Plan, indices: set[int]) -> None:

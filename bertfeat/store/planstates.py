@@ -12,7 +12,7 @@ from bertfeat.store.codec import hash_fields
 
 # The plan field that lists the first input of each append; without appends there is no such field.
 APPENDS = "appends"
-# The plan field of a compacted store: the old number of the first shard in each of its shards.
+# The plan field of a compacted store: the first row of each of its shards.
 COMPACTED = "compacted"
 _N_INPUTS = "n_inputs"
 

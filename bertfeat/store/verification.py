@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -105,9 +106,12 @@ def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tup
     folder = folder_at(path)
     lock = folder.lock()
     try:
-        # A shard without a readable receipt is repeated anyway.
-        if done := [stored.receipt.shard for stored in receipts.read_receipts(folder, report.bad_shards)]:
-            folder.write(layout.DAMAGED, codec.seal({"shards": done}), "damaged")
+        # A shard of an unfinished run that has no readable receipt is repeated anyway.
+        done = {stored.receipt.shard for stored in receipts.read_receipts(folder, report.bad_shards)}
+        with contextlib.suppress(FileNotFoundError, StoreError):
+            done |= {entry["shard"] for entry in read_manifest(folder)["shards"]} & {*report.bad_shards}
+        if done:
+            folder.write(layout.DAMAGED, codec.seal({"shards": sorted(done)}), "damaged")
     finally:
         lock.release()
     return report.bad_shards
@@ -118,12 +122,21 @@ class _Check:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
+        # Read first: an append that finishes meanwhile is not looked at.
+        self._manifest = self._read_manifest()
         self._listing = folder.listing()
         self._problems: list[Problem] = []
         self._n_parts = self._n_rows = self._n_bytes = 0
 
     def report(self) -> VerifyReport:
         return VerifyReport(tuple(self._problems), self._n_parts, self._n_rows, self._n_bytes)
+
+    def _read_manifest(self) -> bytes | OSError | StoreError:
+        try:
+            read_manifest(self._folder)
+            return self._folder.read(layout.MANIFEST)
+        except (OSError, StoreError) as error:
+            return error
 
     def _add(self, shard: int | None, name: str, reason: str) -> None:
         self._problems.append(Problem(shard, name, " ".join(reason.split())))
@@ -152,10 +165,9 @@ class _Check:
 
     def finished_state(self, plan: Plan) -> Plan:
         """Return the plan without an append that has not finished, which is not a defect; the manifest tells."""
-        try:
-            return state_of(plan, read_manifest(self._folder)["plan_hash"]) or plan
-        except (OSError, StoreError):
+        if not isinstance(self._manifest, bytes):
             return plan
+        return state_of(plan, json.loads(self._manifest)["plan_hash"]) or plan
 
     def shard(self, plan: Plan, shard: int) -> StoredReceipt | None:
         """Check a shard's receipt, and its files against the receipt; return the receipt if it is usable."""
@@ -224,19 +236,19 @@ class _Check:
 
     def manifest(self, plan: Plan, stored: list[StoredReceipt] | None) -> None:
         """Check the manifest against the receipts (None if some are unusable)."""
-        try:
-            found = self._folder.read(layout.MANIFEST)
-            read_manifest(self._folder)
-        except FileNotFoundError:
+        found = self._manifest
+        if isinstance(found, FileNotFoundError):
             self._add(None, layout.MANIFEST, "missing: the run has not finished")
-        except (OSError, StoreError) as error:
-            self._add(None, layout.MANIFEST, str(error.__cause__ or error))
-        else:
-            if stored is not None and found != build_manifest(plan, stored):
-                self._add(None, layout.MANIFEST, "does not match the plan and the receipts")
+        elif not isinstance(found, bytes):
+            self._add(None, layout.MANIFEST, str(found.__cause__ or found))
+        elif stored is not None and found != build_manifest(plan, stored):
+            self._add(None, layout.MANIFEST, "does not match the plan and the receipts")
 
     def extras(self, plan: Plan, shards: set[int]) -> None:
         """Report files in the levels' folders that belong to no shard: readers of whole folders would use them."""
+        with contextlib.suppress(StoreError):
+            # Of an append that has begun meanwhile.
+            shards = shards | {shard.index for shard in (planfile.read_plan(self._folder) or plan).shards}
         expected = {layout.part_path(level, shard) for level in plan.schemas for shard in shards}
         for level in Level:
             for entry in self._folder.entries(level):

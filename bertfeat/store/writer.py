@@ -27,6 +27,7 @@ def open_for_writing(
     plan: Plan,
     *,
     overwrite: bool = False,
+    drop_unfinished: bool = False,
     recheck: bool = False,
 ) -> StoreWriter:
     """Open a store for a plan: a new store, one of the same plan to resume, or one that the plan continues.
@@ -36,8 +37,8 @@ def open_for_writing(
     Args:
         path: The store's folder, whose missing parents are created, or its URL in an object store.
         plan: What the store is made from.
-        overwrite: Replace a store at this place, or, if the plan has appends, only an append that has not finished.
-            Files that are not part of a store are never deleted.
+        overwrite: Replace a store at this place; files that are not part of a store are never deleted.
+        drop_unfinished: Remove an append that has not finished and is not in the plan.
         recheck: Read every part again, even if its modification time has not changed.
 
     Raises:
@@ -50,26 +51,27 @@ def open_for_writing(
     folder = folder_at(path)
     for schema in plan.schemas.values():
         arrow_schema(schema, plan)
-    opening.look(folder, plan, overwrite=overwrite)
+    opening.look(folder, plan, overwrite=overwrite, drop_unfinished=drop_unfinished)
     folder.create()
     try:
-        return _open_locked(folder, plan, overwrite=overwrite, recheck=recheck)
+        return _open_locked(folder, plan, overwrite, drop_unfinished, recheck)
     except BaseException:
         folder.remove_if_empty()
         raise
 
 
-def _open_locked(folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool) -> StoreWriter:
+def _open_locked(folder: Folder, plan: Plan, overwrite: bool, drop_unfinished: bool, recheck: bool) -> StoreWriter:
     lock = folder.lock()
     # From here on, no other process can change the folder.
     writer = StoreWriter(folder, plan, lock)
     try:
-        if opening.look(folder, plan, overwrite=overwrite) and overwrite and not plan.appends:
+        if opening.look(folder, plan, overwrite=overwrite, drop_unfinished=drop_unfinished) and overwrite:
             opening.clear(folder)
-        writer.whole = opening.whole_plan(folder, plan)
+        writer.whole = plan if drop_unfinished else opening.whole_plan(folder, plan)
         folder.prepare(tuple(plan.schemas))
         _settle_plan(folder, writer.whole)
-        opening.recover(folder, writer.whole, recheck=recheck, first=0 if recheck else writer.keep_finished())
+        first = 0 if recheck else writer.keep_finished()
+        opening.recover(folder, writer.whole, recheck=recheck, first=first, n_planned=len(plan.shards))
         writer.withdraw_manifest()
     except BaseException:
         try:
@@ -210,7 +212,7 @@ class StoreWriter:
 
     def _write_manifest(self) -> None:
         """Write the manifest, or replace that of the store before an append in one step."""
-        if self._finished is not None:
+        if self.whole.appends:
             self._folder.write(layout.MANIFEST, self._manifest(), "manifest")
             self._finished, self._n_finished = None, 0
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +51,7 @@ def _key(folder: Path) -> str:
     for path in sorted(folder.iterdir()):
         if path.suffix in _ENDINGS and path.is_file() and path.stat().st_size <= _MAX_BYTES:
             content = path.read_bytes()
-            digest.update(f"{path.name}\0{len(content)}\0".encode())
+            digest.update(os.fsencode(path.name) + f"\0{len(content)}\0".encode())
             digest.update(content)
     return digest.hexdigest()
 

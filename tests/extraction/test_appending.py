@@ -326,3 +326,88 @@ def test_the_command_line_appends_with_the_settings_of_the_store(root, later):
     assert shown[-1].endswith(f"24 documents from {later[0]}")
     entries = json.loads(run_cli("inspect", str(root), "--json")[1])["appends"]
     assert [(entry["n_documents"], entry["inputs"]) for entry in entries] == [(24, [later[0]])]
+
+
+def test_overwrite_touches_nothing_that_has_finished(tmp_path, settings, root, later, monkeypatch):
+    before = {file: file.stat().st_mtime_ns for file in root.rglob("*.parquet")}
+    files = result_files(root)
+    append(root, settings["inputs"], overwrite=True)
+    with pytest.raises(InputError, match="no such file"):
+        append(root, str(tmp_path / "none.jsonl"), overwrite=True)
+    with stopped(monkeypatch, "receipt.durable", 2):
+        append(root, later[0])
+    # Nothing is new, and the append that has not finished is dropped.
+    append(root, settings["inputs"], overwrite=True)
+    assert result_files(root) == files
+    assert {file: file.stat().st_mtime_ns for file in root.rglob("*.parquet")} == before
+
+
+def test_a_refused_append_leaves_a_damaged_store_readable(tmp_path, settings, root, later):
+    append(root, later[0])
+    (root / "word/part-00001.parquet").write_bytes(b"x")
+    assert mark_for_redoing(root, verify(root)) == (1,)
+    corpus = Path(settings["inputs"])
+    corpus.rename(tmp_path / "moved.jsonl")
+    with pytest.raises(InputError, match=r"corpus.jsonl: no such file"):
+        append(root, later[1])
+    assert len(open_store(root)) == 48
+    (tmp_path / "moved.jsonl").rename(corpus)
+    assert len(append(root, later[1])) == 54
+    assert verify(root).is_good
+
+
+def test_the_first_inputs_repair_their_own_shards_and_leave_the_others_marked(settings, root, later):
+    append(root, later[0])
+    append(root, later[1])
+    whole = result_files(root)
+    shard = open_store(root).manifest["appends"][0]["first_shard"]
+    (root / f"word/part-{shard:05d}.parquet").write_bytes(b"x")
+    assert mark_for_redoing(root, verify(root)) == (shard,)
+    assert len(extract(output=root, **settings)) == 54
+    assert len(append(root, later[0])) == 54
+    assert result_files(root) == whole
+    (root / f"_bertfeat/receipts/{shard:05d}.json").unlink()
+    assert mark_for_redoing(root, verify(root)) == (shard,)
+    append(root, later[0])
+    assert verify(root).is_good
+
+
+def test_a_repair_that_was_stopped_is_finished_by_the_same_call(root, later, monkeypatch):
+    append(root, later)
+    whole = result_files(root)
+    for number in (3, 4):
+        (root / f"word/part-{number:05d}.parquet").write_bytes(b"x")
+    mark_for_redoing(root, verify(root))
+    with stopped(monkeypatch, "receipt.durable"):
+        append(root, later)
+    assert len(append(root, later)) == 54
+    assert result_files(root) == whole
+
+
+def test_ids_of_an_unfinished_append_count(tmp_path, root, later, monkeypatch):
+    with stopped(monkeypatch, "receipt.durable"):
+        append(root, later[0])
+    twice = write_rows(tmp_path / "twice.jsonl", [{"id": "d30", "text": "One."}])
+    with pytest.raises(InputError, match=r"id 'd30' is in .* already"):
+        append(root, [later[0], twice])
+    assert len(open_store(root)) == 48
+
+
+def test_a_file_that_has_grown_is_not_added_again(tmp_path, root):
+    path = write_rows(tmp_path / "log.jsonl", [{"id": "x", "text": "One."}])
+    append(root, path)
+    write_rows(tmp_path / "log.jsonl", [{"id": "x", "text": "One."}, {"id": "y", "text": "Two."}])
+    with pytest.raises(InputError, match=r"log.jsonl: was added before, and has grown; append a file of its new rows"):
+        append(root, path)
+    write_rows(tmp_path / "log.jsonl", [{"id": "y", "text": "Two, in a new file."}])
+    assert len(append(root, path)) == 26
+
+
+def test_settings_that_need_each_other_may_be_repeated_alone(tmp_path, settings):
+    rows = [{"id": "a", "text": "One.", "n": 1}]
+    kept = settings | {"keep_columns": "n", "levels": "sentence", "inputs": write_rows(tmp_path / "a.jsonl", rows)}
+    root = extract(output=tmp_path / "k", **kept).path
+    later = write_rows(tmp_path / "b.jsonl", [{"id": "b", "text": "Two.", "n": 2}])
+    assert run_cli("extract", later, f"-o{root}", "--append", "--keep-columns=n")[0] == 0
+    code, out, err = run_cli("extract", later, f"-o{root}", "--append", "--dry-run")
+    assert (code, out, len(err)) == (2, "", 1)

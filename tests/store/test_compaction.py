@@ -73,7 +73,8 @@ def test_parts_are_filled_up_to_the_size_that_the_store_asks_for(tmp_path, setti
     small = compact(store, tmp_path / "c", shard_bytes=25_000)
     sizes = [sum(part["n_bytes"] for part in shard["parts"]) for shard in store.manifest["shards"]]
     assert 1 < len(small.plan.shards) < len(sizes)
-    firsts = [*small.plan.fields["compacted"], len(sizes)]
+    numbers = {shard.first_row: shard.index for shard in store.plan.shards}
+    firsts = [*(numbers[row] for row in small.plan.fields["compacted"]), len(sizes)]
     for start, stop in itertools.pairwise(firsts):
         assert stop - start == 1 or sum(sizes[start:stop]) <= 25_000
         assert stop == len(sizes) or sum(sizes[start : stop + 1]) > 25_000
@@ -105,6 +106,15 @@ def test_what_cannot_be_compacted_is_refused(tmp_path, grown):
     (tmp_path / "mine/notes.md").write_text("x")
     with pytest.raises(StoreError, match="holds files that are not part of a store"):
         compact(grown, tmp_path / "mine", overwrite=True)
+
+
+def test_only_all_of_a_finished_store_is_compacted(tmp_path, grown, settings):
+    with pytest.raises(StoreError, match="not all of a finished store"):
+        compact(grown.shard(1), tmp_path / "c")
+    (tmp_path / "none.csv").write_text("text\n")
+    empty = extract(output=tmp_path / "empty", **settings | {"inputs": str(tmp_path / "none.csv")})
+    assert len(compact(empty, tmp_path / "d")) == 0
+    assert verify(tmp_path / "d").is_good
 
 
 def run_compact(store: str, output: str, point: int) -> None:

@@ -20,6 +20,7 @@ from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, Us
 from bertfeat.finite import first_not_finite
 from bertfeat.records import BadRow, Column
 from bertfeat.store import codec, open_for_writing, open_store, read_plan, receipts, verify
+from bertfeat.store.manifest import _added
 from tests.support.places import ROOT
 from tests.support.store_fakes import COLUMNS, contents, make_plan, make_result, make_table, vectors_of, write_store
 
@@ -500,3 +501,8 @@ def test_a_write_error_says_how_many_bytes_were_written(tmp_path, monkeypatch):
     assert start == f"{tmp_path}/s/token/part-00000.parquet: no space left on device"
     assert int(rest.partition(" ")[0]) > 1000
     assert rest.partition(" ")[2] == "bytes; free space and run the same command again"
+
+
+def test_totals_keep_counts_of_zero():
+    assert _added([{"n": 1, "counts": {"a": 0, "b": 2}}]) == {"n": 1, "counts": {"a": 0, "b": 2}}
+    assert _added([{"n": 1, "counts": {"a": 0}}, {"n": 2, "counts": {"b": 3}}]) == {"n": 3, "counts": {"a": 0, "b": 3}}
