@@ -10,6 +10,7 @@ from bertfeat.store.writer import StoreWriter, open_for_writing
 __all__ = [
     "FeatureBatch", "Problem", "Store", "StoreWriter", "VerifyReport", "checks", "codec", "commit", "commit_shard",
     "compaction", "folder", "framefiles", "idfile", "layout", "lock", "manifest", "mark_for_redoing",
-    "open_for_writing", "open_store", "openfolder", "parts", "plandifferences", "planfile", "planstates", "provenance",
-    "read_plan", "reader", "rowcolumns", "rowmap", "rowmapwriter", "vectors", "verification", "verify", "writer",
+    "open_for_writing", "open_store", "openfolder", "opening", "parts", "plandifferences", "planfile", "planstates",
+    "provenance", "read_plan", "reader", "receipts", "rowcolumns", "rowmap", "rowmapwriter", "vectors", "verification",
+    "verify", "writer",
 ]  # fmt: skip
