@@ -16,7 +16,7 @@ from bertfeat.errors import InputError, PlanMismatch, RunError, StoreError, User
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import append, extract
 from bertfeat.store import mark_for_redoing, open_store, verify
-from tests.support.cli_runs import run_cli
+from tests.support.cli_runs import run_cli, three_shards
 from tests.support.drill import orphans, result_files, write_corpus
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.numeric]
@@ -36,9 +36,16 @@ def later(tmp_path):
     return [str(tmp_path / "b.jsonl"), str(tmp_path / "c.jsonl")]
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, model):
+    folder = tmp_path_factory.mktemp("base")
+    return extract(output=folder / "s", **three_shards(folder, model)).path
+
+
 @pytest.fixture
-def root(tmp_path, settings):
-    return extract(output=tmp_path / "s", **settings).path
+def root(tmp_path, base):
+    """A store of the inputs in `settings`, which it knows by another path."""
+    return shutil.copytree(base, tmp_path / "s")
 
 
 def test_new_shards_come_after_the_old_ones_which_are_not_touched(tmp_path, settings, root, later):
@@ -244,7 +251,8 @@ def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later, thr
     assert verify(root).is_good
 
 
-def test_a_damaged_shard_needs_its_input_unchanged(settings, root, later):
+def test_a_damaged_shard_needs_its_input_unchanged(tmp_path, settings, later):
+    root = extract(output=tmp_path / "s", **settings).path
     append(root, later)
     (root / "word/part-00001.parquet").unlink()
     assert mark_for_redoing(root, verify(root)) == (1,)
@@ -343,7 +351,8 @@ def test_overwrite_touches_nothing_that_has_finished(tmp_path, settings, root, l
     assert {file: file.stat().st_mtime_ns for file in root.rglob("*.parquet")} == before
 
 
-def test_a_refused_append_leaves_a_damaged_store_readable(tmp_path, settings, root, later):
+def test_a_refused_append_leaves_a_damaged_store_readable(tmp_path, settings, later):
+    root = extract(output=tmp_path / "s", **settings).path
     append(root, later[0])
     (root / "word/part-00001.parquet").write_bytes(b"x")
     assert mark_for_redoing(root, verify(root)) == (1,)
