@@ -14,6 +14,7 @@ import pytest
 
 from bertfeat.encoder.families import families
 from tests.support.command_line import bertfeat
+from tests.support.pipeline_runs import run as run_recipe
 from tests.support.places import ROOT, TESTS
 
 PAGES = {
@@ -51,6 +52,10 @@ def run_command(command: str, folder: Path) -> None:
         result = bertfeat(*words[1:])
         assert result.code == 0, f"{command}: {result.err}"
         assert result.err == ""
+        return
+    if words[:2] == ["python", "-m"] and words[2].startswith("bertfeat.pipelines."):
+        recipe = run_recipe(words[2].rpartition(".")[2], *words[3:])
+        assert recipe.code == 0, f"{command}: {recipe.err}"
         return
     # What make would install and run is run by the checks themselves; here its targets only have to exist.
     line = f"{command} --dry-run" if words[0] == "make" else command

@@ -72,7 +72,7 @@ STORE_FLOORS = [
 ]
 # library -> floors that may import it
 HOMES = {
-    "transformers": {"encoder", "text"},
+    "transformers": {"encoder", "text", "pipelines"},
     "huggingface_hub": {"encoder"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text"},
@@ -338,7 +338,8 @@ def private_imports(path: Path) -> list[str]:
     found = []
     for name in sorted(imports_of(path)):
         first, *steps = name.split(".")
-        if first != "bertfeat":
+        # What recipes share is in `pipelines` too, under names that begin with an underscore.
+        if first != "bertfeat" or steps[:1] == ["pipelines"]:
             continue
         module: Any = bertfeat
         for step in steps:

@@ -1,0 +1,139 @@
+"""Models with a head of transformers, for the recipes that train: opened safely, frozen in part, and saved whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.layers import parse_layers
+from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
+
+# kind of head -> transformers' class, and what people call the head
+HEADS = {
+    "sequence": ("AutoModelForSequenceClassification", "head for whole texts"),
+    "token": ("AutoModelForTokenClassification", "head for words"),
+    "question": ("AutoModelForQuestionAnswering", "head for questions"),
+    "masked": ("AutoModelForMaskedLM", "head for masked words"),
+    "pretraining": ("AutoModelForPreTraining", "heads for pre-training"),
+    "causal": ("AutoModelForCausalLM", "head for next words"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskModel:
+    """A model with a head, and what it was made of.
+
+    Attributes:
+        checkpoint: The model's files, checked.
+        model: The model of transformers, on the CPU, in float32.
+        tokenizer: Its fast tokenizer, of transformers.
+        new_weights: The weights that the files do not have; they are drawn at random.
+    """
+
+    checkpoint: Checkpoint
+    model: Any
+    tokenizer: Any
+    new_weights: tuple[str, ...]
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens of a window, special tokens included."""
+        return self.checkpoint.max_length
+
+
+def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = False, **config: Any) -> TaskModel:
+    """Load a model with a head of transformers; what its files lack is drawn at random.
+
+    Args:
+        name: Installed model package, folder, or hub id.
+        head: One of `HEADS`.
+        seed: The seed of weights that the files lack.
+        trained: Whether the files must have the head too.
+        config: Values that replace those of config.json, such as `num_labels`.
+
+    Raises:
+        CheckpointError: There is no such model, its family has no such head, or a weight is missing that must be there.
+    """
+    import transformers
+
+    checkpoint = open_checkpoint(name)
+    class_name, title = HEADS[head]
+    auto = getattr(transformers, class_name)
+    with checkpoint_errors(checkpoint.folder, "config.json does not fit its family"):
+        settings = transformers.AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True, **config)
+    if type(settings) not in auto._model_mapping:
+        raise CheckpointError(f"{name}: transformers has no {title} for {checkpoint.family.title}; use another model")
+    with torch.random.fork_rng(devices=[]), checkpoint_errors(checkpoint.folder, "its weights do not load"):
+        torch.manual_seed(seed)
+        model, report = auto.from_pretrained(
+            checkpoint.folder,
+            config=settings,
+            dtype=torch.float32,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    new = tuple(sorted(report["missing_keys"]))
+    inside = [key for key in new if key.startswith(f"{model.base_model_prefix}.") and ".pooler." not in key]
+    if inside or (trained and new):
+        what = "that weight of the encoder" if inside else f"a trained {title}"
+        raise CheckpointError(f"{name}: its files do not have {what} ({(inside or new)[0]}); use another model")
+    return TaskModel(checkpoint, model, load_tokenizer(checkpoint), new)
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Return transformers' fast tokenizer of a model, which gives offsets.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    import transformers
+
+    with checkpoint_errors(checkpoint.folder, "its tokenizer does not load"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            checkpoint.folder, local_files_only=True, trust_remote_code=False
+        )
+    if not tokenizer.is_fast:
+        raise CheckpointError(f"{checkpoint.name}: its tokenizer gives no offsets; save a tokenizer.json")
+    return tokenizer
+
+
+def freeze(opened: TaskModel, layers: str) -> tuple[int, ...]:
+    """Keep layers as they are while the others are trained; layer 0 is the embeddings. Return the layers.
+
+    Raises:
+        ConfigError: There is no such layer, or the blocks share their weights.
+    """
+    n_layers = opened.checkpoint.n_layers
+    chosen = parse_layers(layers, n_layers, model=opened.checkpoint.name)
+    base = opened.model.base_model
+    lists = [module for module in base.modules() if isinstance(module, nn.ModuleList) and len(module) == n_layers]
+    if not lists:
+        raise ConfigError(
+            f"{opened.checkpoint.family.title}: its blocks cannot be frozen one by one; leave out --freeze"
+        )
+    blocks = lists[0]
+    if 0 in chosen:
+        in_blocks = {id(parameter) for parameter in blocks.parameters()}
+        for parameter in base.parameters():
+            if id(parameter) in in_blocks:
+                break
+            parameter.requires_grad_(requires_grad=False)
+    for layer in chosen:
+        if layer:
+            blocks[layer - 1].requires_grad_(requires_grad=False)
+    if not any(parameter.requires_grad for parameter in opened.model.parameters()):
+        raise ConfigError("--freeze leaves nothing to train; name fewer layers")
+    return chosen
+
+
+def save_model(opened: TaskModel, folder: Path) -> None:
+    """Write weights (safetensors), config and tokenizer into a folder that `--model` takes."""
+    opened.model.save_pretrained(folder)
+    opened.tokenizer.save_pretrained(folder)

@@ -1,0 +1,203 @@
+"""The training loop of the recipes: exact after a kill, exact in its loss, and able to learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertfeat.errors import CheckpointError, ConfigError, RunError, StoreError
+from bertfeat.pipelines._models import TaskModel, freeze, open_task_model, save_model
+from bertfeat.pipelines._training import History, MakeBatch, Settings, discard, train
+from bertfeat.progress import Silent
+from tests.support.families import build_model
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
+
+LENGTHS = [4 + number % 5 for number in range(22)]
+SETTINGS = Settings(learning_rate=1e-3, epochs=3, batch_size=4, patience=2, seed=5, device="cpu", save_every=2)
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class KilledAt(Silent):
+    """Ends the process after a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
+        if n_done == self._step:
+            raise Killed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model("bert", tmp_path_factory.mktemp("bert"), num_hidden_layers=3)
+
+
+def opened(folder: Path) -> TaskModel:
+    return open_task_model(str(folder), "sequence", seed=1, num_labels=2)
+
+
+def make_batch(rows: Sequence[int], random: np.random.Generator) -> Mapping[str, torch.Tensor]:
+    """Texts whose class is whether their first token is even; the last token is drawn anew each time."""
+    n_tokens = max(LENGTHS[row] for row in rows)
+    ids = torch.zeros(len(rows), n_tokens, dtype=torch.int64)
+    for place, row in enumerate(rows):
+        ids[place, : LENGTHS[row]] = 10 + row
+        ids[place, LENGTHS[row] - 1] = int(random.integers(10, 90))
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([row % 2 for row in rows])}
+
+
+def accuracy(model: Any) -> float:
+    model.eval()
+    inputs = dict(make_batch(range(len(LENGTHS)), np.random.default_rng(0)))
+    labels = inputs.pop("labels")
+    with torch.no_grad():
+        return float((model(**inputs).logits.argmax(-1) == labels).float().mean())
+
+
+def trained(
+    model: TaskModel, folder: Path, settings: Settings = SETTINGS, progress: Silent | None = None, **identity: Any
+) -> History:
+    """Train on the texts above, with their accuracy as the score."""
+    return train(
+        model.model,
+        LENGTHS,
+        make_batch,
+        settings,
+        folder,
+        identity=identity,
+        evaluate=lambda: accuracy(model.model),
+        progress=progress or Silent(),
+    )
+
+
+def weights(model: TaskModel) -> list[torch.Tensor]:
+    return [values.clone() for values in model.model.state_dict().values()]
+
+
+def test_a_killed_training_ends_with_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    whole = opened(folder)
+    history = trained(whole, tmp_path / "whole")
+    n_steps = history.step
+    assert n_steps == 18
+    for step in (1, 2, 3, 6, 7, 12, 17):
+        place = tmp_path / str(step)
+        for stop in (step, step + 1):  # killed again at once
+            with pytest.raises(Killed):
+                trained(opened(folder), place, progress=KilledAt(stop))
+        again = opened(folder)
+        continued = trained(again, place)
+        assert all(torch.equal(*pair) for pair in zip(weights(whole), weights(again), strict=True))
+        assert (continued.losses, continued.scores, continued.best_epoch) == (
+            history.losses,
+            history.scores,
+            history.best_epoch,
+        )
+
+
+def test_a_half_written_checkpoint_is_not_read(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = opened(folder)
+    trained(whole, tmp_path / "whole")
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        trained(opened(folder), tmp_path / "killed")
+    assert [path.name for path in (tmp_path / "killed").iterdir()] == ["training.tmp"]
+    monkeypatch.undo()
+    again = opened(folder)
+    trained(again, tmp_path / "killed")
+    assert all(torch.equal(*pair) for pair in zip(weights(whole), weights(again), strict=True))
+
+
+def test_a_finished_training_is_loaded_until_it_is_discarded(folder: Path, tmp_path: Path) -> None:
+    first, second = opened(folder), opened(folder)
+    history = trained(first, tmp_path)
+    assert trained(second, tmp_path, progress=KilledAt(1)) == history
+    assert all(torch.equal(*pair) for pair in zip(weights(first), weights(second), strict=True))
+    discard(tmp_path)
+    with pytest.raises(Killed):
+        trained(opened(folder), tmp_path, progress=KilledAt(1))
+
+
+def test_other_settings_do_not_continue_a_training(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        trained(opened(folder), tmp_path, progress=KilledAt(3), data="a")
+    with pytest.raises(StoreError, match="unfinished training with other settings \\(data was 'a', now 'b'\\)"):
+        trained(opened(folder), tmp_path, data="b")
+
+
+def test_a_small_task_is_learned(folder: Path, tmp_path: Path) -> None:
+    model = opened(folder)
+    settings = Settings(learning_rate=3e-3, epochs=40, batch_size=8, device="cpu")
+    history = trained(model, tmp_path, settings)
+    assert max(history.scores) == 1
+    assert accuracy(model.model) == 1, "the weights of the best epoch are kept"
+    assert history.losses[-1] < history.losses[0] / 5
+
+
+def test_the_loss_is_that_of_the_head(folder: Path, tmp_path: Path) -> None:
+    model, other = opened(folder), opened(folder)
+    settings = Settings(learning_rate=1e-9, epochs=1, batch_size=len(LENGTHS), device="cpu")
+    rows: list[int] = []
+
+    def recorded(batch: Sequence[int], random: np.random.Generator) -> Mapping[str, torch.Tensor]:
+        rows.extend(batch)
+        return make_batch(batch, random)
+
+    for part in (model, other):
+        for module in part.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+    make: MakeBatch = recorded
+    history = train(model.model, LENGTHS, make, settings, tmp_path, identity={}, progress=Silent())
+    assert sorted(rows) == list(range(len(LENGTHS)))
+    other.model.eval()
+    with torch.no_grad():
+        loss = other.model(**make_batch(rows, np.random.default_rng([0, 0]))).loss
+    assert history.losses == [pytest.approx(float(loss), rel=1e-6)]
+
+
+def test_frozen_layers_stay(folder: Path, tmp_path: Path) -> None:
+    model = opened(folder)
+    before = {name: values.clone() for name, values in model.model.state_dict().items()}
+    assert freeze(model, "0..2") == (0, 1, 2)
+    trained(model, tmp_path)
+    changed = {name for name, values in model.model.state_dict().items() if not torch.equal(values, before[name])}
+    frozen = ("bert.embeddings.", "bert.encoder.layer.0.", "bert.encoder.layer.1.")
+    assert changed
+    assert not [name for name in changed if name.startswith(frozen)]
+    assert any(name.startswith("bert.encoder.layer.2.") for name in changed)
+    with pytest.raises(ConfigError, match="out of range"):
+        freeze(model, "9")
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(folder: Path, tmp_path: Path) -> None:
+    model = opened(folder)
+    with torch.no_grad():
+        model.model.classifier.bias.fill_(float("nan"))
+    with pytest.raises(RunError, match="step 1: the loss is nan; use a lower --learning-rate than 0.001"):
+        trained(model, tmp_path)
+
+
+def test_a_saved_model_is_a_model_with_a_trained_head(folder: Path, tmp_path: Path) -> None:
+    model = opened(folder)
+    assert model.new_weights == ("classifier.bias", "classifier.weight")
+    with pytest.raises(CheckpointError, match="a trained head for whole texts"):
+        open_task_model(str(folder), "sequence", trained=True)
+    save_model(model, tmp_path / "saved")
+    again = open_task_model(str(tmp_path / "saved"), "sequence", trained=True)
+    assert all(torch.equal(*pair) for pair in zip(weights(model), weights(again), strict=True))
+
+
+def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
+    gpt2 = build_model("gpt2", tmp_path / "gpt2")
+    with pytest.raises(CheckpointError, match="transformers has no head for masked words for GPT-2"):
+        open_task_model(str(gpt2), "masked")
