@@ -91,7 +91,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """Return transformers' fast tokenizer of a model, which gives offsets.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: The model has no fast tokenizer.
     """
     import transformers
 

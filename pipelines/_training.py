@@ -26,7 +26,7 @@ from bertfeat.durable.differences import differing, named
 from bertfeat.errors import RunError, StoreError
 from bertfeat.progress import Progress
 
-#: Makes the inputs of some examples, labels included; the generator is for what is drawn anew each time.
+#: Makes the inputs of some examples, labels included; the generator is for what is drawn in each step.
 MakeBatch = Callable[[Sequence[int], np.random.Generator], Mapping[str, torch.Tensor]]
 
 _MAX_GRADIENT_NORM = 1.0
@@ -44,7 +44,7 @@ class Settings:
         epochs: The most passes over the examples.
         batch_size: Examples of a step.
         patience: Epochs without a better score on dev before training ends; None trains all epochs.
-        seed: Of the order, of dropout and of what is drawn anew.
+        seed: Of the order, of dropout and of what is drawn in each step.
         device: Where to compute.
         save_every: Steps between two checkpoints; one more is written after each epoch.
     """
@@ -254,7 +254,7 @@ def _step(
     torch.manual_seed(int(np.random.SeedSequence([settings.seed, step]).generate_state(1)[0]))
     inputs = make_batch(batch, np.random.default_rng([settings.seed, step]))
     loss = model(**{name: values.to(device) for name, values in inputs.items()}).loss
-    if not math.isfinite(value := loss.item()):
+    if not math.isfinite(value := float(loss.item())):
         raise RunError(
             f"step {step + 1}: the loss is {value}; use a lower --learning-rate than {settings.learning_rate:g}"
         )

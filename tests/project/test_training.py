@@ -47,7 +47,7 @@ def opened(folder: Path) -> TaskModel:
 
 
 def make_batch(rows: Sequence[int], random: np.random.Generator) -> Mapping[str, torch.Tensor]:
-    """Texts whose class is whether their first token is even; the last token is drawn anew each time."""
+    """Texts whose class is whether their first token is even; the last token is drawn each time."""
     n_tokens = max(LENGTHS[row] for row in rows)
     ids = torch.zeros(len(rows), n_tokens, dtype=torch.int64)
     for place, row in enumerate(rows):
@@ -183,7 +183,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(folder: Path, tmp_path: Pat
     model = opened(folder)
     with torch.no_grad():
         model.model.classifier.bias.fill_(float("nan"))
-    with pytest.raises(RunError, match="step 1: the loss is nan; use a lower --learning-rate than 0.001"):
+    with pytest.raises(RunError, match=r"step 1: the loss is nan; use a lower --learning-rate than 0\.001"):
         trained(model, tmp_path)
 
 
