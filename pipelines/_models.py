@@ -11,6 +11,7 @@ from torch import nn
 
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.layers import parse_layers
+from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 
 # kind of head -> transformers' class, and what people call the head
@@ -68,7 +69,11 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
         settings = transformers.AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True, **config)
     if type(settings) not in auto._model_mapping:
         raise CheckpointError(f"{name}: transformers has no {title} for {checkpoint.family.title}; use another model")
-    with torch.random.fork_rng(devices=[]), checkpoint_errors(checkpoint.folder, "its weights do not load"):
+    with (
+        torch.random.fork_rng(devices=[]),
+        no_progress_bars(),
+        checkpoint_errors(checkpoint.folder, "its weights do not load"),
+    ):
         torch.manual_seed(seed)
         model, report = auto.from_pretrained(
             checkpoint.folder,

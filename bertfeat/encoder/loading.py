@@ -60,7 +60,7 @@ def load_encoder(
     if weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
         raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
     n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
-    with _no_progress_bars():
+    with no_progress_bars():
         config = _config(checkpoint, n_blocks)
         model = _load(checkpoint, config, compute_dtype, with_pooler)
     dropped = list(checkpoint.family.unused)
@@ -205,7 +205,7 @@ def _unify_dtype(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 @contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def no_progress_bars() -> Iterator[None]:
     """Switch off transformers' progress bars, and restore them."""
     from transformers.utils import logging
 
