@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,28 +11,18 @@ from typing import Any
 import click
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from bertfeat.devices import resolve_device
 from bertfeat.display import printable
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.heads.base import Labels, codes_of, encode_labels, require_same_kind
 from bertfeat.pipelines._correlations import Correlations, correlate
 from bertfeat.pipelines._models import TaskModel, freeze, open_task_model, save_model
-from bertfeat.pipelines._taskexamples import (
-    NO_LABEL,
-    Examples,
-    LabelledTexts,
-    Padding,
-    cut_examples,
-    label_texts,
-    label_words,
-)
-from bertfeat.pipelines._training import History, MakeBatch, Settings, digest_of, discard, train
+from bertfeat.pipelines._taskbatches import Padding, batches_of, outputs_of
+from bertfeat.pipelines._taskexamples import Examples, LabelledTexts, cut_examples, label_texts, label_words
+from bertfeat.pipelines._training import History, Settings, digest_of, train
 from bertfeat.probes.scoring import ProbeScore, score_predicted
 from bertfeat.progress import reporting
-from bertfeat.ragged import run_of
-from bertfeat.records import BoolArray, Document, Float32Array, IntArray
+from bertfeat.records import Document
 from bertfeat.text.tokenizer import Tokenizer
 
 # task -> the kind of head
@@ -41,6 +31,25 @@ TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": 
 MODEL = "model"
 
 Score = ProbeScore | Correlations
+
+
+def finetuning_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a fine-tuned row to the command of a recipe that compares features."""
+    for option in reversed(
+        (
+            click.option("--with-finetuning", is_flag=True, help="Add a row: the model itself is trained."),
+            click.option("--finetuning-epochs", type=click.IntRange(min=1), default=4, show_default=True),
+            click.option(
+                "--finetuning-rate",
+                type=click.FloatRange(min=0, min_open=True),
+                default=5e-5,
+                show_default=True,
+                help="Its learning rate.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,8 @@ def finetune(
     The weights of the best epoch on dev are kept, by the main score of probes: entity F1 for tags, else accuracy; for
     quantities, Spearman's correlation. Texts and pairs that are longer than a window are cut to it and counted.
     Sentences of words are cut into windows as in an extraction, and a word is labelled at its first sub-token (Devlin
-    et al. 2019, section 5.3).
+    et al. 2019, section 5.3). The checkpoint stays, so that the same call gives the same result without a training:
+    `discard` it when the result is written.
 
     Args:
         task: One of `TASKS`.
@@ -128,7 +138,6 @@ def finetune(
     history = run.train(codes, folder, _identity(task, opened, texts, layers, context=context))
     scores = {name: run.score(name, bootstrap=True) for name in splits if name != "train"}
     n_bytes = _replace_model(opened, target)
-    discard(folder)
     return FineTuned(target, history, scores, tuple(classes.tolist()), report, history.seconds, n_bytes)
 
 
@@ -176,45 +185,6 @@ class _Run:
             n_without_label=n_without,
             bootstrap=bootstrap,
         )
-
-
-def batches_of(examples: Examples, codes: npt.NDArray[Any], padding: Padding) -> tuple[MakeBatch, IntArray]:
-    """Return the function that makes batches for `train`, and the windows that it makes them of: those with a label."""
-    targets = examples.targets(codes)
-    n_windows = len(examples.windows)
-    window = np.arange(n_windows) if examples.lengths is None else run_of(examples.windows.lengths)
-    usable = np.flatnonzero(np.bincount(window[examples.row >= 0], minlength=n_windows))
-
-    def make_batch(batch: Sequence[int], _: np.random.Generator) -> Mapping[str, torch.Tensor]:
-        chosen = usable[np.asarray(batch)]
-        inputs, is_token = padding.inputs(examples.windows, chosen)
-        labels = targets[examples.places(chosen)]
-        if examples.lengths is not None:
-            padded = np.full(is_token.shape, NO_LABEL, dtype=targets.dtype)
-            padded[is_token] = labels
-            labels = padded
-        return {**inputs, "labels": torch.from_numpy(labels)}
-
-    return make_batch, usable
-
-
-def outputs_of(model: Any, examples: Examples, padding: Padding, settings: Settings) -> tuple[Float32Array, BoolArray]:
-    """Return the outputs of the head for each row, float32 (n_rows, n_outputs), and which rows have any."""
-    device = resolve_device(settings.device)[0]
-    outputs = np.zeros((examples.n_rows, model.config.num_labels), np.float32)
-    found = np.zeros(examples.n_rows, np.bool_)
-    order = np.argsort(-examples.windows.lengths, kind="stable")
-    model.eval()
-    with torch.no_grad():
-        for start in range(0, len(order), settings.batch_size):
-            chosen = order[start : start + settings.batch_size]
-            inputs, is_token = padding.inputs(examples.windows, chosen)
-            logits = model(**{name: values.to(device) for name, values in inputs.items()}).logits.float().cpu().numpy()
-            row = examples.row[examples.places(chosen)]
-            values = logits if examples.lengths is None else logits[is_token]
-            outputs[row[row >= 0]] = values[row >= 0]
-            found[row[row >= 0]] = True
-    return outputs, found
 
 
 def _labelled(task: str, documents: Sequence[Document], label: str, where: str) -> LabelledTexts:

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import torch
 
 from bertfeat.config import Level, OnOverlong
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels
-from bertfeat.pipelines._models import TaskModel
 from bertfeat.probes.learningrows import as_labels, is_given
 from bertfeat.ragged import ragged_arange, run_of
 from bertfeat.records import BoolArray, Document, IntArray
@@ -76,46 +74,6 @@ class Examples:
         found = np.full(len(self.row), NO_LABEL, dtype=codes.dtype)
         found[self.row >= 0] = codes[self.row[self.row >= 0]]
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """The form of a model's inputs: how windows are padded, and whether the segment of a token is one of them."""
-
-    token: int
-    on_left: bool
-    with_types: bool
-
-    @classmethod
-    def of(cls, opened: TaskModel) -> Padding:
-        """Return the form that a model takes; one without a padding token gets one."""
-        config, family = opened.model.config, opened.checkpoint.family
-        if config.pad_token_id is None:
-            config.pad_token_id = next(iter(np.atleast_1d(config.eos_token_id or 0).tolist()))
-        return cls(
-            token=int(config.pad_token_id),
-            # Where positions are absolute, padding on the left would move them.
-            on_left=family.positions == "unlimited" and opened.tokenizer.padding_side == "left",
-            with_types=family.type_ids and getattr(config, "type_vocab_size", 2) >= 2,
-        )
-
-    def inputs(self, windows: Windows, chosen: IntArray) -> tuple[dict[str, torch.Tensor], BoolArray]:
-        """Return windows as a batch for the model, and which of its places are tokens."""
-        lengths = windows.lengths[chosen]
-        places = np.arange(lengths.max())
-        if self.on_left:
-            places = places[::-1]
-        is_token = places < lengths[:, None]
-        source = ragged_arange(windows.starts[chosen], lengths)
-        columns = {"input_ids": (windows.input_ids, self.token), "token_type_ids": (windows.type_ids, 0)}
-        if not self.with_types:
-            del columns["token_type_ids"]
-        batch = {"attention_mask": torch.from_numpy(is_token.astype(np.int64))}
-        for name, (values, padding) in columns.items():
-            padded = np.full(is_token.shape, padding, dtype=np.int64)
-            padded[is_token] = values[source]
-            batch[name] = torch.from_numpy(padded)
-        return batch, is_token
 
 
 def label_texts(documents: Sequence[Document], label: str, where: str, *, quantities: bool = False) -> LabelledTexts:
