@@ -112,7 +112,7 @@ class _SentenceIds(Heading):
         if kind is LineKind.BOUNDARY:
             self._document = None
         if found := _ID_COMMENT.fullmatch(line.rstrip()):
-            value = found[2].decode(errors="replace")
+            value = found[2].decode(errors="surrogateescape")
             if found[1] == b"sent_id":
                 self._sentence = value
             else:

@@ -61,8 +61,11 @@ def _decoded(data: bytes | None) -> Backend | None:
     size = hashlib.sha256().digest_size
     if data is None or hashlib.sha256(data[size:]).digest() != data[:size]:
         return None
-    entry = json.loads(data[size:])
-    return BackendTokenizer.from_str(entry["tokenizer"]), entry["cls_id"]
+    # Another version of bertfeat may have written other fields; `from_str` raises a plain Exception.
+    with contextlib.suppress(Exception):
+        entry = json.loads(data[size:])
+        return BackendTokenizer.from_str(entry["tokenizer"]), entry["cls_id"]
+    return None
 
 
 def _drop_oldest() -> None:

@@ -292,7 +292,8 @@ class TestColumnsAndErrors:
             "'probability' has the name of a result": lambda: sentences.predict(dev, columns="probability"),
             "none of its 1 rows is for a row of": lambda: sentences.predict(dev, errors=True, labels=others),
             "holds labels such as 0, probe": lambda: sentences.predict(dev, errors=True, labels=numbers),
-            "is txt, which has no column 'domain'": lambda: sentences.predict_input(text, out, errors=True),
+            "'domain'; pass gold labels with `labels`": lambda: sentences.predict_input(text, out, errors=True),
+            "is txt, which has no column 'x'; leave it": lambda: sentences.predict_input(text, out, columns="x"),
             "no row has a column 'nix'": lambda: sentences.predict_input(stores.files["dev"], out, columns="nix"),
         }
         for message, call in calls.items():

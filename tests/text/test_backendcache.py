@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -55,7 +56,9 @@ def test_a_damaged_entry_is_made_again(model: Path, cache: Path) -> None:
     before = backend.load_backend(model)[0].to_str()
     (entry,) = cache.iterdir()
     good = entry.read_bytes()
-    for damaged in (b"", good[:-1], good[:40] + bytes([good[40] ^ 1]) + good[41:]):
+    bodies = (b"", b"[]", b'{"tokenizer": "{}", "cls_id": 1}', json.dumps({"tokenizer": before}).encode())
+    others = (hashlib.sha256(body).digest() + body for body in bodies)
+    for damaged in (b"", good[:-1], good[:40] + bytes([good[40] ^ 1]) + good[41:], *others):
         entry.write_bytes(damaged)
         assert backend.load_backend(model)[0].to_str() == before
         assert entry.read_bytes() == good
