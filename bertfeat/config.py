@@ -197,8 +197,9 @@ class ExtractConfig:
         for name, kind in _ENUMS.items():
             self._set(name, _enum(name, kind, getattr(self, name)))
         self._set("levels", _ordered(Level, "levels", self.levels))
-        self._set("keep_columns", _names(self.keep_columns))
+        self._set("keep_columns", _names("keep_columns", self.keep_columns))
         self._set("layers", _layers_text(self.layers))
+        self._check_types()
         by_layers = (Combine.NONE, Combine.CONCAT) if self.layers == "last4" else (Combine.NONE,)
         self._set("combine", by_layers if self.combine == () else _ordered(Combine, "combine", self.combine))
         for name, least in _MINIMA.items():
@@ -220,11 +221,15 @@ class ExtractConfig:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
+    def _check_types(self) -> None:
+        for name, kind in _HINTS.items():
+            what = _TYPE_NAMES.get(kind)
+            if what and not isinstance(getattr(self, name), kind):
+                raise ConfigError(f"`{name}` {getattr(self, name)!r:.60} is not {what}")
+
     def _check_texts(self) -> None:
         for name in (*_TEXT_COLUMNS, "keep_columns", "delimiter", *_RESOLVED_LATER):
             value = getattr(self, name)
-            if name != "keep_columns" and not isinstance(value, str | None):
-                raise ConfigError(f"`{name}` {value!r:.60} is not text")
             for text in (value,) if isinstance(value, str) else value or ():
                 if not text.isascii() and text != text.encode(errors="replace").decode():
                     what = "it" if name.startswith("prompt") else "the column's name"
@@ -332,6 +337,7 @@ class ExtractConfig:
 
 _HINTS = get_type_hints(ExtractConfig)
 _ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, StrEnum)}
+_TYPE_NAMES = {str: "text", str | None: "text", bool: "True or False"}
 _MINIMA = {"limit": 1, "max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 
 
@@ -382,28 +388,30 @@ def _delimiter(value: str | None) -> str | None:
 
 
 def _numbered(name: str) -> str:
-    return f"column_{int(name)}" if name.isascii() and name.isdecimal() else name
+    return f"column_{name.lstrip('0') or 0}" if name.isascii() and name.isdecimal() else name
 
 
-def _names(value: str | Iterable[str]) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else list(value)
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    for part in parts:
+        if not isinstance(part, str):
+            raise ConfigError(f"`{name}` {part!r:.60} is not text")
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
 def _ordered(kind: type[StrEnum], name: str, value: Any) -> tuple[StrEnum, ...]:
     """Return the members named in `value` in the order of the enum, so that equal requests are equal."""
-    chosen = {_enum(name, kind, part) for part in _names(value)}
+    chosen = {_enum(name, kind, part) for part in _names(name, value)}
     if not chosen:
         raise ConfigError(f"`{name}` is empty; choose from {', '.join(kind)}")
     return tuple(member for member in kind if member in chosen)
 
 
 def _layers_text(value: str | int | Iterable[int]) -> str:
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, str):
-        return value.replace(" ", "")
-    return ",".join(str(int(layer)) for layer in value)
+    """Return layers as text; whether they are layers is known with the model."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        value = ",".join(map(str, value))
+    return str(value).replace(" ", "")
 
 
 def _check_int(name: str, value: object, least: int) -> None:
