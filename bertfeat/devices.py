@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertfeat.config import ComputeDtype
+from bertfeat.choices import ComputeDtype
 from bertfeat.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bertfeat.choices import Level, Pooling
 from bertfeat.cli.appends import append_entries, append_lines, unfinished_append
 from bertfeat.cli.progress import counted, human_bytes, human_time
-from bertfeat.config import Level, Pooling
 from bertfeat.encoder.sentencemodel import UNSUPPORTED
 from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Row, RowError, Start
 from bertfeat.corpus.sentences import NEW_DOCUMENT, Heading, LineKind, NumberedLine, SentenceReader

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import (
     Content,

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.formats import READER_OF
 from bertfeat.corpus.inputs import FRAME, STDIN, format_of

@@ -13,7 +13,7 @@ from typing import IO, BinaryIO
 
 import xxhash
 
-from bertfeat.config import CorpusFormat
+from bertfeat.choices import CorpusFormat
 from bertfeat.corpus.formats import READER_OF, READER_OF_ENDING
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile

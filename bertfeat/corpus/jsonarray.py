@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Row, Start
 from bertfeat.corpus.jsonl import JsonlReader, parse

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, ClassVar, NoReturn
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, without_blank_tail
 from bertfeat.corpus.linestreams import strip_line_end

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Content, Fault, Reader, Row, RowError, Start
 from bertfeat.corpus.pagesizes import DELTA_BYTE_ARRAY, DICTIONARIES, Chunk, DamagedParquet, measure_pages, read_groups

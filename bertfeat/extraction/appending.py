@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bertfeat.config import CorpusFormat, ExtractConfig, Runner
+from bertfeat.choices import CorpusFormat, Runner
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
 from bertfeat.corpus.duplicates import IdDigests
 from bertfeat.corpus.inputs import FRAME, STDIN, begins_with

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertfeat.config import ExtractConfig, Level, Pooling, Runner
+from bertfeat.choices import Level, Pooling, Runner
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.corpus.frames import is_frame, paths_of, write_frame

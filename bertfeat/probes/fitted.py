@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import polars as pl
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.corpus import Inputs, is_frame, paths_of, reader_of
 from bertfeat.display import html_table
 from bertfeat.durable.files import os_errors

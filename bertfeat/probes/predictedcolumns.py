@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.corpus import Reader
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, require_same_kind

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing

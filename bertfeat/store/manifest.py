@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bertfeat.config import Level, StoreDtype, VectorEncoding
+from bertfeat.choices import Level, StoreDtype, VectorEncoding
 from bertfeat.durable.decoding import check_version, decode
 from bertfeat.errors import StoreError
 from bertfeat.records import Append, ModelInfo, PartInfo, Plan, Receipt

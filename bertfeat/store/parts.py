@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import StoreDtype, VectorEncoding
+from bertfeat.choices import StoreDtype, VectorEncoding
 from bertfeat.durable import files
 from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan, VectorRuns
 from bertfeat.store import layout

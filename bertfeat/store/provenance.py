@@ -10,7 +10,8 @@ from typing import Any, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import Combine, ExtractConfig, Level
+from bertfeat.choices import Combine, Level
+from bertfeat.config import ExtractConfig
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.differences import Fields, shown
 from bertfeat.errors import UserError

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.config import Level, StoreDtype, VectorEncoding
+from bertfeat.choices import Level, StoreDtype, VectorEncoding
 from bertfeat.display import html_table
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.config import StoreDtype, VectorEncoding
+from bertfeat.choices import StoreDtype, VectorEncoding
 from bertfeat.errors import StoreError
 from bertfeat.records import Column, FeatureColumn, LevelSchema, Plan
 

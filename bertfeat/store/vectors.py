@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Combine, VectorEncoding
+from bertfeat.choices import Combine, VectorEncoding
 from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import LevelSchema, PartInfo
 from bertfeat.storage import AnyPath, ObjectPath

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable import files
 from bertfeat.errors import StoreError
 from bertfeat.progress import Progress, reporting

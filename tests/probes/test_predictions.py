@@ -13,7 +13,7 @@ import pytest
 
 import bertfeat
 from bertfeat import fit_probe
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import RunError, UserError
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.store.reader import Store

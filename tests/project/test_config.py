@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertfeat.config import Combine, ExtractConfig, Level, Pooling, parse_size
+from bertfeat.choices import Combine, Level, Pooling
+from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.errors import ConfigError
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}

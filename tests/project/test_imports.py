@@ -36,7 +36,7 @@ HEAVY = (
 # From the ground up: a module may import from its own floor and from floors on earlier lines, not from other floors on
 # its line.
 FLOORS = [
-    ["_version", "errors", "display"],
+    ["_version", "errors", "display", "choices"],
     ["storage"],
     ["config", "settings"],
     ["records"],

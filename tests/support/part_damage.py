@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
 from bertfeat.store import codec, open_for_writing, open_store, schema

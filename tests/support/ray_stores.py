@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import BertfeatError
 from bertfeat.progress import Silent
 from bertfeat.records import Receipt, ShardResult, ShardSpec

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
+from bertfeat.choices import Combine, Level, StoreDtype, VectorEncoding
 from bertfeat.durable.files import digest_of
 from bertfeat.records import Column, FeatureColumn, LevelSchema, PartInfo
 from bertfeat.store.partvectors import CheckedParts

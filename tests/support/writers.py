@@ -28,7 +28,7 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.indexbuild import build
 from bertfeat.ann.transforms import TransformSpec
 from bertfeat.ann.vectorparts import ArrayParts
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.publication import publish_file, standing
 from bertfeat.heads.linear import RidgeProbe
 from bertfeat.heads.probefolder import save_probe
