@@ -49,7 +49,19 @@ def test_a_changed_file_or_version_or_place_is_another_entry(
     Tokenizer.load(Path(shutil.copytree(model, tmp_path / "copy")))
     monkeypatch.setattr(backendcache, "version", lambda _: "0")
     Tokenizer.load(model)
-    assert len(list(cache.iterdir())) == 4
+    monkeypatch.setattr(backendcache, "__version__", "0")
+    Tokenizer.load(model)
+    assert len(list(cache.iterdir())) == 5
+
+
+def test_a_file_that_changes_meanwhile_is_not_kept(model: Path, cache: Path) -> None:
+    def load(folder: Path) -> backendcache.Backend:
+        found = backend._configured(folder)
+        (folder / "tokenizer_config.json").write_text("{}")
+        return found
+
+    backendcache.cached_backend(model, load)
+    assert not cache.exists()
 
 
 def test_a_damaged_entry_is_made_again(model: Path, cache: Path) -> None:
