@@ -240,7 +240,7 @@ class ExtractConfig:
 
 _HINTS = get_type_hints(ExtractConfig)
 _ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, StrEnum)}
-_TYPE_NAMES = {str: "text", str | None: "text", bool: "True or False"}
+_TYPE_NAMES = {str: "text", str | None: "text", bool: "True or False", int: "a whole number"}
 _MINIMA = {"limit": 1, "max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 
 

@@ -80,6 +80,7 @@ def test_lists_as_text_or_sequence_in_one_order() -> None:
         ("model", Path("m"), r"PosixPath\('m'\) is not text"),
         ("device", 0, "0 is not text"),
         ("no_header", "no", "'no' is not True or False"),
+        ("shard_bytes", None, "None is not a whole number"),
     ],
 )
 def test_a_value_of_another_type_is_named(name: str, value: object, said: str) -> None:
