@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bertfeat import __all__ as public_names
 from bertfeat.encoder.families import families
-from tests.support.command_line import bertfeat
+from tests.support.command_line import bertfeat, flags
 from tests.support.places import ROOT, TESTS
 
 PAGES = {
@@ -126,12 +127,15 @@ def test_every_page_is_in_the_navigation_and_the_readme_is_short() -> None:
 
 
 def test_every_flag_that_a_page_names_is_one() -> None:
-    commands = ("extract", "inspect", "verify", "probe fit", "probe score", "probe predict", "probe sweep", "models")
-    commands += ("index build", "index eval", "index update", "search")
-    known = "".join(bertfeat(*command.split(), "--help").out for command in commands) + bertfeat("--help").out
     # Flags of bertfeat are in code spans; blocks run.
     named = set(re.findall(r"`(--[a-z-]+)", ALL))
-    assert sorted(flag for flag in named if flag not in known) == []
+    assert sorted(named - flags()) == []
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    named = set(re.findall(r"^::: bertfeat\.(\w+)", PAGES["docs/api.md"], re.MULTILINE))
+    # Errors are on the page of their module.
+    assert named == set(public_names) - {"__version__", "BertfeatError"}
 
 
 def test_every_variable_that_the_package_reads_is_on_the_page_of_the_shell() -> None:

@@ -20,6 +20,7 @@ MODULES = sorted(
 # The public entry points, each with an example of its own.
 WITH_EXAMPLE = [
     "ExtractConfig",
+    "append",
     "build_index",
     "embed",
     "extract",
