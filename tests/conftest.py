@@ -18,6 +18,8 @@ os.environ |= {
     "TOKENIZERS_PARALLELISM": "false",
     "NO_COLOR": "1",
     "COLUMNS": "100",
+    # Otherwise actors of Ray wait until no other test computes.
+    "RAY_worker_niceness": "0",
 }
 # The processes of pytest-xdist share the cores, their children too: threads that wait for a taken core only spin.
 if _n_processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
