@@ -83,7 +83,8 @@ def test_a_compacted_store_grows_and_its_index_is_updated(tmp_path, grown):
     assert again.polars("sentence")["doc_id"].to_list()[-9:] == list(range(grown.plan.n_rows, grown.plan.n_rows + 9))
     assert verify(small.path).is_good
     index = bertfeat.update_index(tmp_path / "i", again)
-    assert index.search(again.numpy("sentence", -1)[-1:].astype(np.float32), k=1) is not None
+    hits = index.search(again.numpy("sentence", -1)[-1:].astype(np.float32), k=1)
+    assert hits["doc_id"].to_list() == [grown.plan.n_rows + 8]
 
 
 def test_what_cannot_be_compacted_is_refused(tmp_path, grown):
