@@ -38,7 +38,8 @@ from bertfeat.extraction.plan import (
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
-from bertfeat.runners import OnRay, check_ray
+from bertfeat.runners.ray import OnRay
+from bertfeat.runners.ray_cluster import check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.folder import Lease
