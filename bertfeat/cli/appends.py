@@ -7,12 +7,12 @@ from typing import Any
 from bertfeat.cli.progress import counted
 from bertfeat.errors import StoreError
 from bertfeat.store.planfile import read_plan
-from bertfeat.store.reader import Store
+from bertfeat.store.storedescription import StoreDescription
 
 _MAX_SHOWN = 5
 
 
-def append_entries(store: Store) -> list[dict[str, Any]]:
+def append_entries(store: StoreDescription) -> list[dict[str, Any]]:
     """Return each append as JSON values, in order; paths and times are missing if the private folder was not copied."""
     appends = store.manifest.get("appends", [])
     if not appends:
@@ -38,7 +38,7 @@ def append_entries(store: Store) -> list[dict[str, Any]]:
     ]
 
 
-def unfinished_append(store: Store) -> list[str]:
+def unfinished_append(store: StoreDescription) -> list[str]:
     """Return the inputs of an append that has not finished; nothing without one."""
     try:
         plan = read_plan(store.path)
@@ -47,7 +47,7 @@ def unfinished_append(store: Store) -> list[str]:
     return [] if plan is None else [file.path for file in plan.inputs[len(store.plan.inputs) :]]
 
 
-def append_lines(store: Store) -> list[str]:
+def append_lines(store: StoreDescription) -> list[str]:
     """Return what `bertfeat inspect` prints of appends."""
     entries = append_entries(store)
     lines = [f"appends    {counted(len(entries), 'append')}"] if entries else []

@@ -12,7 +12,7 @@ from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema, Receipt
 from bertfeat.store.planfile import is_complete
-from bertfeat.store.reader import Store, open_store
+from bertfeat.store.storedescription import StoreDescription
 
 if TYPE_CHECKING:
     from bertfeat.extraction.estimation import Estimate
@@ -24,7 +24,7 @@ _TOKENS = {False: " without special tokens", True: " with special tokens"}
 _LAID = {"array": "fixed-size lists", "binary": "fixed-size binary"}
 
 
-def store_summary(store: Store) -> dict[str, Any]:
+def store_summary(store: StoreDescription) -> dict[str, Any]:
     """Return what is in a store as JSON values."""
     totals, receipts = store.manifest["totals"], _receipts(store)
     seconds: dict[str, float] = {}
@@ -53,7 +53,7 @@ def store_summary(store: Store) -> dict[str, Any]:
     }
 
 
-def _receipts(store: Store) -> tuple[Receipt, ...]:
+def _receipts(store: StoreDescription) -> tuple[Receipt, ...]:
     """Return the receipts; none if the store was copied without its private folder."""
     try:
         return store.receipts()
@@ -61,7 +61,7 @@ def _receipts(store: Store) -> tuple[Receipt, ...]:
         return ()
 
 
-def _level(store: Store, level: Level) -> dict[str, Any]:
+def _level(store: StoreDescription, level: Level) -> dict[str, Any]:
     schema = store.schema(level)
     return {
         "n_rows": store.n_rows(level),
@@ -71,7 +71,7 @@ def _level(store: Store, level: Level) -> dict[str, Any]:
     }
 
 
-def result_line(store: Store, *, was_complete: bool, appended: bool = False) -> str:
+def result_line(store: StoreDescription, *, was_complete: bool, appended: bool = False) -> str:
     """Return one line on a finished store; `was_complete` if there was nothing to do; `appended` after an append."""
     summary = store_summary(store)
     rows = ", ".join(f"{info['n_rows']:,} {level} rows" for level, info in summary["levels"].items())
@@ -85,7 +85,7 @@ def result_line(store: Store, *, was_complete: bool, appended: bool = False) -> 
     return f"{line}; {_sentence_line(store)}" if Level.SENTENCE in store.levels else line
 
 
-def _sentence_line(store: Store) -> str:
+def _sentence_line(store: StoreDescription) -> str:
     """Return how sentence rows were made, and how the model's authors make them."""
     meta = store.metadata
     pooling, prompt = meta["pooling"], meta.get("prompt", "")
@@ -113,12 +113,12 @@ def inspect_store(path: str) -> tuple[dict[str, Any], list[str]]:
     Raises:
         StoreError: There is no store, or it is damaged.
     """
-    store = open_store(path, allow_incomplete=True)
+    store = StoreDescription.at(path, allow_incomplete=True)
     summary = store_summary(store)
     return summary, _inspect_lines(store, summary)
 
 
-def _inspect_lines(store: Store, summary: dict[str, Any]) -> list[str]:
+def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str]:
     meta = store.metadata
     versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
     lines = [f"{store.path}: {counted(summary['n_documents'], 'document')}, {counted(summary['n_tokens'], 'token')}"]
@@ -159,7 +159,7 @@ def _inspect_lines(store: Store, summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _pooling_lines(store: Store) -> list[str]:
+def _pooling_lines(store: StoreDescription) -> list[str]:
     meta = store.metadata
     special = {Level.SENTENCE: ", special tokens included"} if meta["include_special_tokens"] else {}
     settings = [(level, LEVELS[level].pooling) for level in store.levels]

@@ -57,7 +57,8 @@ FLOORS = [
 ]
 # The same inside the store: a module may import only from modules on earlier lines.
 STORE_FLOORS = [
-    ["layout", "plain", "schema"],
+    ["layout", "plain", "vectorlayout"],
+    ["schema"],
     ["codec", "checks", "vectors", "objectlock", "rowmap"],
     ["folder", "lock", "runs", "partvectors", "planstates"],
     ["localfolder", "objectfolder", "parts", "selection"],
@@ -65,7 +66,8 @@ STORE_FLOORS = [
     ["receipts"],
     ["manifest", "commit", "plandifferences"],
     ["planfile"],
-    ["opening", "reader"],
+    ["opening", "storedescription"],
+    ["reader"],
     ["idfile"],
     ["writer", "verification", "rowmapwriter", "provenance", "rowcolumns", "framefiles"],
     ["compaction"],
