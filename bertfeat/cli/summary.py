@@ -26,7 +26,7 @@ _LAID = {"array": "fixed-size lists", "binary": "fixed-size binary"}
 
 def store_summary(store: StoreDescription) -> dict[str, Any]:
     """Return what is in a store as JSON values."""
-    totals, receipts = store.manifest["totals"], _receipts(store)
+    totals, receipts, complete = store.manifest["totals"], _receipts(store), is_complete(store.path)
     seconds: dict[str, float] = {}
     for receipt in receipts:
         for stage, value in receipt.seconds.items():
@@ -34,7 +34,7 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
     n_tokens = totals["counts"].get("n_encoded_tokens", 0)
     return {
         "store": str(store.path),
-        "complete": is_complete(store.path),
+        "complete": complete,
         "levels": {str(level): _level(store, level) for level in store.levels},
         "n_documents": totals["counts"].get("n_documents", 0),
         "n_tokens": totals["counts"].get("n_tokens", 0),
@@ -42,12 +42,12 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         "n_windows": totals["counts"].get("n_windows", 0),
         "n_bad_rows": totals["n_bad_rows"],
         "n_shards": totals["n_shards"],
-        "n_shards_planned": totals["n_shards"] if is_complete(store.path) else len(store.plan.shards),
+        "n_shards_planned": totals["n_shards"] if complete else len(store.plan.shards),
         "n_bytes": sum(totals["n_bytes"].values()),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "n_halvings": sum(receipt.notes.get("n_halvings", 0) for receipt in receipts),
         "tokens_per_s": round(n_tokens / seconds["encode"], 1) if seconds.get("encode") else None,
-        "appends": append_entries(store),
+        "appends": append_entries(store, receipts),
         "unfinished_append": unfinished_append(store),
         "metadata": store.metadata,
     }
@@ -148,7 +148,7 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
         ),
         f"made by    {versions}",
         f"run        {_run_line(summary)}",
-        *append_lines(store),
+        *append_lines(summary["appends"], summary["unfinished_append"]),
     ]
     if summary["n_truncated_tokens"]:
         lines.append(f"truncated  {summary['n_truncated_tokens']:,} tokens are lost to truncation")

@@ -242,7 +242,8 @@ def read_groups(
 
 def empty_table(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:
     """Return columns of a part without rows and without their metadata."""
-    return _schema(file, names).empty_table()
+    # `empty_table` of a schema would import pandas.
+    return pa.Table.from_batches([], _schema(file, names))
 
 
 def _schema(file: pq.ParquetFile, names: Sequence[str]) -> pa.Schema:

@@ -293,7 +293,9 @@ class TestColumnsAndErrors:
             "none of its 1 rows is for a row of": lambda: sentences.predict(dev, errors=True, labels=others),
             "holds labels such as 0, probe": lambda: sentences.predict(dev, errors=True, labels=numbers),
             "is txt, which has no column 'domain'": lambda: sentences.predict_input(text, out, errors=True),
-            "no row has a column 'nix'": lambda: sentences.predict_input(stores.files["dev"], out, columns="nix"),
+            "no row has a column 'nix'; check `columns`": lambda: sentences.predict_input(
+                stores.files["dev"], out, columns="nix"
+            ),
         }
         for message, call in calls.items():
             with pytest.raises(UserError, match=message):
