@@ -53,7 +53,7 @@ def check_store_and_head(store: str, settings: dict[str, Any]) -> None:
     """Report a missing store, level or head before scikit-learn loads, which takes a second.
 
     Raises:
-        UserError: One of them does not exist, or the store is damaged.
+        UserError: The store, the level or the head does not exist, or the store is damaged.
     """
     from bertfeat.store.storedescription import StoreDescription
 

@@ -1,4 +1,4 @@
-"""What a store says of itself, read from its manifest, plan and receipts without the libraries that read its parts."""
+"""Description of a store: its manifest, plan and receipts, read without the libraries that its parts need."""
 
 from __future__ import annotations
 

@@ -71,6 +71,7 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
     cases: list[tuple[list[str], int, str, str]] = [
         (["inspect", store], 0, "5 documents", warm),
         (["inspect", str(tiny_folder)], 0, "3 layers, 32 wide", warm),
+        (["inspect", index], 0, "5 vectors of", warm),
         (["inspect", probe], 0, "centroid on layer_03", warm),
         (["probe", "fit", none, *new], 2, "no such folder", warm),
         (["probe", "fit", store, *new, "--level", "word"], 2, "no level 'word'", warm),
