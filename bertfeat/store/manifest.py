@@ -17,7 +17,7 @@ from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.planstates import shard_hash
 from bertfeat.store.receipts import QuarantineInfo, StoredReceipt, check_paths
-from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectorlayout import VectorLayout
 
 
 @dataclass(frozen=True, slots=True)

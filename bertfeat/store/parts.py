@@ -19,7 +19,8 @@ from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
 from bertfeat.store.planstates import hash_of
 from bertfeat.store.runs import find_runs
-from bertfeat.store.schema import VectorLayout, arrow_array, arrow_fields, arrow_schema, row_group_rows
+from bertfeat.store.schema import arrow_array, arrow_fields, arrow_schema, row_group_rows
+from bertfeat.store.vectorlayout import VectorLayout
 
 # More than the size of any column chunk, which so becomes one page.
 _PAGE_BYTES = 1 << 30

@@ -294,7 +294,9 @@ class TestColumnsAndErrors:
             "holds labels such as 0, probe": lambda: sentences.predict(dev, errors=True, labels=numbers),
             "'domain'; pass gold labels with `labels`": lambda: sentences.predict_input(text, out, errors=True),
             "is txt, which has no column 'x'; leave it": lambda: sentences.predict_input(text, out, columns="x"),
-            "no row has a column 'nix'": lambda: sentences.predict_input(stores.files["dev"], out, columns="nix"),
+            "no row has a column 'nix'; check `columns`": lambda: sentences.predict_input(
+                stores.files["dev"], out, columns="nix"
+            ),
         }
         for message, call in calls.items():
             with pytest.raises(UserError, match=message):

@@ -28,7 +28,7 @@ from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
 from bertfeat.store import codec, open_for_writing, open_store, schema
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
-from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectorlayout import VectorLayout
 from tests.support.store_fakes import make_plan, make_result
 
 LEVEL = "word"
