@@ -211,19 +211,40 @@ def make_plan(
     files: Sequence[InputFile],
     corpus: Corpus,
     tokenizer: Tokenizer,
-    first_shard: int = 0,
 ) -> Plan:
-    """Read the corpus once, check every row, and cut it into shards.
+    """Read the corpus once, check every row, and cut it into shards: a pure function of the inputs and the settings.
 
-    The plan is a pure function of the inputs and the settings. The size of a shard follows from the bytes that its rows
-    will take on disk; tokens are estimated from bytes by the ratio in the first rows of the corpus. For a corpus that
-    is added to a store, the shards are those of the new files, numbered from `first_shard` on.
+    Raises:
+        InputError: See `cut`.
+    """
+    fields = plan_fields(config, resolved, files)
+    plan_hash = hash_fields(fields)
+    shards, schemas = cut(config, resolved, corpus, tokenizer)
+    return Plan(
+        plan_hash=plan_hash,
+        fields=fields,
+        inputs=tuple(files),
+        model=resolved.model,
+        schemas=schemas,
+        shards=shards,
+        metadata=_metadata(fields, plan_hash, resolved),
+        kept_schema=corpus.schema().kept_arrow,
+    )
+
+
+def cut(
+    config: ExtractConfig, resolved: Resolved, corpus: Corpus, tokenizer: Tokenizer, first_shard: int = 0
+) -> tuple[tuple[ShardSpec, ...], dict[Level, LevelSchema]]:
+    """Read the corpus once, check every row, and return its shards and the columns of its levels.
+
+    The size of a shard follows from the bytes that its rows will take on disk; tokens are estimated from bytes by the
+    ratio in the first rows of the corpus. For a corpus that is added to a store, the shards are those of the new files,
+    numbered from `first_shard` on.
 
     Raises:
         InputError: A row cannot be read (unless bad rows are set aside), two rows have the same id, or a document is
             too long for the tokenizer, or for a window if `on_overlong` is `error`.
     """
-    fields = plan_fields(config, resolved, files)
     tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
     long_rows: set[int] = set()
 
@@ -240,16 +261,7 @@ def make_plan(
             check_lengths([row for row in corpus.read(shard) if isinstance(row, Document)], tokenizer, resolved.limits)
     else:
         _check_long_rows(long_rows, shards, corpus, tokenizer, resolved.limits.max_tokens(config.levels))
-    return Plan(
-        plan_hash=hash_fields(fields),
-        fields=fields,
-        inputs=tuple(files),
-        model=resolved.model,
-        schemas=schemas,
-        shards=shards,
-        metadata=_metadata(fields, resolved),
-        kept_schema=corpus.schema().kept_arrow,
-    )
+    return shards, schemas
 
 
 def _check_long_rows(
@@ -330,10 +342,10 @@ def corpus_schema(plan: Plan) -> CorpusSchema:
     )
 
 
-def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
+def _metadata(fields: Mapping[str, Any], plan_hash: str, resolved: Resolved) -> dict[str, Any]:
     model = resolved.model
     return {name: fields[name] for name in _DESCRIBING} | {
-        "plan_hash": hash_fields(fields),
+        "plan_hash": plan_hash,
         "family": model.family,
         "weights_sha256": model.weights_sha256,
         "tokenizer_sha256": model.tokenizer_sha256,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,11 +21,10 @@ from bertfeat.records import BadRow, BoolArray, FeatureColumn, LevelSchema, Part
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.storage.clients import scan_options
 from bertfeat.store import codec, layout, planfile, receipts
-from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
+from bertfeat.store.manifest import Manifest, build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
 from bertfeat.store.planstates import state_of
-from bertfeat.store.runs import check_runs
 from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import (
     FeatureBatch,
@@ -82,7 +80,7 @@ def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False)
             f"{root}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
             "run the command that made it again to finish it, or open it with allow_incomplete=True"
         )
-    return Store(root, json.loads(build_manifest(plan, done)))
+    return Store(root, build_manifest(plan, done))
 
 
 class Store:
@@ -104,22 +102,20 @@ class Store:
         StoreError: From each method that reads: no shard is done yet, or a file is missing or damaged.
     """
 
-    def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: AnyPath, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
         self._layout = VectorLayout(StoreDtype(manifest["store_dtype"]), VectorEncoding(manifest["vector_encoding"]))
-        try:
-            self._schemas = codec.schemas_from_json(manifest["levels"])
-            self._metadata = codec.metadata_from_json(manifest["metadata"])
-            self._stored = receipts_in(manifest)
-            self._parts: dict[Level, list[StoredPart]] = {level: [] for level in self._schemas}
-            for part in (part for stored in self._stored for part in stored.receipt.parts):
-                schema = self._schemas[part.level]
-                check_runs(part, schema.features, self._layout)
-                self._parts[part.level].append(StoredPart(path / part.path, part, schema, self._layout))
-        except ValueError as error:
-            raise unusable(path / layout.MANIFEST, error) from error
+        self._schemas = codec.schemas_from_json(manifest["levels"])
+        self._metadata = codec.metadata_from_json(manifest["metadata"])
         self._checked = CheckedParts()
+
+    @functools.cached_property
+    def _parts(self) -> Mapping[Level, list[StoredPart]]:
+        found: dict[Level, list[StoredPart]] = {level: [] for level in self._schemas}
+        for part in (part for stored in self.manifest.receipts for part in stored.receipt.parts):
+            found[part.level].append(StoredPart(self.path / part.path, part, self._schemas[part.level], self._layout))
+        return found
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{level}: {self.n_rows(level)} rows" for level in self.levels)
@@ -136,7 +132,7 @@ class Store:
 
     def __len__(self) -> int:
         """The number of documents, without the rows that were set aside."""
-        return sum(stored.receipt.counts.get("n_documents", 0) for stored in self._stored)
+        return sum(stored.receipt.counts.get("n_documents", 0) for stored in self.manifest.receipts)
 
     def __bool__(self) -> bool:
         """True, also without documents."""
@@ -180,7 +176,7 @@ class Store:
             StoreError: The store was copied without its `_bertfeat` folder, or the file of these rows is damaged.
         """
         folder = folder_at(self.path)
-        return tuple(row for stored in self._stored for row in receipts.read_quarantine(folder, stored))
+        return tuple(row for stored in self.manifest.receipts for row in receipts.read_quarantine(folder, stored))
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level."""
@@ -204,10 +200,11 @@ class Store:
 
     def shard(self, number: int) -> Store:
         """Return the store as if it had only one shard."""
-        shards = [entry for entry in self.manifest["shards"] if entry["shard"] == number]
-        if not shards:
-            raise UserError(f"{self.path}: no shard {number}; there are {len(self.manifest['shards'])}")
-        return Store(self.path, {**self.manifest, "shards": shards})
+        there = [stored.receipt.shard for stored in self.manifest.receipts]
+        if number not in there:
+            raise UserError(f"{self.path}: no shard {number}; there are {len(there)}")
+        place = there.index(number)
+        return Store(self.path, self.manifest.shards(place, place + 1))
 
     def n_rows(self, level: str) -> int:
         """Return the rows of a level."""
