@@ -122,7 +122,7 @@ def _joined(number: int, shards: Sequence[ShardSpec]) -> ShardSpec:
 def _merged(store: Store, group: range) -> ShardResult:
     """Return the rows of some shards as those of one, read from whole parts."""
     folder = folder_at(store.path)
-    some = Store(store.path, store.manifest.shards(group.start, group.stop))
+    some = Store(store.path, store.manifest.with_shards(group.start, group.stop))
     for part in (part for level in some.levels for part in some.parts(level)):
         if not folder.is_whole(part.path, part.n_bytes, part.digest):
             place = store.path / part.path

@@ -46,7 +46,7 @@ def ids_of(path: AnyPath, manifest: Manifest, plan: Plan) -> IdDigests:
         StoreError: A part is missing or damaged.
     """
     known, n_shards = _read(folder_at(path), plan)
-    later = list(_ids_in_parts(Store(path, manifest.shards(n_shards))))
+    later = list(_ids_in_parts(Store(path, manifest.with_shards(n_shards))))
     return known.merged(IdDigests.of(later)) if later else known
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from bertfeat.config import Level, StoreDtype, VectorEncoding
 from bertfeat.durable.decoding import check_version, decode
 from bertfeat.errors import StoreError
-from bertfeat.records import Append, ModelInfo, PartInfo, Plan, Receipt
+from bertfeat.records import Append, LevelSchema, ModelInfo, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath
 from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
@@ -70,9 +70,7 @@ class Manifest(dict[str, Any]):
         Raises:
             ValueError: A shard's entry is damaged, or its parts are not those of the manifest's levels.
         """
-        schemas = codec.schemas_from_json(self["levels"])
-        vectors = VectorLayout(StoreDtype(self["store_dtype"]), VectorEncoding(self["vector_encoding"]))
-        appends = decode(tuple[Append, ...], self.get("appends", []))
+        schemas, appends = self.schemas, decode(tuple[Append, ...], self.get("appends", []))
         found = []
         for entry in self["shards"]:
             shard = decode(_Shard, entry)
@@ -83,11 +81,21 @@ class Manifest(dict[str, Any]):
             if sorted(part.level for part in shard.parts) != sorted(schemas):
                 raise ValueError(f"shard {shard.shard} has parts of other levels than {', '.join(sorted(schemas))}")
             for part in shard.parts:
-                check_runs(part, schemas[part.level].features, vectors)
+                check_runs(part, schemas[part.level].features, self.vectors)
             found.append(stored)
         return found
 
-    def shards(self, first: int = 0, stop: int | None = None) -> Self:
+    @functools.cached_property
+    def schemas(self) -> dict[Level, LevelSchema]:
+        """The columns of each level."""
+        return codec.schemas_from_json(self["levels"])
+
+    @functools.cached_property
+    def vectors(self) -> VectorLayout:
+        """The type and encoding of the vectors."""
+        return VectorLayout(StoreDtype(self["store_dtype"]), VectorEncoding(self["vector_encoding"]))
+
+    def with_shards(self, first: int = 0, stop: int | None = None) -> Self:
         """Return a copy with the entries of some shards."""
         found = type(self)({**self, "shards": self["shards"][first:stop]})
         found.receipts = self.receipts[first:stop]
@@ -196,7 +204,7 @@ def read_manifest(folder: Folder, *, follow_links: bool = False) -> Manifest:
     except (OSError, ValueError) as error:
         raise ManifestDamaged(f"{path}: {error}; run bertfeat verify, then the command that made the store") from error
     # A copy: stores hand their manifest out.
-    return found.shards()
+    return found.with_shards()
 
 
 def _manifest_in(data: bytes, path: AnyPath) -> Manifest:

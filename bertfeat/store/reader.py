@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.config import Level, StoreDtype, VectorEncoding
+from bertfeat.config import Level, VectorEncoding
 from bertfeat.display import html_table
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean
@@ -25,7 +25,6 @@ from bertfeat.store.manifest import Manifest, build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
 from bertfeat.store.planstates import state_of
-from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import (
     FeatureBatch,
     check_rows,
@@ -105,8 +104,8 @@ class Store:
     def __init__(self, path: AnyPath, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self._layout = VectorLayout(StoreDtype(manifest["store_dtype"]), VectorEncoding(manifest["vector_encoding"]))
-        self._schemas = codec.schemas_from_json(manifest["levels"])
+        self._layout = manifest.vectors
+        self._schemas = manifest.schemas
         self._metadata = codec.metadata_from_json(manifest["metadata"])
         self._checked = CheckedParts()
 
@@ -204,7 +203,7 @@ class Store:
         if number not in there:
             raise UserError(f"{self.path}: no shard {number}; there are {len(there)}")
         place = there.index(number)
-        return Store(self.path, self.manifest.shards(place, place + 1))
+        return Store(self.path, self.manifest.with_shards(place, place + 1))
 
     def n_rows(self, level: str) -> int:
         """Return the rows of a level."""
