@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bertfeat.config import Level, OnOverlong
+from bertfeat.choices import Level, OnOverlong
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.display import html_table
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.bootstrap import Interval, bootstrap_interval
