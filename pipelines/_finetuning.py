@@ -275,9 +275,7 @@ def _warn(report: Mapping[str, Any]) -> None:
     """Name what is left out or cannot be learned, one line each."""
     for split, n_cut in report["n_cut"].items():
         if n_cut:
-            click.echo(
-                f"{split}: {n_cut} of {report['n_rows'][split]} texts are cut to a window of the model", err=True
-            )
+            click.echo(f"{split}: {n_cut} of {report['n_rows'][split]} texts are cut to the model's window", err=True)
     for split, labels in report["unseen_labels"].items():
         named = ", ".join(f"{printable(name)} ({count} rows)" for name, count in labels.items())
         click.echo(f"{split}: labels that train does not have, counted as errors: {named}", err=True)

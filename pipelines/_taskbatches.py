@@ -35,8 +35,8 @@ class Padding:
             config.pad_token_id = next(iter(np.atleast_1d(config.eos_token_id or 0).tolist()))
         return cls(
             token=int(config.pad_token_id),
-            # Where positions are absolute, padding on the left would move them.
-            on_left=family.positions == "unlimited" and opened.tokenizer.padding_side == "left",
+            # XLNet, whose positions are relative, reads a text's last token.
+            on_left=getattr(config, "summary_type", None) == "last",
             with_types=family.type_ids and getattr(config, "type_vocab_size", 2) >= 2,
         )
 
@@ -64,7 +64,8 @@ def batches_of(examples: Examples, codes: npt.NDArray[Any], padding: Padding) ->
     targets = examples.targets(codes)
     n_windows = len(examples.windows)
     window = np.arange(n_windows) if examples.lengths is None else run_of(examples.windows.lengths)
-    usable = np.flatnonzero(np.bincount(window[examples.row >= 0], minlength=n_windows))
+    n_labels = np.bincount(window[examples.row >= 0], minlength=n_windows)
+    usable = np.flatnonzero((n_labels > 0) & (examples.windows.lengths > 0))
 
     def make_batch(batch: Sequence[int], _: np.random.Generator) -> Mapping[str, torch.Tensor]:
         chosen = usable[np.asarray(batch)]
@@ -85,6 +86,8 @@ def outputs_of(model: Any, examples: Examples, padding: Padding, settings: Setti
     outputs = np.zeros((examples.n_rows, model.config.num_labels), np.float32)
     found = np.zeros(examples.n_rows, np.bool_)
     order = np.argsort(-examples.windows.lengths, kind="stable")
+    # Where a tokenizer adds no special tokens, a window of an empty text is empty.
+    order = order[examples.windows.lengths[order] > 0]
     model.eval()
     with torch.no_grad():
         for start in range(0, len(order), settings.batch_size):

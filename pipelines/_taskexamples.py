@@ -146,6 +146,9 @@ def cut_examples(texts: LabelledTexts, checkpoint: Checkpoint, tokenizer: Tokeni
     windows = cut_windows(tokens, tokenizer, limits, texts.documents, context=context)
     if texts.is_labelled is None:
         is_pair = np.where(tokens.is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials)
+        if texts.labels.dtype.kind == "f" and not windows.lengths.all():
+            empty = texts.documents[int(np.argmin(windows.lengths))]
+            raise InputError("the text has no tokens; leave the row out", path=empty.path, row=empty.row)
         n_cut = int((tokens.n_texts.sum(axis=1) + is_pair > max_length).sum())
         return Examples(windows, np.arange(len(windows)), len(texts.labels), None, n_cut)
     words = word_rows(tokens, windows, texts.documents, given_words=True)

@@ -1,0 +1,351 @@
+"""Fine-tuning: it learns, its losses are those of transformers, it survives a kill, and its model can be extracted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy import stats
+
+import bertfeat
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.pipelines._correlations import correlate
+from bertfeat.pipelines._documents import read_documents
+from bertfeat.pipelines._finetuning import FineTuned, finetune
+from bertfeat.pipelines._models import TaskModel, open_task_model
+from bertfeat.pipelines._splits import hold_out
+from bertfeat.pipelines._taskbatches import Padding, batches_of, outputs_of
+from bertfeat.pipelines._taskexamples import NO_LABEL, Examples, LabelledTexts, cut_examples, label_texts, label_words
+from bertfeat.pipelines._training import Settings
+from bertfeat.records import Document
+from bertfeat.text.tokenizer import Tokenizer
+from tests.support.families import SENTENCES, build_model
+from tests.support.pipeline_runs import refusal, result_of, run
+from tests.support.places import ROOT
+from tests.support.probe_stores import blocks, write_jsonl
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
+
+FAST = Settings(learning_rate=4e-3, epochs=15, batch_size=6, patience=2, device="cpu")
+COLOURS, ANIMALS = ("brown", "red", "lazy"), ("fox", "dog", "sea shell", "cat")
+WORDS = [word.strip(".,;:!") for sentence in SENTENCES for word in sentence.split()]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model("bert", tmp_path_factory.mktemp("bert"), num_hidden_layers=1)
+
+
+def document(number: int, text: str, *, pair: str | None = None, **kept: Any) -> Document:
+    return Document(number, number, text, text_pair=pair, kept=kept, path="rows.jsonl", row=number + 1)
+
+
+def sentence(number: int, words: Sequence[str], tags: Sequence[str | None]) -> Document:
+    return Document(number, number, " ".join(words), words=tuple(words), annotations={"label": tags})
+
+
+def rows_of(task: str, n_rows: int = 24) -> list[Document]:
+    """Rows of a task that is easy to learn."""
+    random = np.random.default_rng(7)
+    rows = []
+    for number in range(n_rows):
+        words = [WORDS[place] for place in random.integers(len(WORDS), size=3 + number % 6)]
+        text, is_even = " ".join(words), number % 2 == 0
+        if task == "tag":
+            rows.append(sentence(number, words, ["B-LONG" if len(word) > 4 else "O" for word in words]))
+        elif task == "pair":
+            rows.append(document(number, text, pair=text if is_even else "Zürich naïve 42", label=is_even))
+        else:
+            label: Any = float(is_even) if task == "regress" else ("even" if is_even else "odd")
+            rows.append(document(number, f"{'cats' if is_even else 'pounds'} {text}", label=label))
+    return rows
+
+
+def tuned(task: str, model: Path, folder: Path, settings: Settings = FAST, **options: Any) -> FineTuned:
+    rows = rows_of(task)
+    splits = {"train": rows, "dev": rows, "test": rows[:12]}
+    return finetune(task, splits, "label", str(model), settings, folder, **options)
+
+
+Prepared = tuple[TaskModel, LabelledTexts, Examples]
+
+
+def prepared(task: str, rows: Sequence[Document], folder: Path, **config: Any) -> Prepared:
+    """A model with a head, and the examples of rows."""
+    is_tag = task == "tag"
+    opened = open_task_model(str(folder), "token" if is_tag else "sequence", seed=3, **config)
+    texts = label_words(rows, "label", "rows") if is_tag else label_texts(rows, "label", "rows", quantities=True)
+    tokenizer = Tokenizer.load(folder, given_words=is_tag)
+    return opened, texts, cut_examples(texts, open_checkpoint(str(folder)), tokenizer, context=False)
+
+
+@pytest.mark.parametrize("task", ["classify", "pair", "tag", "regress"])
+def test_a_small_task_is_learned(task: str, tiny: Path, tmp_path: Path) -> None:
+    found = tuned(task, tiny, tmp_path)
+    score = found.scores["test"]
+    if task == "regress":
+        assert score.value > 0.8
+        assert found.classes == ()
+        return
+    assert score.value == 1
+    assert found.history.epoch == found.history.best_epoch + 2, "no epoch after it is better"
+    assert score.metric == ("entity_f1" if task == "tag" else "accuracy")
+    names = open_checkpoint(str(found.folder)).config["id2label"]
+    assert [*names.values()] == [str(label) for label in found.classes]
+
+
+def test_the_loss_of_tags_is_that_of_transformers(tiny: Path) -> None:
+    rows = [sentence(0, ["Überraschung", "fox", "shells"], ["a", "b", None]), sentence(1, ["She", "naïve"], ["b", "a"])]
+    opened, texts, examples = prepared("tag", rows, tiny, num_labels=2)
+    codes = np.array([0, 1, 1, 0])
+    make_batch, usable = batches_of(examples, codes, Padding.of(opened))
+    assert texts.n_without_label == 1
+    assert usable.tolist() == [0, 1]
+    words = [list(row.words or ()) for row in rows]
+    theirs = opened.tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")
+    labels = torch.full_like(theirs["input_ids"], NO_LABEL)
+    for number, tags in enumerate([(0, 1, NO_LABEL), (1, 0)]):
+        word_of = theirs.word_ids(number)
+        for word, tag in enumerate(tags):
+            labels[number, word_of.index(word)] = tag  # the first sub-token
+    assert len(theirs.word_ids(0)) > 7, "words have several sub-tokens"
+    opened.model.eval()
+    with torch.no_grad():
+        ours = make_batch([0, 1], np.random.default_rng())
+        assert torch.equal(ours["labels"], labels)
+        assert torch.equal(opened.model(**ours).loss, opened.model(**theirs, labels=labels).loss)
+
+
+def test_the_loss_of_quantities_is_that_of_transformers(tiny: Path) -> None:
+    rows = [document(n, text, pair="a red fox", label=n / 3) for n, text in enumerate(SENTENCES[:3])]
+    opened, texts, examples = prepared("regress", rows, tiny, num_labels=1, problem_type="regression")
+    make_batch, _ = batches_of(examples, texts.labels.astype(np.float32), Padding.of(opened))
+    theirs = opened.tokenizer(
+        [row.text for row in rows], [row.text_pair for row in rows],
+        truncation="longest_first", max_length=opened.max_length, padding=True, return_tensors="pt",
+    )  # fmt: skip
+    opened.model.eval()
+    with torch.no_grad():
+        outputs = opened.model(**theirs).logits[:, 0]
+        loss = opened.model(**make_batch([0, 1, 2], np.random.default_rng())).loss
+    assert float(loss) == pytest.approx(float(((outputs - torch.tensor([0, 1 / 3, 2 / 3])) ** 2).mean()), rel=1e-6)
+    assert examples.n_cut == sum(len(opened.tokenizer(row.text, row.text_pair)["input_ids"]) > 30 for row in rows) > 0
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "xlnet", "roberta", "distilbert"])
+def test_padding_does_not_change_the_outputs(model_type: str, tmp_path: Path) -> None:
+    folder = build_model(model_type, tmp_path / model_type, num_labels=1)
+    rows = [document(n, text, label=n) for n, text in enumerate((*SENTENCES[:3], "a", "red fox"))]
+    opened, _, examples = prepared("regress", rows, folder, num_labels=1)
+    alone, together = (
+        outputs_of(opened.model, examples, Padding.of(opened), replace(FAST, batch_size=size))[0] for size in (1, 5)
+    )
+    assert np.ptp(alone) > 1e-4
+    np.testing.assert_allclose(together, alone, rtol=0, atol=0.01 * np.ptp(alone))
+
+
+def test_each_word_of_a_long_sentence_has_a_prediction(tiny: Path) -> None:
+    words = (WORDS * 3)[:140]
+    rows = [sentence(0, words, ["O"] * len(words)), sentence(1, ["fox"], ["B-X"])]
+    opened, _, examples = prepared("tag", rows, tiny, num_labels=2)
+    assert len(examples.windows) > 10
+    assert sorted(examples.row[examples.row >= 0].tolist()) == list(range(141))
+    assert examples.lengths is not None
+    assert examples.lengths.tolist() == [140, 1]
+    outputs, found = outputs_of(opened.model, examples, Padding.of(opened), FAST)
+    assert found.all()
+    assert np.abs(outputs).min(axis=1).max() > 0
+
+
+def test_correlations_are_those_of_scipy() -> None:
+    random = np.random.default_rng(3)
+    true = random.integers(6, size=80).astype(float)
+    predicted = true + random.normal(size=80)
+    found = correlate(true, predicted, bootstrap=True)
+    assert found.pearson == pytest.approx(stats.pearsonr(true, predicted).statistic)
+    assert found.spearman == pytest.approx(stats.spearmanr(true, predicted).statistic)
+    for name, interval in found.intervals.items():
+        assert interval.low < getattr(found, name) < interval.high
+    assert correlate(true, np.ones(80), bootstrap=False).value == 0
+
+
+KILLED = """
+import os, runpy, signal, sys, torch
+steps, plain = [], torch.optim.AdamW.step
+def step(self, closure=None):
+    steps.append(0)
+    if len(steps) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(self, closure)
+torch.optim.AdamW.step = step
+torch.set_num_threads(1)
+runpy.run_path("pipelines/finetune.py", run_name="__main__")
+"""
+
+
+def test_a_killed_run_ends_with_the_same_weights(tiny: Path, tmp_path: Path) -> None:
+    rows = [{"text": row.text, "label": row.kept["label"]} for row in rows_of("classify")]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    asked = [
+        "--task",
+        "classify",
+        "--corpus",
+        path,
+        "--model",
+        tiny,
+        "--epochs",
+        "2",
+        "--batch-size",
+        "4",
+        "--save-every",
+        "5",
+    ]
+    whole = result_of(tmp_path / "whole", "finetune", *asked)
+    command = [sys.executable, "-c", KILLED, *map(str, asked), "--out", str(tmp_path / "killed")]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert {one.name for one in (tmp_path / "killed").iterdir()} == {"training.pt"}
+    continued = result_of(tmp_path / "killed", "finetune", *asked)
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+    assert not (tmp_path / "killed" / "training.pt").exists()
+    for result in (whole, continued):
+        result.pop("seconds")
+        result["training"].pop("seconds")
+    assert whole == continued
+
+
+def test_the_model_of_a_fine_tuning_is_extracted(tmp_path: Path) -> None:
+    model = build_model("bert", tmp_path / "original", num_hidden_layers=6)
+    reviews = ROOT / "examples" / "data" / "reviews.csv"
+    asked = ("--task", "classify", "--corpus", reviews, "--limit", 24, "--epochs", 1, "--freeze", "0..4")
+    asked = (*asked, "--model", model)
+    found = result_of(tmp_path, "finetune", *asked)
+    assert found["frozen_layers"] == [0, 1, 2, 3, 4]
+    assert found["n_rows"] == {"train": 18, "dev": 2, "test": 4}
+    files = list((tmp_path / "model").iterdir())
+    assert found["n_bytes"] == sum(path.stat().st_size for path in files)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(SENTENCES[:2]), encoding="utf-8")
+    stores = [
+        bertfeat.extract(texts, tmp_path / name, model=model, levels="sentence", layers="all")
+        for name, model in {"frozen": str(model), "tuned": str(tmp_path / "model")}.items()
+    ]
+    for layer in range(7):
+        vectors = [store.numpy("sentence", layer) for store in stores]
+        assert np.array_equal(*vectors) == (layer <= 4), layer
+
+
+def test_the_row_of_a_sentence_classifier(tiny: Path, tmp_path: Path) -> None:
+    rows = [{"text": row.text, "label": row.kept["label"]} for row in rows_of("classify", 50)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    asked = ("--corpus", path, "--model", tiny, "--seed", 3)
+    ran = run("sentence_classifier", *asked, "--with-finetuning", "--finetuning-epochs", 1, "--out", tmp_path / "both")
+    assert ran.code == 0, ran.err
+    result = json.loads((tmp_path / "both" / "result.json").read_text(encoding="utf-8"))
+    frozen, fine = result["rows"]
+    assert frozen["score"] == result["score"]
+    stores = [bertfeat.open_store(tmp_path / "both" / "features" / name) for name in ("train", "dev", "test")]
+    assert frozen["n_bytes"] == sum(store.numpy("sentence", "layer_01").nbytes for store in stores)
+    taken = sum(sum(receipt.seconds.values()) for store in stores for receipt in store.receipts())
+    assert frozen["seconds"] == pytest.approx(taken + result["training"]["seconds"])
+    model = tmp_path / "both" / "finetuned" / "model"
+    assert fine["n_bytes"] == sum(file.stat().st_size for file in model.iterdir())
+    heads = ran.out.splitlines()[-4]
+    assert heads == "| features | accuracy | 95 % interval | seconds | MB |"
+    assert [line.split(" | ")[0] for line in ran.out.splitlines()[-2:]] == ["| concat_01, logreg", "| fine-tuned"]
+    # The command for fine-tuning alone holds out the same rows, and so has the same score.
+    alone = result_of(tmp_path / "alone", "finetune", "--task", "classify", *asked, "--epochs", 1)
+    assert alone["scores"]["test"] == fine["score"]
+    held = [rows[row]["text"] for row in hold_out(50, 3)["test"]]
+    assert pl.read_parquet(tmp_path / "both" / "corpus" / "test.parquet")["text"].to_list() == held
+
+
+def test_the_row_of_table7(tiny: Path, tmp_path: Path) -> None:
+    sentences = blocks("bc5cdr_test.tsv")
+    for name, cut in {"train": slice(0, 20), "dev": slice(20, 30), "test": slice(30, 40)}.items():
+        (tmp_path / f"{name}.tsv").write_text("\n\n".join(sentences[cut]) + "\n\n", encoding="utf-8")
+    asked = ("--corpus", tmp_path, "--model", tiny, "--head", "linear", "--seeds", 2, "--max-epochs", 1)
+    tuning = ("--with-finetuning", "--finetuning-epochs", 1, "--document-context", "on")
+    result = result_of(tmp_path / "out", "table7", *asked, *tuning)
+    *frozen, fine = result["rows"]
+    header, _, *lines = (tmp_path / "out" / "table.md").read_text(encoding="utf-8").splitlines()
+    assert header == "| features | dev | test | seconds | MB | paper (CoNLL-2003 dev) |"
+    assert lines[6].startswith("| Fine-tuned |")
+    assert lines[6].endswith("| 96.4 |")
+    n_words = sum(result["n_words"].values())
+    assert [row["n_bytes"] for row in frozen] == [n_words * 32 * 2 * n_layers for n_layers in (1, 1, 1, 1, 2, 1)]
+    assert fine["metric"] == "entity_f1"
+    assert [len(fine[split]["scores"]) for split in ("dev", "test")] == [2, 2]
+    assert fine["seconds"] == pytest.approx(sum(one["seconds"] for one in fine["trainings"]))
+    assert {path.name for path in (tmp_path / "out" / "finetuned").rglob("*.pt")} == set()
+    windows = fine["trainings"][0]["n_windows"]
+    assert windows["dev"] > 10
+
+
+def test_labels_that_train_lacks_are_errors_and_named(tiny: Path, tmp_path: Path, capsys: Any) -> None:
+    rows = rows_of("classify")
+    other = [*rows[:9], document(99, "a new one", label="new"), document(98, "no label", label=None)]
+    long = [*other, document(97, " ".join(WORDS * 2), label="odd")]
+    settings = replace(FAST, epochs=1)
+    found = finetune("classify", {"train": rows, "dev": other, "test": long}, "label", str(tiny), settings, tmp_path)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "test: 1 of 11 texts are cut to the model's window",
+        "dev: labels that train does not have, counted as errors: new (1 rows)",
+        "test: labels that train does not have, counted as errors: new (1 rows)",
+    ]
+    assert found.report["n_without_label"] == {"train": 0, "dev": 1, "test": 1}
+    score = found.scores["test"].to_dict()
+    assert score["unseen_labels"] == {"new": 1}
+    assert score["accuracy"] <= 10 / 11
+
+
+def test_a_mistake_is_one_line(tiny: Path, tmp_path: Path) -> None:
+    rows = [{"text": row.text, "pair": "b", "label": row.kept["label"], "one": 1} for row in rows_of("classify")]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    words = tmp_path / "words.conll"
+    words.write_text("A B-X\nb O\n\nC B-X\n\n" * 6, encoding="utf-8")
+    numbers = write_jsonl(tmp_path / "numbers.jsonl", [{"text": "a", "label": n} for n in range(12)])
+    model, out = ("--model", tiny), tmp_path / "out"
+    (tmp_path / "taken" / "model").mkdir(parents=True)
+    for asked, message in [
+        (("classify", "--corpus", path, "--label", "one"), "train: column 'one' holds one class alone, 1"),
+        (("classify", "--corpus", path, "--label", "topic"), "no row has a column 'topic'"),
+        (("regress", "--corpus", path), "label 'even' is not a number; --task regress takes numbers"),
+        (("regress", "--corpus", path, "--label", "one"), "train: all values of column 'one' are 1; they must differ"),
+        (("pair", "--corpus", path), "its rows have one text; --task pair needs --text-pair-column"),
+        (("classify", "--corpus", path, "--text-pair-column", "pair"), "use --task pair"),
+        (("classify", "--corpus", path, "--dev", numbers), "give the label column the same type in all data"),
+        (("classify", "--corpus", path, "--freeze", "0..9"), "out of range"),
+        (("classify", "--corpus", path, "--document-context"), "go with --task tag"),
+        (("tag", "--corpus", path), "its rows are texts; --task tag takes words with labels"),
+        (("tag", "--corpus", words, "--label", "upos"), "no word column 'upos'"),
+        (("tag", "--corpus", words, "--freeze", "7"), "out of range"),
+    ]:
+        assert message in refusal("finetune", "--task", *asked, *model, "--out", out)
+        assert not out.exists()
+    taken = ("--task", "classify", "--corpus", path, "--out", tmp_path / "taken")
+    assert "is there and is not a model's folder" in refusal("finetune", *taken, *model)
+    build_model("bert", tmp_path / "taken" / "model", num_hidden_layers=1)
+    assert "is the model to start from" in refusal("finetune", *taken, "--model", tmp_path / "taken" / "model")
+
+
+def test_words_may_come_as_lists(tiny: Path, tmp_path: Path) -> None:
+    rows = [{"text": list(row.words or ()), "ner": row.annotations["label"]} for row in rows_of("tag")]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    asked = ("--task", "tag", "--corpus", path, "--label", "ner", "--is-split-into-words", "--model", tiny)
+    found = result_of(tmp_path / "out", "finetune", *asked, "--epochs", 1)
+    assert found["scores"]["test"]["metric"] == "entity_f1"
+    documents = read_documents(path, is_split_into_words=True, label_column="ner")
+    assert sum(found["n_rows"].values()) == sum(len(one.words or ()) for one in documents)
