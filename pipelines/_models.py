@@ -140,5 +140,6 @@ def freeze(opened: TaskModel, layers: str) -> tuple[int, ...]:
 
 def save_model(opened: TaskModel, folder: Path) -> None:
     """Write weights (safetensors), config and tokenizer into a folder that `--model` takes."""
-    opened.model.save_pretrained(folder)
+    with no_progress_bars():
+        opened.model.save_pretrained(folder)
     opened.tokenizer.save_pretrained(folder)
