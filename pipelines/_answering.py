@@ -23,6 +23,7 @@ from bertfeat.heads.scaling import fit_scaling
 from bertfeat.pipelines._models import TaskModel
 from bertfeat.pipelines._spans import Sequences, stored_sequences, window_sequences
 from bertfeat.pipelines._squad import Prediction, Question, score_each
+from bertfeat.pipelines._taskbatches import Padding
 from bertfeat.pipelines._training import History, Settings, train
 from bertfeat.probes.vectorstream import StoreStream
 from bertfeat.progress import reporting
@@ -93,8 +94,8 @@ class Task:
         learned: Sequences,
         asked: Sequences,
         rows: IntArray,
-        make_batch: Callable[[Sequences, IntArray], Inputs],
-        read_scores: Callable[[Any, Sequences, IntArray], list[torch.Tensor]],
+        make_batch: Callable[[Sequences, IntArray], tuple[Inputs, torch.Tensor]],
+        read_scores: Callable[[Any, Inputs], Sequence[torch.Tensor]],
     ) -> tuple[list[Prediction], History]:
         """Train a model on some sequences; return its answers to the questions of dev.
 
@@ -103,16 +104,17 @@ class Task:
             learned: The sequences of `train` and `chosen_on`.
             asked: The sequences of `dev`.
             rows: The sequences to learn from.
-            make_batch: Makes the inputs of sequences, without the places of answers.
-            read_scores: Returns the scores (n_tokens, 2) of each sequence from the model's output.
+            make_batch: Makes the inputs of sequences, without the places of answers, and the place of each first token.
+            read_scores: Returns the scores (n_tokens, 2) of each sequence from the model's output and its inputs.
         """
         # A sequence without the answer is an example of no answer.
         places = torch.from_numpy(np.maximum(learned.places, 0))
 
         def make_labelled(batch: Sequence[int], _: np.random.Generator) -> Inputs:
             chosen = rows[list(batch)]
-            start, end = places[torch.from_numpy(chosen)].unbind(-1)
-            return {**make_batch(learned, chosen), "start_positions": start, "end_positions": end}
+            inputs, first = make_batch(learned, chosen)
+            start, end = (first[:, None] + places[torch.from_numpy(chosen)]).unbind(-1)
+            return {**inputs, "start_positions": start, "end_positions": end}
 
         def answer(sequences: Sequences, questions: Sequence[Question]) -> list[Prediction]:
             asked_rows = sequences.of(questions)
@@ -123,8 +125,8 @@ class Task:
             for at in range(0, len(order), _PREDICTED):
                 chosen = order[at : at + _PREDICTED]
                 with torch.inference_mode():
-                    inputs = {name: values.to(device) for name, values in make_batch(sequences, chosen).items()}
-                    each = read_scores(model(**inputs), sequences, chosen)
+                    inputs = {name: values.to(device) for name, values in make_batch(sequences, chosen)[0].items()}
+                    each = read_scores(model(**inputs), inputs)
                 scores |= {row: both.float().cpu().numpy() for row, both in zip(chosen.tolist(), each, strict=True)}
             in_order = [scores[row] for row in asked_rows.tolist()]
             found = sequences.answers(asked_rows, in_order, self.max_answer_tokens, no_answers=self.no_answers)
@@ -166,17 +168,18 @@ def fit_head(
     if task.no_answers:
         rows = np.union1d(rows, learned.of([question for question in task.train if not question.answers]))
 
-    def make_batch(sequences: Sequences, chosen: IntArray) -> Inputs:
+    def make_batch(sequences: Sequences, chosen: IntArray) -> tuple[Inputs, torch.Tensor]:
         tokens = ragged_arange(sequences.starts[chosen], sequences.lengths[chosen])
         vectors = store_of[id(sequences)].take("token", feature, tokens).astype(np.float32)
         candidates = sequences.in_paragraph[tokens]
         if task.no_answers:
             candidates = candidates | np.isin(tokens, sequences.starts)
         arrays = {"vectors": vectors, "lengths": sequences.lengths[chosen], "candidates": candidates}
-        return {name: torch.from_numpy(values) for name, values in arrays.items()}
+        return {name: torch.from_numpy(values) for name, values in arrays.items()}, torch.zeros(len(chosen)).long()
 
-    def read_scores(output: Any, sequences: Sequences, chosen: IntArray) -> list[torch.Tensor]:
-        return list(output.scores.split(sequences.lengths[chosen].tolist()))
+    def read_scores(output: Any, inputs: Inputs) -> Sequence[torch.Tensor]:
+        scores: Sequence[torch.Tensor] = output.scores.split(inputs["lengths"].tolist())
+        return scores
 
     return task.run(head, learned, asked, rows, make_batch, read_scores)
 
@@ -199,23 +202,14 @@ def fine_tune(task: Task, opened: TaskModel, max_length: int, stride: int) -> tu
     learned, learned_windows = window_sequences(tokenizer, limits, [*task.train, *task.chosen_on])
     asked, asked_windows = window_sequences(tokenizer, limits, task.dev)
     windows_of = {id(learned): learned_windows, id(asked): asked_windows}
-    pad_id = opened.tokenizer.pad_token_id or 0
-    takes_types = checkpoint.family.type_ids and getattr(opened.model.config, "type_vocab_size", 2) >= 2
+    padding = Padding.of(opened)
 
-    def make_batch(sequences: Sequences, chosen: IntArray) -> Inputs:
-        windows = windows_of[id(sequences)]
-        n_tokens = int(sequences.lengths[chosen].max())
-        ids, types = np.full((len(chosen), n_tokens), pad_id), np.zeros((len(chosen), n_tokens), np.int64)
-        is_token = np.arange(n_tokens) < sequences.lengths[chosen][:, None]
-        tokens = ragged_arange(sequences.starts[chosen], sequences.lengths[chosen])
-        ids[is_token], types[is_token] = windows.input_ids[tokens], windows.type_ids[tokens]
-        arrays = {"input_ids": ids, "attention_mask": is_token.astype(np.int64)}
-        if takes_types:
-            arrays["token_type_ids"] = types
-        return {name: torch.from_numpy(values) for name, values in arrays.items()}
+    def make_batch(sequences: Sequences, chosen: IntArray) -> tuple[Inputs, torch.Tensor]:
+        inputs, is_token = padding.inputs(windows_of[id(sequences)], chosen)
+        return inputs, torch.from_numpy(is_token.argmax(axis=1))
 
-    def read_scores(output: Any, sequences: Sequences, chosen: IntArray) -> list[torch.Tensor]:
+    def read_scores(output: Any, inputs: Inputs) -> Sequence[torch.Tensor]:
         both = torch.stack([output.start_logits, output.end_logits], dim=-1)
-        return [one[:length] for one, length in zip(both, sequences.lengths[chosen].tolist(), strict=True)]
+        return [one[mask.bool()] for one, mask in zip(both, inputs["attention_mask"], strict=True)]
 
     return task.run(opened.model, learned, asked, learned.of(task.train), make_batch, read_scores)

@@ -106,7 +106,7 @@ def best_span(
         max_tokens: The most tokens of a span.
 
     Returns:
-        The earliest of several such spans, of these the shortest. A sum of -infinity if there is none.
+        The earliest of several such spans, of these the shortest. A sum of -infinity if no span is possible.
     """
     starts = np.where(in_paragraph & may_start, scores[:, 0], -np.inf)
     ends = np.append(np.where(in_paragraph, scores[:, 1], -np.inf), np.full(max_tokens - 1, -np.inf))

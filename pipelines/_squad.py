@@ -53,7 +53,7 @@ class Prediction:
     """The answer to a question: `context[start:end]`.
 
     `score` is higher for better answers to the same question; `no_answer_score` is that of no answer, if that was
-    considered. An empty answer, 0 to 0, says that there is none.
+    considered. An empty answer, 0 to 0, means no answer.
     """
 
     id: str
@@ -110,7 +110,9 @@ def _question(path: str | Path, article: int, context: str, entry: Mapping[str, 
     return Question(name, text, context, article, tuple(answers))
 
 
-def hold_out(questions: Sequence[Question], n_articles: int, seed: int) -> tuple[list[Question], list[Question]]:
+def hold_out_articles(
+    questions: Sequence[Question], n_articles: int, seed: int
+) -> tuple[list[Question], list[Question]]:
     """Return the questions about all but some articles, which are drawn at random, and those about these."""
     articles = np.unique([question.article for question in questions])
     drawn = set(np.random.default_rng(seed).permutation(articles)[:n_articles].tolist())

@@ -11,24 +11,24 @@ scripts. Writes the predictions of each row (Parquet with offsets, and the offic
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 import bertfeat
 from bertfeat.pipelines._answering import Task, fine_tune, fit_head
-from bertfeat.pipelines._models import TaskModel, freeze, open_task_model, save_model
+from bertfeat.pipelines._costs import cost_cells, extraction_seconds
+from bertfeat.pipelines._models import MODEL, TaskModel, check_model_place, freeze, open_task_model, replace_model
+from bertfeat.pipelines._splits import draw_rows
 from bertfeat.pipelines._squad import (
     Prediction,
     Question,
     best_sentence,
     has_unanswerable,
-    hold_out,
+    hold_out_articles,
     read_squad,
     summarize,
     write_predictions,
@@ -80,8 +80,10 @@ def main(
     splits = _split(_read(corpus, limit), None if dev is None else _read(dev, limit), corpus, settings.seed)
     # A model that has no such head is refused before the features are extracted.
     opened = open_task_model(model, "question", seed=settings.seed) if with_finetuning else None
-    if opened is not None and frozen is not None:
-        freeze(opened, frozen)
+    if opened is not None:
+        check_model_place(opened, folder / MODEL)
+        if frozen is not None:
+            freeze(opened, frozen)
     stores = {
         name: _extract(
             splits[name], folder, name, model=model, layers=layers, max_length=max_length, device=settings.device
@@ -123,10 +125,7 @@ def main(
 
 def _read(path: str, limit: int | None) -> list[Question]:
     questions = read_squad(path)
-    if limit is None or limit >= len(questions):
-        return questions
-    drawn = np.random.default_rng(0).choice(len(questions), limit, replace=False)
-    return [questions[number] for number in np.sort(drawn).tolist()]
+    return [questions[number] for number in sorted(draw_rows(len(questions), limit))]
 
 
 def _split(questions: list[Question], dev: list[Question] | None, corpus: str, seed: int) -> dict[str, list[Question]]:
@@ -135,14 +134,14 @@ def _split(questions: list[Question], dev: list[Question] | None, corpus: str, s
         n_articles = len({question.article for question in questions})
         if n_articles < 2:
             raise click.UsageError(f"{corpus}: has questions about one article only; pass --dev")
-        questions, dev = hold_out(questions, max(1, n_articles // 5), seed)
+        questions, dev = hold_out_articles(questions, max(1, n_articles // 5), seed)
     return {"train": questions, "dev": dev}
 
 
 def _task(splits: Mapping[str, list[Question]], folder: Path, settings: Settings, max_answer_tokens: int) -> Task:
     """Return what all rows learn; a tenth of the articles, if there are ten, chooses the epoch."""
     n_articles = len({question.article for question in splits["train"]})
-    train, chosen_on = hold_out(splits["train"], n_articles // 10, settings.seed)
+    train, chosen_on = hold_out_articles(splits["train"], n_articles // 10, settings.seed)
     no_answers = has_unanswerable(splits["train"])
     identity = {
         "questions": digest_of([[asdict(question) for question in part] for part in (train, chosen_on)]),
@@ -196,13 +195,12 @@ def _head_row(
         identity={**task.identity, **decides},
     )
     predictions, history = fit_head(own, head, hidden_size, stores, feature)
-    receipts = [receipt for store in stores.values() for receipt in store.receipts()]
     return _row(
         head,
         predictions,
         task,
-        seconds=sum(sum(receipt.seconds.values()) for receipt in receipts) + history.seconds,
-        n_bytes=sum(part.n_bytes for receipt in receipts for part in receipt.parts),
+        seconds=extraction_seconds(stores.values()) + history.seconds,
+        n_bytes=sum(part.n_bytes for store in stores.values() for part in store.parts("token")),
         training=history.report(),
     )
 
@@ -217,16 +215,12 @@ def _finetuned_row(task: Task, opened: TaskModel, store: bertfeat.Store, frozen:
         identity={**task.identity, **decides, "freeze": frozen},
     )
     predictions, history = fine_tune(own, opened, meta["max_length"], meta["stride"])
-    target, written = task.folder / "finetuned", task.folder / "finetuned.unfinished"
-    save_model(opened, written)
-    shutil.rmtree(target, ignore_errors=True)
-    written.rename(target)
     return _row(
         "finetuned",
         predictions,
         task,
         seconds=history.seconds,
-        n_bytes=sum(path.stat().st_size for path in target.glob("*.safetensors")),
+        n_bytes=replace_model(opened, task.folder / MODEL),
         training=history.report(),
     )
 
@@ -261,9 +255,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         bounds = row["f1_interval"]
         interval = None if bounds is None else f"{bounds[0]:.1f} to {bounds[1]:.1f}"
-        seconds = None if row["seconds"] is None else f"{row['seconds']:.0f}"
-        megabytes = None if row["n_bytes"] is None else f"{row['n_bytes'] / 1e6:.1f}"
-        lines.append([row["answers_by"], f"{row['exact_match']:.1f}", f"{row['f1']:.1f}", interval, seconds, megabytes])
+        costs = [None, None] if row["seconds"] is None else cost_cells(row["seconds"], row["n_bytes"])
+        lines.append([row["answers_by"], f"{row['exact_match']:.1f}", f"{row['f1']:.1f}", interval, *costs])
     return markdown_table(["answers by", "exact match", "F1", "F1, 95 %", "seconds", "MB"], lines)
 
 
