@@ -18,13 +18,14 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
+from bertfeat.errors import UserError
 from bertfeat.heads.networks import BiLSTM, Body, Network, RowByRow
 from bertfeat.heads.scaling import fit_scaling
 from bertfeat.pipelines._models import TaskModel
 from bertfeat.pipelines._spans import Sequences, stored_sequences, window_sequences
 from bertfeat.pipelines._squad import Prediction, Question, score_each
 from bertfeat.pipelines._taskbatches import Padding
-from bertfeat.pipelines._training import History, Settings, train
+from bertfeat.pipelines._training import Settings, train
 from bertfeat.probes.vectorstream import StoreStream
 from bertfeat.progress import reporting
 from bertfeat.ragged import ragged_arange
@@ -96,8 +97,8 @@ class Task:
         rows: IntArray,
         make_batch: Callable[[Sequences, IntArray], tuple[Inputs, torch.Tensor]],
         read_scores: Callable[[Any, Inputs], Sequence[torch.Tensor]],
-    ) -> tuple[list[Prediction], History]:
-        """Train a model on some sequences; return its answers to the questions of dev.
+    ) -> tuple[list[Prediction], dict[str, Any]]:
+        """Train a model on some sequences; return its answers to the questions of dev, and a report of the training.
 
         Args:
             model: The model or head, which is trained in place.
@@ -106,7 +107,12 @@ class Task:
             rows: The sequences to learn from.
             make_batch: Makes the inputs of sequences, without the places of answers, and the place of each first token.
             read_scores: Returns the scores (n_tokens, 2) of each sequence from the model's output and its inputs.
+
+        Raises:
+            UserError: There is nothing to learn from.
         """
+        if not len(rows):
+            raise UserError("no answer of the training questions is among the model's tokens; use another model")
         # A sequence without the answer is an example of no answer.
         places = torch.from_numpy(np.maximum(learned.places, 0))
 
@@ -149,12 +155,12 @@ class Task:
                 evaluate=evaluate if self.chosen_on else None,
                 progress=progress,
             )
-        return answer(asked, self.dev), history
+        return answer(asked, self.dev), {**history.report(), "n_examples": len(rows)}
 
 
 def fit_head(
     task: Task, kind: str, hidden_size: int, stores: Mapping[str, Store], feature: str
-) -> tuple[list[Prediction], History]:
+) -> tuple[list[Prediction], dict[str, Any]]:
     """Train a head on the features of pairs in the stores `train` and `dev`, and answer the questions of dev."""
     learned = stored_sequences(stores["train"], [*task.train, *task.chosen_on])
     asked = stored_sequences(stores["dev"], task.dev)
@@ -191,7 +197,7 @@ def _linear(dim: int) -> Body:
     return RowByRow(nn.Identity(), output)
 
 
-def fine_tune(task: Task, opened: TaskModel, max_length: int, stride: int) -> tuple[list[Prediction], History]:
+def fine_tune(task: Task, opened: TaskModel, max_length: int, stride: int) -> tuple[list[Prediction], dict[str, Any]]:
     """Train a whole model with transformers' head for questions, and answer the questions of dev.
 
     Paragraphs that do not fit are read in overlapping windows; one without the answer is an example of no answer.

@@ -194,14 +194,14 @@ def _head_row(
         folder=task.folder / "training" / head,
         identity={**task.identity, **decides},
     )
-    predictions, history = fit_head(own, head, hidden_size, stores, feature)
+    predictions, report = fit_head(own, head, hidden_size, stores, feature)
     return _row(
         head,
         predictions,
         task,
-        seconds=extraction_seconds(stores.values()) + history.seconds,
+        seconds=extraction_seconds(stores.values()) + report["seconds"],
         n_bytes=sum(part.n_bytes for store in stores.values() for part in store.parts("token")),
-        training=history.report(),
+        training=report,
     )
 
 
@@ -214,14 +214,14 @@ def _finetuned_row(task: Task, opened: TaskModel, store: bertfeat.Store, frozen:
         folder=task.folder / "training" / "finetuned",
         identity={**task.identity, **decides, "freeze": frozen},
     )
-    predictions, history = fine_tune(own, opened, meta["max_length"], meta["stride"])
+    predictions, report = fine_tune(own, opened, meta["max_length"], meta["stride"])
     return _row(
         "finetuned",
         predictions,
         task,
-        seconds=history.seconds,
+        seconds=report["seconds"],
         n_bytes=replace_model(opened, task.folder / MODEL),
-        training=history.report(),
+        training=report,
     )
 
 

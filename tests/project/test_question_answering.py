@@ -284,6 +284,7 @@ class TestRuns:
         assert {name: row["exact_match"] for name, row in rows.items()} == {
             "sentence": 0, "linear": 100, "bilstm": 100, "finetuned": 100,
         }  # fmt: skip
+        assert [row["training"]["n_examples"] for row in found["rows"][1:]] == [6, 6, 6]
         assert rows["bilstm"]["unanswerable"] == {"n_questions": 2, "exact_match": 100, "f1": 100}
         assert (found["unanswerable"], found["official_script"]) == (True, "2.0")
         assert found["n_dev_questions_on_train_paragraphs"] == 6
