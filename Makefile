@@ -82,7 +82,7 @@ clean:
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "bertfeat needs Python 3.11 or later, and '$(PYTHON)' is none; run: make PYTHON=python3.12 ..." >&2; exit 2; }
+		echo "bertfeat needs Python 3.11 or later, and '$(PYTHON)' is older or missing; run: make PYTHON=python3.12 ..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
 # The stamps say that these two files, as they are now, are what is installed.

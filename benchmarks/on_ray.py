@@ -25,7 +25,8 @@ from benchmarks.empty_shards import EmptyTask
 from benchmarks.machine import describe_machine
 from bertfeat.progress import Silent
 from bertfeat.records import Receipt, ShardSpec
-from bertfeat.runners import OnRay, run_shards
+from bertfeat.runners.dispatch import run_shards
+from bertfeat.runners.ray import OnRay
 from bertfeat.runners.ray_cluster import connection
 
 TEXT = Path(__file__).parent.parent / "examples" / "data" / "peps.txt"

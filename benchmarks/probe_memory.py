@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import describe_machine
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.records import (
     Column,
     FeatureColumn,

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import bertfeat
 from benchmarks.machine import describe_machine
 from benchmarks.probe_memory import FEATURE, make_plan
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
 from bertfeat.store import open_for_writing
 from bertfeat.store.codec import canonical_json

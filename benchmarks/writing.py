@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 import bertfeat
 from benchmarks.machine import describe_machine
 from benchmarks.reading import plan_store
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.records import FeatureColumn, LevelSchema, LevelTable, ShardResult
 from bertfeat.store import open_for_writing
 

@@ -10,120 +10,23 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, get_type_hints
 
+from bertfeat.choices import (
+    BadRows,
+    Combine,
+    ComputeDtype,
+    CorpusFormat,
+    Level,
+    OnOverlong,
+    Pooling,
+    Runner,
+    StoreDtype,
+    VectorEncoding,
+    WordPooling,
+)
 from bertfeat.errors import ConfigError, did_you_mean
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-
-class _Choice(StrEnum):
-    """A choice among texts, which is shown as its text."""
-
-    def __repr__(self) -> str:
-        return repr(str(self))
-
-
-class Level(_Choice):
-    """The unit of text that one row represents; `sentence` is the whole document."""
-
-    TOKEN = "token"
-    WORD = "word"
-    SENTENCE = "sentence"
-
-
-class Combine(_Choice):
-    """How the selected layers become columns: one per layer (`none`), or one for all of them."""
-
-    NONE = "none"
-    CONCAT = "concat"
-    SUM = "sum"
-    MEAN = "mean"
-
-
-class WordPooling(_Choice):
-    """How the vectors of a word's tokens become one vector."""
-
-    FIRST = "first"
-    LAST = "last"
-    MEAN = "mean"
-    MAX = "max"
-
-
-class Pooling(_Choice):
-    """How the vectors of a document's tokens become one vector; `model` is the model's own sentence embedding."""
-
-    MEAN = "mean"
-    MAX = "max"
-    CLS = "cls"
-    POOLER = "pooler"
-    LASTTOKEN = "lasttoken"
-    WEIGHTEDMEAN = "weightedmean"
-    MODEL = "model"
-
-
-class OnOverlong(_Choice):
-    """What happens to a document that is longer than the model's limit."""
-
-    WINDOW = "window"
-    TRUNCATE = "truncate"
-    ERROR = "error"
-
-
-class StoreDtype(_Choice):
-    """The type of the stored vectors, under its name in NumPy, Arrow, polars and torch."""
-
-    FLOAT16 = "float16"
-    FLOAT32 = "float32"
-
-    @property
-    def width(self) -> int:
-        """The bytes of one value."""
-        return int(self.removeprefix("float")) // 8
-
-
-class VectorEncoding(_Choice):
-    """How a vector is stored in Parquet: as a fixed-size list or as fixed-size binary (little-endian)."""
-
-    ARRAY = "array"
-    BINARY = "binary"
-
-
-class ComputeDtype(_Choice):
-    """The type that the encoder computes in; `auto` is float32 on CPU, bfloat16 on CUDA."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
-class CorpusFormat(_Choice):
-    """The format of a corpus file; `auto` uses the file ending."""
-
-    AUTO = "auto"
-    TXT = "txt"
-    JSONL = "jsonl"
-    JSON = "json"
-    CSV = "csv"
-    TSV = "tsv"
-    PARQUET = "parquet"
-    CONLL = "conll"
-    CONLLU = "conllu"
-
-
-class BadRows(_Choice):
-    """What happens to a row that cannot be read: the run ends, or the row is set aside and counted."""
-
-    ERROR = "error"
-    QUARANTINE = "quarantine"
-
-
-class Runner(_Choice):
-    """Where shards run: on this machine, or on a Ray cluster."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
 
 # Settings that decide where and how fast a shard runs, but not its bytes: a resumed run may change them.
 _RUN_ONLY = ("device", "workers", "runner", "ray_address")
@@ -197,8 +100,9 @@ class ExtractConfig:
         for name, kind in _ENUMS.items():
             self._set(name, _enum(name, kind, getattr(self, name)))
         self._set("levels", _ordered(Level, "levels", self.levels))
-        self._set("keep_columns", _names(self.keep_columns))
+        self._set("keep_columns", _names("keep_columns", self.keep_columns))
         self._set("layers", _layers_text(self.layers))
+        self._check_types()
         by_layers = (Combine.NONE, Combine.CONCAT) if self.layers == "last4" else (Combine.NONE,)
         self._set("combine", by_layers if self.combine == () else _ordered(Combine, "combine", self.combine))
         for name, least in _MINIMA.items():
@@ -220,11 +124,15 @@ class ExtractConfig:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
+    def _check_types(self) -> None:
+        for name, kind in _HINTS.items():
+            what = _TYPE_NAMES.get(kind)
+            if what and not isinstance(getattr(self, name), kind):
+                raise ConfigError(f"`{name}` {getattr(self, name)!r:.60} is not {what}")
+
     def _check_texts(self) -> None:
         for name in (*_TEXT_COLUMNS, "keep_columns", "delimiter", *_RESOLVED_LATER):
             value = getattr(self, name)
-            if name != "keep_columns" and not isinstance(value, str | None):
-                raise ConfigError(f"`{name}` {value!r:.60} is not text")
             for text in (value,) if isinstance(value, str) else value or ():
                 if not text.isascii() and text != text.encode(errors="replace").decode():
                     what = "it" if name.startswith("prompt") else "the column's name"
@@ -332,6 +240,7 @@ class ExtractConfig:
 
 _HINTS = get_type_hints(ExtractConfig)
 _ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, StrEnum)}
+_TYPE_NAMES = {str: "text", str | None: "text", bool: "True or False", int: "a whole number"}
 _MINIMA = {"limit": 1, "max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 
 
@@ -382,28 +291,30 @@ def _delimiter(value: str | None) -> str | None:
 
 
 def _numbered(name: str) -> str:
-    return f"column_{int(name)}" if name.isascii() and name.isdecimal() else name
+    return f"column_{name.lstrip('0') or 0}" if name.isascii() and name.isdecimal() else name
 
 
-def _names(value: str | Iterable[str]) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else list(value)
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    for part in parts:
+        if not isinstance(part, str):
+            raise ConfigError(f"`{name}` {part!r:.60} is not text")
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
 def _ordered(kind: type[StrEnum], name: str, value: Any) -> tuple[StrEnum, ...]:
     """Return the members named in `value` in the order of the enum, so that equal requests are equal."""
-    chosen = {_enum(name, kind, part) for part in _names(value)}
+    chosen = {_enum(name, kind, part) for part in _names(name, value)}
     if not chosen:
         raise ConfigError(f"`{name}` is empty; choose from {', '.join(kind)}")
     return tuple(member for member in kind if member in chosen)
 
 
 def _layers_text(value: str | int | Iterable[int]) -> str:
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, str):
-        return value.replace(" ", "")
-    return ",".join(str(int(layer)) for layer in value)
+    """Return layers as text; whether they are layers is known with the model."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        value = ",".join(map(str, value))
+    return str(value).replace(" ", "")
 
 
 def _check_int(name: str, value: object, least: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertfeat.config import ComputeDtype
+from bertfeat.choices import ComputeDtype
 from bertfeat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ _GPU_BATCH_VALUES = 65_536 * 768
 _MPS_BATCH_VALUES = 8_192 * 768
 _MIN_GPU_BATCH_TOKENS = 4_096
 _MAX_GPU_BATCH_TOKENS = 131_072
+# The devices of NVIDIA's and AMD's drivers on Linux; WSL has only NVIDIA's library.
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 
 
 def resolve_device(spec: str) -> tuple[torch.device, ...]:
@@ -48,10 +50,10 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
         raise ConfigError(f"`device` {spec!r} must be one of auto, cpu, mps, cuda, cuda:0, or cuda:0,cuda:1")
     import torch
 
+    if _is_cpu(spec):
+        return (torch.device("cpu"),)
     if spec == "auto":
         return _cuda_devices() or (torch.device("mps" if torch.backends.mps.is_available() else "cpu"),)
-    if spec == "cpu":
-        return (torch.device("cpu"),)
     if spec == "mps":
         if not torch.backends.mps.is_available():
             raise ConfigError("`device='mps'`: this machine has no Apple GPU that torch can use; pass `device='cpu'`")
@@ -73,14 +75,16 @@ def planned_kind(spec: str, *, elsewhere: bool) -> str:
     """
     if elsewhere and spec == "cuda":
         return "cuda"
-    if spec == "cpu" or (spec == "auto" and not _may_have_gpu()):
-        return "cpu"
-    return resolve_device(spec)[0].type
+    return "cpu" if _is_cpu(spec) else resolve_device(spec)[0].type
+
+
+def _is_cpu(spec: str) -> bool:
+    return spec == "cpu" or (spec == "auto" and not _may_have_gpu())
 
 
 def _may_have_gpu() -> bool:
     """Return False where torch can see no GPU, whatever its build: on Linux without a driver of NVIDIA or AMD."""
-    if sys.platform != "linux" or Path("/dev/kfd").exists():
+    if sys.platform != "linux" or any(Path(place).exists() for place in _GPU_DRIVERS):
         return True
     try:
         ctypes.CDLL("libcuda.so.1")

@@ -96,11 +96,12 @@ def did_you_mean(name: object, known: Iterable[object]) -> str | None:
     """Return the end of a message on an unknown name, if a known one is near: `did you mean 'intent'?`.
 
     Examples:
-        >>> did_you_mean("intnet", ["text", "intent"]), did_you_mean("zzz", ["text", "intent"])
-        ("did you mean 'intent'?", None)
+        >>> did_you_mean("intnet", ["text", "INTENT"]), did_you_mean("zzz", ["text", "INTENT"])
+        ("did you mean 'INTENT'?", None)
     """
-    near = difflib.get_close_matches(str(name).lower(), [str(one) for one in known], n=1)
-    return f"did you mean {near[0]!r}?" if near else None
+    lowered = {str(one).lower(): str(one) for one in known}
+    near = difflib.get_close_matches(str(name).lower(), lowered, n=1)
+    return f"did you mean {lowered[near[0]]!r}?" if near else None
 
 
 def is_panic(error: BaseException) -> bool:

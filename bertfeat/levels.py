@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.records import Column
 
 # A string column if the ids of the corpus are strings.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 
 IntArray = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]

@@ -1,7 +1,7 @@
-"""Lesson 13: add new documents to an index.
+"""Lesson 13: add new documents to a store and to its index.
 
-You learn to keep an index up to date while a corpus grows: extract the longer corpus with the same settings, then
-`update_index` adds the rows that are new.
+You learn to keep both up to date while a corpus grows: `append` encodes only the new documents, and `update_index` adds
+their rows.
 
     python examples/13_update_index.py
 """
@@ -14,16 +14,16 @@ import bertfeat
 lines = Path("examples/data/peps.txt").read_text(encoding="utf-8").splitlines(keepends=True)
 
 with tempfile.TemporaryDirectory() as temporary:
-    corpus, place = Path(temporary, "notes.txt"), Path(temporary, "notes.index")
+    monday, tuesday, place = (Path(temporary, name) for name in ("monday.txt", "tuesday.txt", "notes.index"))
 
-    corpus.write_text("".join(lines[:60]), encoding="utf-8")
-    store = bertfeat.extract(corpus, Path(temporary, "monday"), levels="sentence", layers="-1")
+    monday.write_text("".join(lines[:60]), encoding="utf-8")
+    store = bertfeat.extract(monday, Path(temporary, "notes"), levels="sentence", layers="-1")
     with bertfeat.build_index(store, place) as index:
         print("monday: ", index.n_vectors, "vectors")
 
-    # The file has grown: the old lines first, the new ones after them.
-    corpus.write_text("".join(lines[:90]), encoding="utf-8")
-    store = bertfeat.extract(corpus, Path(temporary, "tuesday"), levels="sentence", layers="-1")
+    # A file with the new documents alone.
+    tuesday.write_text("".join(lines[60:90]), encoding="utf-8")
+    store = bertfeat.append(store, tuesday)
     with bertfeat.update_index(place, store) as index:
         print("tuesday:", index.n_vectors, "vectors")
         hit = index.search(lines[75], k=1)

@@ -96,6 +96,14 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
     return TaskModel(checkpoint, model, load_tokenizer(checkpoint), new)
 
 
+def has_head(checkpoint: Checkpoint, head: str) -> bool:
+    """Tell whether transformers has such a head for the model's family; its weights may still be missing."""
+    import transformers
+
+    auto = getattr(transformers, HEADS[head][0])
+    return transformers.CONFIG_MAPPING[checkpoint.family.model_type] in auto._model_mapping
+
+
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """Return transformers' fast tokenizer of a model, which gives offsets.
 

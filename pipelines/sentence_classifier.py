@@ -1,9 +1,10 @@
 """A classifier of texts, fitted, scored and saved: one extraction, a linear probe, its errors by class.
 
     python -m bertfeat.pipelines.sentence_classifier --corpus train.csv --test test.csv --label category --out banking
-    python -m bertfeat.pipelines.sentence_classifier --corpus reviews.jsonl --label stars --out reviews --head svm
+    python -m bertfeat.pipelines.sentence_classifier --corpus reviews.jsonl --label stars --out out --with-finetuning
 
-Without --test, a fifth of the rows is held out. L2 is chosen on a tenth of the rest.
+Without --test, a fifth of the rows is held out. L2 is chosen on a tenth of the rest. With --with-finetuning, the model
+is also trained itself, and a table has both with the seconds and bytes that they cost.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ import click
 import polars as pl
 
 import bertfeat
+from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_bytes
+from bertfeat.pipelines._documents import read_documents
+from bertfeat.pipelines._finetuning import finetune, finetuning_options
+from bertfeat.pipelines._splits import draw_rows, hold_out
+from bertfeat.pipelines._training import Settings, discard
 from bertfeat.reports.plots import plot_confusion
 
 L2 = [0.01, 0.1, 1.0, 10.0]
@@ -35,7 +41,8 @@ CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 @click.option("--head", type=click.Choice([*CHOSEN_BY, "centroid", "knn", "mlp"]), default="logreg", show_default=True)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=10), help="N rows of each file, drawn at random.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@finetuning_options
 def main(
     corpus: str,
     test: str | None,
@@ -48,6 +55,9 @@ def main(
     out: str,
     limit: int | None,
     seed: int,
+    with_finetuning: bool,
+    finetuning_epochs: int,
+    finetuning_rate: float,
 ) -> None:
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
     started = time.perf_counter()
@@ -89,10 +99,39 @@ def main(
         "n_rows": {name: store.n_rows("sentence") for name, store in stores.items()},
         "training": probe.training,
         "score": score.to_dict(),
-        "seconds": time.perf_counter() - started,
     }
+    shown = score.lines()
+    if with_finetuning:
+        settings = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16, seed=seed)
+        result["rows"] = _rows(stores, probe, score.to_dict(), folder, text_column, settings)
+        shown += ["", cost_table(result["rows"])]
+    result["seconds"] = time.perf_counter() - started
     (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    click.echo("\n".join(score.lines()))
+    discard(folder / "finetuned")
+    click.echo("\n".join(shown))
+
+
+def _rows(
+    stores: dict[str, bertfeat.Store],
+    probe: bertfeat.FittedProbe,
+    score: dict[str, Any],
+    folder: Path,
+    text_column: str,
+    settings: Settings,
+) -> list[dict[str, Any]]:
+    """Fine-tune the model on the rows that the probe learns from; return score and costs of both."""
+    columns = {"text_column": text_column, "keep_columns": [probe.label], "levels": "sentence"}
+    splits = {name: read_documents(folder / "corpus" / f"{name}.parquet", **columns) for name in stores}
+    tuned = finetune("classify", splits, probe.label, probe.spec.model, settings, folder / "finetuned")
+    return [
+        {
+            "features": f"{probe.spec.feature}, {probe.probe.head}",
+            "score": score,
+            "seconds": extraction_seconds(stores.values()) + probe.training["seconds"],
+            "n_bytes": feature_bytes(stores.values(), probe.spec),
+        },
+        {"features": "fine-tuned", "score": tuned.scores["test"].to_dict(), **tuned.to_dict()},
+    ]
 
 
 def _read(path: str, limit: int | None) -> pl.DataFrame:
@@ -109,7 +148,7 @@ def _read(path: str, limit: int | None) -> pl.DataFrame:
             frame = pl.read_csv(path, separator=separator, infer_schema=False).fill_null("")
     except pl.exceptions.PolarsError as error:
         raise click.UsageError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from error
-    return frame if limit is None else frame.sample(min(limit, len(frame)), seed=0, shuffle=True)
+    return frame[draw_rows(len(frame), limit)]
 
 
 def _split(
@@ -121,12 +160,9 @@ def _split(
             if part is not None and column not in part.columns:
                 columns = ", ".join(part.columns)
                 raise click.UsageError(f"{name}: no column {column!r}; columns are {columns}; pass {option}")
-    frame = frame.sample(fraction=1.0, shuffle=True, seed=seed)
-    if test is None:
-        cut = max(1, len(frame) // 5)
-        test, frame = frame.head(cut), frame.slice(cut)
-    cut = max(1, len(frame) // 10)
-    return {"train": frame.slice(cut), "dev": frame.head(cut), "test": test}
+    parts = hold_out(len(frame), seed, ["dev"] if test is not None else ["test", "dev"])
+    held = {name: frame[rows] for name, rows in parts.items()}
+    return held if test is None else {**held, "test": test}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ may not be redistributed; the table also shows their figures, of BERT-base, case
 
     python -m bertfeat.pipelines.table7 --corpus FOLDER --out table7  # with *train*, *dev*, *test* in FOLDER
     python -m bertfeat.pipelines.table7 --train a.conll --dev b.conll --test c.conll --out table7 --limit 1000 --seeds 2
+
+With --with-finetuning, one more row is the model trained itself, and the table has the seconds and bytes of each row.
 """
 
 from __future__ import annotations
@@ -13,12 +15,18 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 import bertfeat
+from bertfeat.pipelines._conllfiles import conll_kind, find_files, first_sentences, marks_documents
+from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
+from bertfeat.pipelines._documents import read_documents
+from bertfeat.pipelines._finetuning import finetune, finetuning_options
+from bertfeat.pipelines._training import Settings, discard
 from bertfeat.reports.tables import markdown_table
 
 # feature set -> the paper's F1 on the development set of CoNLL-2003
@@ -30,9 +38,7 @@ PAPER = {
     "Concatenated last four": 96.1,
     "Weighted sum of all layers": 95.5,
 }
-# The words of file names, in order of precedence: testa is the dev set of CoNLL-2003 (eng.train, eng.testa, eng.testb).
-SPLITS = {"dev": ("dev", "valid", "testa"), "train": ("train",), "test": ("test",)}
-ENDINGS = (".conll", ".conllu", ".tsv", ".iob2", ".bio", ".txt", ".annotated", ".train", ".testa", ".testb")
+PAPER_TUNED = 96.4
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -57,6 +63,7 @@ ENDINGS = (".conll", ".conllu", ".tsv", ".iob2", ".bio", ".txt", ".annotated", "
     show_default=True,
     help="Encode sentences among their neighbours; auto: where the files mark documents.",
 )
+@finetuning_options
 def main(
     corpus: str | None,
     train: str | None,
@@ -71,15 +78,29 @@ def main(
     hidden_size: int,
     max_epochs: int,
     document_context: str,
+    with_finetuning: bool,
+    finetuning_epochs: int,
+    finetuning_rate: float,
 ) -> None:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
     folder = Path(out)
-    files = _find_files(corpus, train, dev, test)
-    context = document_context == "on" or (document_context == "auto" and all(map(_marks_documents, files.values())))
+    files = find_files(corpus, train, dev, test)
+    context = document_context == "on" or (document_context == "auto" and all(map(marks_documents, files.values())))
     click.echo(f"document context: {'on' if context else 'off'}", err=True)
+    inputs = {name: first_sentences(path, limit, folder, name) for name, path in files.items()}
+    columns: dict[str, Any] = {"label_column": None if label == "label" else label, "document_context": context}
     stores = {
-        name: _extract(path, folder, name, model=model, label=label, limit=limit, context=context)
-        for name, path in files.items()
+        name: bertfeat.extract(
+            path,
+            folder / "features" / name,
+            format=conll_kind(path),
+            model=model,
+            levels="word",
+            layers="all",
+            combine="none",
+            **columns,
+        )
+        for name, path in inputs.items()
     }
     params: dict[str, Any] = {"max_epochs": max_epochs}
     if head == "bilstm":
@@ -89,6 +110,10 @@ def main(
         rows.append(
             _train(name, chosen, stores, label=_label(stores["train"], label), head=head, seeds=seeds, **params)
         )
+        click.echo(_line(rows[-1]), err=True)
+    if with_finetuning:
+        settings = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16)
+        rows.append(_finetune(inputs, columns, model, settings, folder, seeds=seeds))
         click.echo(_line(rows[-1]), err=True)
     result = {
         "pipeline": "table7",
@@ -104,76 +129,11 @@ def main(
         "rows": rows,
     }
     (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    table = _table(rows, tests="test" in stores)
+    for seed in range(seeds):
+        discard(folder / "finetuned" / str(seed))
+    table = _table(rows, tests="test" in stores, costs=with_finetuning)
     (folder / "table.md").write_text(table, encoding="utf-8")
     click.echo(table)
-
-
-def _find_files(corpus: str | None, train: str | None, dev: str | None, test: str | None) -> dict[str, Path]:
-    named = {"train": train, "dev": dev, "test": test}
-    if corpus is not None:
-        if any(named.values()):
-            raise click.UsageError("--corpus names the folder of all files; drop --train, --dev and --test")
-        names = sorted(path for path in Path(corpus).iterdir() if path.suffix in ENDINGS)
-        splits = [_split_of(path.name) for path in names]
-        for split in SPLITS:
-            found = [path for path, its in zip(names, splits, strict=True) if its == split]
-            if len(found) > 1:
-                several = ", ".join(path.name for path in found)
-                raise click.UsageError(f"{corpus}: {several} may be {split}; pass --train, --dev and --test instead")
-            named[split] = str(found[0]) if found else None
-    missing = [split for split in ("train", "dev") if named[split] is None]
-    if missing:
-        raise click.UsageError(f"no {' and no '.join(missing)} file; pass --corpus, or --train and --dev")
-    return {split: Path(path) for split, path in named.items() if path is not None}
-
-
-def _split_of(name: str) -> str | None:
-    return next((split for split, words in SPLITS.items() if any(word in name.lower() for word in words)), None)
-
-
-def _marks_documents(path: Path) -> bool:
-    with path.open(encoding="utf-8") as lines:
-        return any(line.startswith(("-DOCSTART-", "# newdoc")) for line in lines)
-
-
-def _extract(
-    path: Path, folder: Path, name: str, *, model: str, label: str, limit: int | None, context: bool
-) -> bertfeat.Store:
-    """Extract all layers of a file, one row per word; a second run finds the store complete."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kind = "conllu" if path.suffix == ".conllu" else "conll"
-    if limit is not None:
-        path = _head(path, limit, folder / f"{name}.{limit}.{kind}")
-    return bertfeat.extract(
-        path,
-        folder / "features" / name,
-        format=kind,
-        model=model,
-        levels="word",
-        layers="all",
-        combine="none",
-        label_column=None if label == "label" else label,
-        document_context=context,
-    )
-
-
-def _head(path: Path, n_sentences: int, target: Path) -> Path:
-    """Copy the first sentences of a CoNLL file; lines that only mark a document do not count."""
-    n = 0
-    inside = False
-    kept = []
-    with path.open(encoding="utf-8", newline="") as lines:
-        for line in lines:
-            if line.strip() and not line.startswith(("#", "-DOCSTART-")):
-                inside = True
-            elif inside and not line.strip():
-                n, inside = n + 1, False
-            kept.append(line)
-            if n == n_sentences:
-                break
-    target.write_text("".join(kept), encoding="utf-8", newline="")
-    return target
 
 
 def _label(store: bertfeat.Store, label: str) -> str:
@@ -210,6 +170,7 @@ def _train(
     scores: dict[str, list[float]] = {split: [] for split in stores if split != "train"}
     mixes = []
     metric = ""
+    cost: dict[str, Any] = {}
     for seed in range(seeds):
         probe = bertfeat.fit_probe(
             stores["train"], label, level="word", head=head, dev=stores["dev"], seed=seed, **chosen, **params
@@ -220,22 +181,55 @@ def _train(
             found.append(100 * score.scores.value(metric))
         if "mix" in probe.training["fit_report"]:
             mixes.append(probe.training["fit_report"]["mix"])
+        cost = {
+            "seconds_of_one": extraction_seconds(stores.values()) + probe.training["seconds"],
+            "n_bytes": feature_bytes(stores.values(), probe.spec),
+        }
     return {
         "features": name,
         **chosen,
         "metric": metric,
-        **{
-            split: {"scores": found, "mean": statistics.fmean(found), "deviation": _deviation(found)}
-            for split, found in scores.items()
-        },
+        **{split: _summary(found) for split, found in scores.items()},
         "mixes": mixes,
         "paper": PAPER[name],
         "seconds": time.perf_counter() - started,
+        **cost,
     }
 
 
-def _deviation(values: list[float]) -> float | None:
-    return statistics.stdev(values) if len(values) > 1 else None
+def _finetune(
+    inputs: dict[str, Path], columns: dict[str, Any], model: str, settings: Settings, folder: Path, *, seeds: int
+) -> dict[str, Any]:
+    """Fine-tune the model with each seed on the sentences of the features, and score dev and test."""
+    splits = {name: read_documents(path, format=conll_kind(path), **columns) for name, path in inputs.items()}
+    context = columns["document_context"]
+    tuned = [
+        finetune(
+            "tag",
+            splits,
+            "label",
+            model,
+            replace(settings, seed=seed),
+            folder / "finetuned" / str(seed),
+            context=context,
+        )
+        for seed in range(seeds)
+    ]
+    return {
+        "features": "Fine-tuned",
+        "metric": tuned[0].scores["dev"].metric,
+        **{split: _summary([100 * one.scores[split].value for one in tuned]) for split in splits if split != "train"},
+        "paper": PAPER_TUNED,
+        "trainings": [one.to_dict() for one in tuned],
+        "seconds": sum(one.seconds for one in tuned),
+        "seconds_of_one": tuned[0].seconds,
+        "n_bytes": tuned[0].n_bytes,
+    }
+
+
+def _summary(scores: list[float]) -> dict[str, Any]:
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    return {"scores": scores, "mean": statistics.fmean(scores), "deviation": deviation}
 
 
 def _cell(summary: dict[str, Any]) -> str:
@@ -247,12 +241,19 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['features']}: {row['metric']} on dev {_cell(row['dev'])}, {row['seconds']:.0f} s"
 
 
-def _table(rows: list[dict[str, Any]], *, tests: bool) -> str:
-    heads = ["features", "dev", *(["test"] if tests else []), "paper (CoNLL-2003 dev)"]
+def _table(rows: list[dict[str, Any]], *, tests: bool, costs: bool) -> str:
+    heads = ["features", "dev", *(["test"] if tests else []), *(["seconds", "MB"] if costs else [])]
     lines = [
-        [row["features"], _cell(row["dev"]), *([_cell(row["test"])] if tests else []), f"{row['paper']:.1f}"]
+        [
+            row["features"],
+            _cell(row["dev"]),
+            *([_cell(row["test"])] if tests else []),
+            *(cost_cells(row["seconds_of_one"], row["n_bytes"]) if costs else []),
+            f"{row['paper']:.1f}",
+        ]
         for row in rows
     ]
+    heads.append("paper (CoNLL-2003 dev)")
     n_zero = sum(round(row["dev"]["mean"], 1) == 0 for row in rows)
     remark = (
         f"\n{n_zero} of {len(rows)} rows have the score 0: nothing was learned. Train on more sentences or epochs.\n"

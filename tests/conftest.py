@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.support.drill import Zygote
 
 # Before transformers is imported anywhere; child processes inherit it.
 os.environ |= {
@@ -15,11 +19,25 @@ os.environ |= {
     "TOKENIZERS_PARALLELISM": "false",
     "NO_COLOR": "1",
     "COLUMNS": "100",
+    # Otherwise actors of Ray wait until no other test computes.
+    "RAY_worker_niceness": "0",
 }
+# The processes of pytest-xdist share the cores, their children too: threads that wait for a taken core only spin.
+if _n_processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(_n_processes))))
 
 import pytest
 
+# Until all is imported: imports make a million objects and no garbage.
+gc.disable()
+
 LOCAL = {"localhost", "::1", "0.0.0.0", ""}
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 class NetworkUsed(AssertionError):
@@ -74,6 +92,17 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_model(
         "bert", tmp_path_factory.mktemp("tiny") / "bert", num_hidden_layers=3, max_position_embeddings=64
     )
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Iterator[Zygote]:
+    """A process that has imported what an extraction uses, whose children can be killed."""
+    from tests.support.cli_runs import three_shards
+    from tests.support.drill import zygote
+
+    folder = tmp_path_factory.mktemp("zygote")
+    with zygote(folder, three_shards(folder, tiny_folder)) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertfeat.cli.progress import counted
 from bertfeat.errors import StoreError
+from bertfeat.records import Receipt
 from bertfeat.store.planfile import read_plan
-from bertfeat.store.reader import Store
+from bertfeat.store.storedescription import StoreDescription
 
 _MAX_SHOWN = 5
 
 
-def append_entries(store: Store) -> list[dict[str, Any]]:
+def append_entries(store: StoreDescription, receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
     """Return each append as JSON values, in order; paths and times are missing if the private folder was not copied."""
     appends = store.manifest.get("appends", [])
     if not appends:
         return []
     shards = store.manifest["shards"]
     firsts = [append["first_shard"] for append in appends]
+    times = {receipt.shard: receipt.created_at for receipt in receipts}
     try:
         inputs = [file.path for file in store.plan.inputs]
-        times = {receipt.shard: receipt.created_at for receipt in store.receipts()}
     except StoreError:
-        inputs, times = [], {}
+        inputs = []
     borders = [append["first_input"] for append in appends]
     return [
         {
@@ -38,7 +40,7 @@ def append_entries(store: Store) -> list[dict[str, Any]]:
     ]
 
 
-def unfinished_append(store: Store) -> list[str]:
+def unfinished_append(store: StoreDescription) -> list[str]:
     """Return the inputs of an append that has not finished; nothing without one."""
     try:
         plan = read_plan(store.path)
@@ -47,16 +49,15 @@ def unfinished_append(store: Store) -> list[str]:
     return [] if plan is None else [file.path for file in plan.inputs[len(store.plan.inputs) :]]
 
 
-def append_lines(store: Store) -> list[str]:
-    """Return what `bertfeat inspect` prints of appends."""
-    entries = append_entries(store)
+def append_lines(entries: Sequence[Mapping[str, Any]], unfinished: list[str]) -> list[str]:
+    """Return what `bertfeat inspect` prints of appends and of the inputs of one that has not finished."""
     lines = [f"appends    {counted(len(entries), 'append')}"] if entries else []
     if len(entries) > _MAX_SHOWN:
         lines[0] += f", the last {_MAX_SHOWN}:"
     for entry in entries[-_MAX_SHOWN:]:
         when = entry["finished_at"] or "time unknown"
         lines.append(f"           {when}  {counted(entry['n_documents'], 'document')} from {_named(entry['inputs'])}")
-    if unfinished := unfinished_append(store):
+    if unfinished:
         lines.append(f"           not finished: {_named(unfinished)}; run that append again to finish it")
     return lines
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.core import ParameterSource
 
+from bertfeat.choices import CorpusFormat, Runner
 from bertfeat.cli.options import (
     RUN,
     GroupedCommand,
@@ -22,7 +23,7 @@ from bertfeat.cli.options import (
     output_options,
     store_options,
 )
-from bertfeat.config import CorpusFormat, ExtractConfig, Runner
+from bertfeat.config import ExtractConfig
 
 if TYPE_CHECKING:
     from bertfeat.settings import ExtractSettings

@@ -106,8 +106,8 @@ def build(
 def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
     """Add the new rows of a grown store.
 
-    STORE was extracted with the same settings from the same texts, followed by further ones. Recall is measured again.
-    The index is replaced when the new one is whole.
+    STORE is that of the index after `bertfeat extract --append`, or another one whose first rows are the same. Recall
+    is measured again. The index is replaced when the new one is whole.
     """
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.progress import reporting

@@ -81,7 +81,6 @@ def kind_of(what: str) -> str:
     """
     from bertfeat.durable.placecheck import listed
     from bertfeat.durable.publication import standing
-    from bertfeat.encoder.packaged import packaged_names
     from bertfeat.storage import is_url
 
     if is_url(what):
@@ -90,6 +89,8 @@ def kind_of(what: str) -> str:
     for kind in _KINDS:
         if any(os.path.lexists(place / name) for name in kind.files):
             return kind.name
+    from bertfeat.encoder.packaged import packaged_names
+
     if what in packaged_names() or not os.path.lexists(place):
         return "model"
     there = file_kind(place)

@@ -9,8 +9,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from bertfeat import config as settings
-from bertfeat.config import ExtractConfig
+from bertfeat import choices
+from bertfeat.config import ExtractConfig, flag, parse_size
 from bertfeat.errors import ConfigError
 
 Command = Callable[..., None]
@@ -56,7 +56,7 @@ class ByteSize(click.ParamType[int]):
             1500000000
         """
         try:
-            return settings.parse_size(value)
+            return parse_size(value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
@@ -104,7 +104,7 @@ def together(heading: str, *specs: tuple[str, dict[str, Any]]) -> Option:
 
     def decorate(command: Command) -> Command:
         for name, attributes in reversed(specs):
-            command = option(heading, settings.flag(name), name, **attributes)(command)
+            command = option(heading, flag(name), name, **attributes)(command)
         return command
 
     return decorate
@@ -112,7 +112,7 @@ def together(heading: str, *specs: tuple[str, dict[str, Any]]) -> Option:
 
 corpus_options = together(
     "Corpus",
-    _choice("format", settings.CorpusFormat, "Format of the input; auto goes by the file ending."),
+    _choice("format", choices.CorpusFormat, "Format of the input; auto goes by the file ending."),
     text("text_column", "NAME", "Column with the text.", default=_DEFAULTS.text_column),
     text("text_pair_column", "NAME", "Column with a second text."),
     _switch("text_pairs", "Lines of .txt hold two texts: first ||| second."),
@@ -124,7 +124,7 @@ corpus_options = together(
     _switch("no_header", "The .csv or .tsv has no header; name its columns by number from 1."),
     text("delimiter", "C", "What separates the columns of .csv or .tsv: ; or | or tab.  [default: by ending]"),
     ("limit", {"type": click.IntRange(min=1), "metavar": "N", "help": "Only the first N documents."}),
-    _choice("bad_rows", settings.BadRows, "Stop at a row that cannot be read, or set it aside with the reason."),
+    _choice("bad_rows", choices.BadRows, "Stop at a row that cannot be read, or set it aside with the reason."),
 )
 model_options = together(
     "Model",
@@ -145,10 +145,10 @@ feature_options = together(
         "A,B",
         "Columns to write: none (one per layer), concat, sum, mean.  [default: none,concat for last4, else none]",
     ),
-    _choice("word_pooling", settings.WordPooling, "How the tokens of a word become one vector."),
+    _choice("word_pooling", choices.WordPooling, "How the tokens of a word become one vector."),
     _choice(
         "pooling",
-        settings.Pooling,
+        choices.Pooling,
         "How the tokens of a document become one vector; model: the model's own sentence embedding.",
     ),
     _switch("include_special_tokens", "Count special tokens and the prompt in the mean or maximum of a document."),
@@ -159,25 +159,25 @@ length_options = together(
     "Long documents and context",
     _number("max_length", "Tokens in a window, special ones included.", auto="what the model takes"),
     _number("stride", "Tokens that neighbouring windows share.", auto="max-length / 4"),
-    _choice("on_overlong", settings.OnOverlong, "What happens to documents longer than a window."),
+    _choice("on_overlong", choices.OnOverlong, "What happens to documents longer than a window."),
     _switch("document_context", "Encode sentences together with their neighbours in the document."),
 )
 store_options = together(
     "Store",
-    _choice("store_dtype", settings.StoreDtype, "Type of the stored vectors."),
-    _choice("vector_encoding", settings.VectorEncoding, "Fixed-size list, or fixed-size binary (faster to read)."),
+    _choice("store_dtype", choices.StoreDtype, "Type of the stored vectors."),
+    _choice("vector_encoding", choices.VectorEncoding, "Fixed-size list, or fixed-size binary (faster to read)."),
 )
 compute_options = together(
     "Computing",
     text("device", "DEVICE", "auto, cpu, mps, cuda, cuda:0,cuda:1.", default=_DEFAULTS.device),
-    _choice("compute_dtype", settings.ComputeDtype, "Type to compute in; auto is bfloat16 on CUDA, else float32."),
+    _choice("compute_dtype", choices.ComputeDtype, "Type to compute in; auto is bfloat16 on CUDA, else float32."),
     _number("max_batch_tokens", "Tokens in a forward pass.", auto="by device and width"),
     (
         "shard_bytes",
         {"type": ByteSize(), "default": "256MB", "show_default": True, "help": "Size of a shard, the unit of resume."},
     ),
     _number("workers", "Processes; on Ray, actors.", auto="one per device; on Ray without GPUs, one per machine"),
-    _choice("runner", settings.Runner, "Where shards run: on this machine, or on a Ray cluster."),
+    _choice("runner", choices.Runner, "Where shards run: on this machine, or on a Ray cluster."),
     text(
         "ray_address",
         "ADDRESS",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertfeat.cli.options import RUN, GroupedCommand, option, output_options
-from bertfeat.cli.probe_options import fit_options, head_params, warn
+from bertfeat.cli.probe_options import check_store_and_head, fit_options, head_params, warn
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
@@ -37,11 +37,13 @@ Examples:
 @fit_options
 def fit(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit a probe to the features of STORE and save it."""
-    from bertfeat.probes.fitted import check_probe_folder
-    from bertfeat.probes.fitting import fit_probe
+    from bertfeat.probes.probedescription import check_probe_folder
 
     chosen = head_params(settings)
     check_probe_folder(output, overwrite=overwrite)
+    check_store_and_head(store, settings)
+    from bertfeat.probes.fitting import fit_probe
+
     fitted = fit_probe(store, **settings, progress=False if quiet or as_json else None, **chosen)
     fitted.save(output, overwrite=overwrite)
     for text in fitted.training["fit_report"].get("warnings", []):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from bertfeat.cli.options import ByteSize, Command, text, together
-from bertfeat.heads.registry import ROW_HEADS, TAGGERS
+from bertfeat.heads.registry import ROW_HEADS, TAGGERS, check_head
 
 _DATA = "Data"
 _HEAD = "Head"
@@ -47,6 +47,18 @@ _head_options = together(
 def fit_options(command: Command) -> Command:
     """Add the options that fit and sweep share."""
     return _data_options(_head_options(command))
+
+
+def check_store_and_head(store: str, settings: dict[str, Any]) -> None:
+    """Report a missing store, level or head before scikit-learn loads, which takes a second.
+
+    Raises:
+        UserError: The store, the level or the head does not exist, or the store is damaged.
+    """
+    from bertfeat.store.storedescription import StoreDescription
+
+    StoreDescription.at(store).schema(settings["level"])
+    check_head(settings["head"])
 
 
 def head_params(settings: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from bertfeat.cli.options import RUN, GroupedCommand, option, output_options
-from bertfeat.cli.probe_options import fit_options, head_params
+from bertfeat.cli.probe_options import check_store_and_head, fit_options, head_params
 
 _HELP = """Fit and score a head on each layer of STORE and each combination of layers.
 
@@ -32,10 +32,12 @@ Examples:
 def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit and score a head on each layer of STORE and each combination of layers."""
     from bertfeat.probes.sweepresult import check_sweep_folder
-    from bertfeat.probes.sweeps import sweep_probes
 
     chosen = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
+    check_store_and_head(store, settings)
+    from bertfeat.probes.sweeps import sweep_probes
+
     found = sweep_probes(store, **settings, progress=False if quiet or as_json else None, **chosen)
     found.write(output, overwrite=overwrite)
     if as_json:

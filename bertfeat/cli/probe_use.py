@@ -42,6 +42,7 @@ def score(probe: str, store: str, label: str | None, labels: str | None, no_inte
     Accuracy, macro and micro F1, each class, entities where labels are tags such as B-PER, and bootstrap intervals.
     Labels that the probe has not seen, and rows without a vector, count as errors.
     """
+    _check_probe_and_store(probe, store)
     from bertfeat.probes.fitted import load_probe
 
     found = load_probe(probe).score(store, label=label, labels=labels, bootstrap=not no_intervals)
@@ -69,7 +70,6 @@ def predict(
     probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
 ) -> None:
     """Label a corpus, or a store, and write Parquet or CSV."""
-    from bertfeat.probes.fitted import load_probe
     from bertfeat.storage import as_path
 
     asked = {name: settings.pop(name) for name in _OF_PREDICTIONS}
@@ -77,6 +77,9 @@ def predict(
     is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()
     if is_store:
         refuse_given(settings, "is for reading text; INPUT is a store")
+    _check_probe_and_store(probe, inputs[0] if is_store else None)
+    from bertfeat.probes.fitted import load_probe
+
     fitted = load_probe(probe)
     if is_store:
         written = fitted.predict_to(inputs[0], output, **asked, overwrite=overwrite)
@@ -94,6 +97,16 @@ def predict(
         without = f", {written.n_without:,} of them without a prediction" if written.n_without else ""
         aside = f"; {written.n_set_aside:,} rows of the input could not be read" if written.n_set_aside else ""
         click.echo(f"{output}: {written.n_rows:,} {fitted.level} rows{errors}{without}{aside}")
+
+
+def _check_probe_and_store(probe: str, store: str | None) -> None:
+    """Report a missing or damaged probe or store before scikit-learn loads, which takes a second."""
+    from bertfeat.probes.probedescription import describe_probe
+    from bertfeat.store.storedescription import StoreDescription
+
+    describe_probe(probe)
+    if store is not None:
+        StoreDescription.at(store)
 
 
 predict.params = [param for param in predict.params if param.name not in _WITHOUT]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import click
 
-from bertfeat.config import ExtractConfig, Runner
+from bertfeat.choices import Runner
+from bertfeat.config import ExtractConfig
 from bertfeat.progress import Bar
 from bertfeat.records import Plan, Receipt
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from bertfeat.cli.failures import with_flags
 from bertfeat.cli.progress import counted
 from bertfeat.cli.search_output import found, hit_lines, hit_objects
 from bertfeat.corpus.content import RowError, decode
@@ -42,8 +43,8 @@ def answer_queries(index: Index, settings: dict[str, Any]) -> None:
         try:
             query, error = _encoded(index, line, f"<stdin>:{number}"), None
         except UserError as failure:
-            click.echo(f"bertfeat: {failure}", err=True)
-            query, error, n_failed = None, str(failure), n_failed + 1
+            query, error, n_failed = None, with_flags(str(failure)), n_failed + 1
+            click.echo(f"bertfeat: {error}", err=True)
         if settings["as_json"]:
             answer = {"error": error} if query is None else {"hits": hit_objects(index, query, settings)}
             said = {"query_id": number - 1, "query": strip_line_end(line).decode(errors="replace"), **answer}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bertfeat.choices import Level, Pooling
 from bertfeat.cli.appends import append_entries, append_lines, unfinished_append
 from bertfeat.cli.progress import counted, human_bytes, human_time
-from bertfeat.config import Level, Pooling
 from bertfeat.encoder.sentencemodel import UNSUPPORTED
 from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema, Receipt
 from bertfeat.store.planfile import is_complete
-from bertfeat.store.reader import Store, open_store
+from bertfeat.store.storedescription import StoreDescription
 
 if TYPE_CHECKING:
     from bertfeat.extraction.estimation import Estimate
@@ -24,9 +24,9 @@ _TOKENS = {False: " without special tokens", True: " with special tokens"}
 _LAID = {"array": "fixed-size lists", "binary": "fixed-size binary"}
 
 
-def store_summary(store: Store) -> dict[str, Any]:
+def store_summary(store: StoreDescription) -> dict[str, Any]:
     """Return what is in a store as JSON values."""
-    totals, receipts = store.manifest["totals"], _receipts(store)
+    totals, receipts, complete = store.manifest["totals"], _receipts(store), is_complete(store.path)
     seconds: dict[str, float] = {}
     for receipt in receipts:
         for stage, value in receipt.seconds.items():
@@ -34,7 +34,7 @@ def store_summary(store: Store) -> dict[str, Any]:
     n_tokens = totals["counts"].get("n_encoded_tokens", 0)
     return {
         "store": str(store.path),
-        "complete": is_complete(store.path),
+        "complete": complete,
         "levels": {str(level): _level(store, level) for level in store.levels},
         "n_documents": totals["counts"].get("n_documents", 0),
         "n_tokens": totals["counts"].get("n_tokens", 0),
@@ -42,18 +42,18 @@ def store_summary(store: Store) -> dict[str, Any]:
         "n_windows": totals["counts"].get("n_windows", 0),
         "n_bad_rows": totals["n_bad_rows"],
         "n_shards": totals["n_shards"],
-        "n_shards_planned": totals["n_shards"] if is_complete(store.path) else len(store.plan.shards),
+        "n_shards_planned": totals["n_shards"] if complete else len(store.plan.shards),
         "n_bytes": sum(totals["n_bytes"].values()),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "n_halvings": sum(receipt.notes.get("n_halvings", 0) for receipt in receipts),
         "tokens_per_s": round(n_tokens / seconds["encode"], 1) if seconds.get("encode") else None,
-        "appends": append_entries(store),
+        "appends": append_entries(store, receipts),
         "unfinished_append": unfinished_append(store),
         "metadata": store.metadata,
     }
 
 
-def _receipts(store: Store) -> tuple[Receipt, ...]:
+def _receipts(store: StoreDescription) -> tuple[Receipt, ...]:
     """Return the receipts; none if the store was copied without its private folder."""
     try:
         return store.receipts()
@@ -61,7 +61,7 @@ def _receipts(store: Store) -> tuple[Receipt, ...]:
         return ()
 
 
-def _level(store: Store, level: Level) -> dict[str, Any]:
+def _level(store: StoreDescription, level: Level) -> dict[str, Any]:
     schema = store.schema(level)
     return {
         "n_rows": store.n_rows(level),
@@ -71,7 +71,7 @@ def _level(store: Store, level: Level) -> dict[str, Any]:
     }
 
 
-def result_line(store: Store, *, was_complete: bool, appended: bool = False) -> str:
+def result_line(store: StoreDescription, *, was_complete: bool, appended: bool = False) -> str:
     """Return one line on a finished store; `was_complete` if there was nothing to do; `appended` after an append."""
     summary = store_summary(store)
     rows = ", ".join(f"{info['n_rows']:,} {level} rows" for level, info in summary["levels"].items())
@@ -85,7 +85,7 @@ def result_line(store: Store, *, was_complete: bool, appended: bool = False) -> 
     return f"{line}; {_sentence_line(store)}" if Level.SENTENCE in store.levels else line
 
 
-def _sentence_line(store: Store) -> str:
+def _sentence_line(store: StoreDescription) -> str:
     """Return how sentence rows were made, and how the model's authors make them."""
     meta = store.metadata
     pooling, prompt = meta["pooling"], meta.get("prompt", "")
@@ -113,12 +113,12 @@ def inspect_store(path: str) -> tuple[dict[str, Any], list[str]]:
     Raises:
         StoreError: There is no store, or it is damaged.
     """
-    store = open_store(path, allow_incomplete=True)
+    store = StoreDescription.at(path, allow_incomplete=True)
     summary = store_summary(store)
     return summary, _inspect_lines(store, summary)
 
 
-def _inspect_lines(store: Store, summary: dict[str, Any]) -> list[str]:
+def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str]:
     meta = store.metadata
     versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
     lines = [f"{store.path}: {counted(summary['n_documents'], 'document')}, {counted(summary['n_tokens'], 'token')}"]
@@ -148,7 +148,7 @@ def _inspect_lines(store: Store, summary: dict[str, Any]) -> list[str]:
         ),
         f"made by    {versions}",
         f"run        {_run_line(summary)}",
-        *append_lines(store),
+        *append_lines(summary["appends"], summary["unfinished_append"]),
     ]
     if summary["n_truncated_tokens"]:
         lines.append(f"truncated  {summary['n_truncated_tokens']:,} tokens are lost to truncation")
@@ -159,7 +159,7 @@ def _inspect_lines(store: Store, summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _pooling_lines(store: Store) -> list[str]:
+def _pooling_lines(store: StoreDescription) -> list[str]:
     meta = store.metadata
     special = {Level.SENTENCE: ", special tokens included"} if meta["include_special_tokens"] else {}
     settings = [(level, LEVELS[level].pooling) for level in store.levels]

@@ -75,6 +75,7 @@ class SchemaSurvey:
     def __init__(self, config: ExtractConfig, earlier: Earlier | None = None) -> None:
         self._config = config
         self._id_type: str | None = None
+        self._id_remedy = "write all ids as strings"
         self._annotations: tuple[tuple[str, ...], str] | None = None
         self._declared: dict[str, tuple[Any, str]] = {}
         self._met: dict[str, set[str]] = {name: set() for name in config.keep_columns}
@@ -85,6 +86,7 @@ class SchemaSurvey:
 
     def _start_from(self, schema: CorpusSchema, place: str) -> None:
         self._id_type = schema.id_type if self._config.id_column else None
+        self._id_remedy = f"write {schema.id_type} ids, as in {place} (.csv and .tsv have strings only)"
         if schema.annotations:
             self._annotations = (tuple(column.name for column in schema.annotations), place)
         for name, kind in kept_arrow_types(schema).items():
@@ -124,7 +126,7 @@ class SchemaSurvey:
             id_type = "int64" if isinstance(content.doc_id, int) else "string"
             if id_type != (self._id_type or id_type):
                 raise InputError(
-                    f"id {content.doc_id!r} is {id_type}, ids before are {self._id_type}; write all ids as strings",
+                    f"id {content.doc_id!r} is {id_type}, ids before are {self._id_type}; {self._id_remedy}",
                     path=path,
                     row=row,
                 )

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Row, RowError, Start
 from bertfeat.corpus.sentences import NEW_DOCUMENT, Heading, LineKind, NumberedLine, SentenceReader
@@ -112,7 +113,7 @@ class _SentenceIds(Heading):
         if kind is LineKind.BOUNDARY:
             self._document = None
         if found := _ID_COMMENT.fullmatch(line.rstrip()):
-            value = found[2].decode(errors="replace")
+            value = found[2].decode(errors="surrogateescape")
             if found[1] == b"sent_id":
                 self._sentence = value
             else:

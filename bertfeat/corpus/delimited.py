@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import (
     Content,
@@ -18,16 +19,13 @@ from bertfeat.corpus.content import (
     RowError,
     Start,
     TextReader,
-    check_columns,
-    content_of,
     decode,
     fault,
-    n_values,
-    needed_columns,
     size_of,
     without_blank_tail,
 )
 from bertfeat.corpus.linestreams import LongLine
+from bertfeat.corpus.tabular import check_columns, content_of, n_values, needed_columns
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
@@ -79,16 +77,16 @@ class CsvReader(TextReader):
         self.start = Start(n_bom + len(record.raw), 1 + record.raw.count(b"\n"))
 
     def _remedy(self, fields: Sequence[str]) -> str | None:
-        """Return what to do about a missing column if another delimiter, or data, is in place of the header."""
-        others = [mark for mark in _DELIMITERS if mark != self.delimiter and mark in fields[0]] if fields else []
-        if others and len(fields) == 1:
-            shown = "tab" if others[0] == "\t" else others[0]
-            return (
-                f"if {'tabs separate' if shown == 'tab' else f'{shown!r} separates'} them, pass `delimiter={shown!r}`"
-            )
-        if not self.config.no_header and any(map(_looks_like_data, fields)):
+        """Return what to do about a missing column if columns have numbers, or if the first row is not a header."""
+        marks = [mark for mark in _DELIMITERS if mark != self.delimiter and any(mark in field for field in fields)]
+        if marks and len(fields) == 1:
+            return _delimiter_remedy(marks[0])
+        if self.config.no_header:
+            return "number the columns from 1: `text_column='1'`"
+        if any(map(_looks_like_data, fields)) or any(map(str.isdecimal, needed_columns(self.config))):
             return "if that is data and no header, pass `no_header=True` and number the columns: `text_column='1'`"
-        return None
+        # Names may have commas, but hardly the others.
+        return _delimiter_remedy(marks[0]) if marks and marks[0] != "," else None
 
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield one row per record, from a record on."""
@@ -188,6 +186,12 @@ class _Feed:
             n_quotes += _n_quotes(line)
         too_long = self._n_bytes > linestreams.MAX_ROW_BYTES
         return RowError(linestreams.too_long(self._n_bytes) if too_long else linestreams.too_many("fields"))
+
+
+def _delimiter_remedy(mark: str) -> str:
+    if mark == "\t":
+        return "if tabs separate them, pass `delimiter='tab'`"
+    return f"if {mark!r} separates them, pass `delimiter={mark!r}`"
 
 
 def _looks_like_data(field: str) -> bool:

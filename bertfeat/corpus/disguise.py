@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bertfeat.config import CorpusFormat
+from bertfeat.choices import CorpusFormat
 
 SNIFFED_BYTES = 1 << 16
 _LEAST_LINES = 3

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import closing
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, TsvReader

@@ -14,11 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bertfeat.config import CorpusFormat, ExtractConfig
-from bertfeat.corpus.content import Reader, check_columns, needed_columns
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
+from bertfeat.corpus.content import Reader
 from bertfeat.corpus.formats import READER_OF
 from bertfeat.corpus.inputs import FRAME, STDIN, format_of
 from bertfeat.corpus.linestreams import first_line
+from bertfeat.corpus.tabular import check_columns, needed_columns
 from bertfeat.errors import InputError
 
 # A row group ends before it has more rows, or more bytes of text, than these.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -12,7 +13,7 @@ from typing import IO, BinaryIO
 
 import xxhash
 
-from bertfeat.config import CorpusFormat
+from bertfeat.choices import CorpusFormat
 from bertfeat.corpus.formats import READER_OF, READER_OF_ENDING
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
@@ -72,7 +73,7 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix="stdin-", delete=False) as out:
             path = Path(out.name)
-            _, digest = _digest(stream, out)
+            _, digest = _digest(stream, copy=out)
         return path.rename(folder / f"stdin-{digest}")
     except OSError as error:
         if path is not None:
@@ -82,16 +83,12 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
 
 
 def begins_with(file: InputFile, earlier: InputFile) -> bool:
-    """Return whether a file has all bytes of an earlier one at its beginning, and more."""
-    if file.n_bytes <= earlier.n_bytes:
-        return False
-    place, left = as_path(file.path), earlier.n_bytes
-    digest = xxhash.xxh3_128()
-    with place.open_buffered() if isinstance(place, ObjectPath) else place.open("rb") as stream:
-        while left and (block := stream.read(min(left, _BLOCK_BYTES))):
-            digest.update(block)
-            left -= len(block)
-    return digest.hexdigest() == earlier.digest
+    """Return whether a file has all bytes of an earlier one at its beginning, and more.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    return file.n_bytes > earlier.n_bytes and _digest_file(file.path, earlier.n_bytes)[1] == earlier.digest
 
 
 def shown_path(path: str) -> str:
@@ -100,11 +97,21 @@ def shown_path(path: str) -> str:
     return next((name for start, name in SPOOLS.items() if folder.startswith(start)), path)
 
 
-def _digest(stream: BinaryIO, copy: IO[bytes] | None = None) -> tuple[int, str]:
+def _digest_file(path: str, most: int = sys.maxsize) -> tuple[int, str]:
+    """Return the size in bytes and the digest of a file, or of the bytes up to `most` at its beginning."""
+    place = as_path(path)
+    try:
+        with place.open_buffered() if isinstance(place, ObjectPath) else place.open("rb") as stream:
+            return _digest(stream, most=most)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror}); check its permissions", path=path) from error
+
+
+def _digest(stream: BinaryIO, *, copy: IO[bytes] | None = None, most: int = sys.maxsize) -> tuple[int, str]:
     """Return the size in bytes and the xxh3-128 (hex) of a stream, read in blocks; copy it if asked."""
     digest = xxhash.xxh3_128()
     n_bytes = 0
-    while block := stream.read(_BLOCK_BYTES):
+    while block := stream.read(min(_BLOCK_BYTES, most - n_bytes)):
         digest.update(block)
         n_bytes += len(block)
         if copy is not None:
@@ -147,11 +154,7 @@ def _describe(path: str, corpus_format: CorpusFormat) -> InputFile:
     else:
         _check_file(path)
     found, compression = format_of(path, corpus_format)
-    try:
-        with place.open_buffered() if isinstance(place, ObjectPath) else place.open("rb") as file:
-            n_bytes, digest = _digest(file)
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror}); check its permissions", path=path) from error
+    n_bytes, digest = _digest_file(path)
     if compression is not None and n_bytes == 0:
         raise InputError(f"has no bytes, which is not a {compression} stream; write the file again", path=path)
     return InputFile(path=path, format=str(found), compression=compression, n_bytes=n_bytes, digest=digest)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Row, Start
 from bertfeat.corpus.jsonl import JsonlReader, parse
@@ -72,10 +73,10 @@ class JsonReader(JsonlReader):
                 element.add(block[first:border])
                 first = border + 1
                 raw = element.whole()
-                if raw or number > 1 or not scanner.is_done_at(border):
+                if raw or number > 1 or border != scanner.end:
                     yield offset, number, raw
                 offset, number, element = offset + element.n_bytes + 1, number + 1, _Element()
-            if scanner.is_done:
+            if scanner.end is not None:
                 self._check_end(offset, block[first:])
                 return
             element.add(block[first:])
@@ -111,18 +112,13 @@ class _Scanner:
     """Finds where the elements of an array end, block by block.
 
     Attributes:
-        is_done: The end of the array was met.
+        end: The place of the end of the array in the last block; None before it is met.
     """
 
     def __init__(self) -> None:
-        self.is_done = False
-        self._end = -1
+        self.end: int | None = None
         self._depth = 1
         self._in_string = self._is_escaped = False
-
-    def is_done_at(self, place: int) -> bool:
-        """Tell whether the array ends at this place of the last block."""
-        return place == self._end
 
     def borders(self, block: bytes) -> list[int]:
         """Return the places of the commas between elements in the next block, and of the end of the array."""
@@ -136,9 +132,9 @@ class _Scanner:
         if len(depths):
             self._depth = int(depths[-1])
         if len(ends):
-            self.is_done, self._end = True, int(ends[0])
-            found = found[found <= self._end]
-        return [int(place) for place in found]
+            self.end = int(ends[0])
+            found = found[found <= self.end]
+        return list(found.tolist())
 
     def _without_escapes(self, block: bytes) -> bytes:
         """Return a block with letters in place of escapes, so that each quote in it begins or ends a string."""

@@ -6,24 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, ClassVar, NoReturn
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
-from bertfeat.corpus.content import (
-    INT64,
-    Content,
-    Row,
-    RowError,
-    Start,
-    TextReader,
-    content_of,
-    decode,
-    missing_column,
-    n_values,
-    shown,
-    used_columns,
-    without_blank_tail,
-)
+from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, without_blank_tail
 from bertfeat.corpus.linestreams import strip_line_end
+from bertfeat.corpus.tabular import INT64, content_of, missing_column, n_values, shown, used_columns
 from bertfeat.records import InputFile
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bertfeat.config import CorpusFormat
+from bertfeat.choices import CorpusFormat
 from bertfeat.corpus.content import Content, Row, Start, TextReader, decode
 from bertfeat.corpus.linestreams import strip_line_end
 

@@ -10,20 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
-from bertfeat.corpus.content import (
-    Content,
-    Fault,
-    Reader,
-    Row,
-    RowError,
-    Start,
-    check_columns,
-    content_of,
-    needed_columns,
-)
+from bertfeat.corpus.content import Content, Fault, Reader, Row, RowError, Start
 from bertfeat.corpus.pagesizes import DELTA_BYTE_ARRAY, DICTIONARIES, Chunk, DamagedParquet, measure_pages, read_groups
+from bertfeat.corpus.tabular import check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 from bertfeat.storage import ObjectPath, as_path

@@ -7,7 +7,8 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from typing import NamedTuple
 
-from bertfeat.config import BadRows, ExtractConfig
+from bertfeat.choices import BadRows
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.columns import CorpusSchema, Earlier, SchemaSurvey
 from bertfeat.corpus.content import Content, Fault, Reader, Row, Start
 from bertfeat.corpus.duplicates import IdRegister

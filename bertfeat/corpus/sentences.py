@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 
 from bertfeat.corpus import linestreams
-from bertfeat.corpus.content import Content, Fault, Row, RowError, Start, TextReader, decode, fault, size_of
+from bertfeat.corpus.content import Content, Fault, Row, RowError, Start, TextReader, clean, decode, fault, size_of
 from bertfeat.errors import InputError
 
 NEW_DOCUMENT = b"# newdoc"
@@ -165,10 +165,12 @@ class SentenceReader(TextReader):
         columns = {name: [fields[at] for fields in table] for at, name in enumerate(self.names, self.first)}
         if self.label is not None:
             columns["label"] = columns[self.label]
-        columns |= {name: [value] * len(words) for name, value in sentence.columns.items()}
+        for name, value in sentence.columns.items():
+            if value is not None and clean(value) != value:
+                raise RowError(f"the comment with the {name} before it is not UTF-8; convert the file to UTF-8")
+            columns[name] = [value] * len(words)
         doc_id = self._doc_id(sentence.columns)
-        text = " ".join(words)
-        return Content(text, None, words, doc_id, sentence.group, sentence.columns, columns)
+        return Content(" ".join(words), None, words, doc_id, sentence.group, sentence.columns, columns)
 
     def _doc_id(self, columns: Mapping[str, str | None]) -> str | None:
         name = self.config.id_column

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bertfeat.config import Combine
+from bertfeat.choices import Combine
 from bertfeat.errors import ConfigError
 from bertfeat.records import FeatureColumn
 

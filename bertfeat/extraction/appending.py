@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bertfeat.config import CorpusFormat, ExtractConfig, Runner
+from bertfeat.choices import CorpusFormat, Runner
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
 from bertfeat.corpus.duplicates import IdDigests
 from bertfeat.corpus.inputs import FRAME, STDIN, begins_with
@@ -17,7 +18,7 @@ from bertfeat.extraction.job import Job, check_versions, make_job, recorded, res
 from bertfeat.extraction.plan import MODEL_NAMES, config_of, corpus_schema, make_plan, plan_fields
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
-from bertfeat.runners import check_ray
+from bertfeat.runners.ray_cluster import check_ray
 from bertfeat.storage import AnyPath
 from bertfeat.store import receipts
 from bertfeat.store.idfile import ids_of

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bertfeat.config import Combine, ExtractConfig, Level, Pooling
+from bertfeat.choices import Combine, Level, Pooling
+from bertfeat.config import ExtractConfig
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import ExtractConfig, Level
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs
 from bertfeat.corpus.frames import is_frame, parquet_frame, paths_of
 from bertfeat.corpus.inputs import FRAME, STDIN

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from bertfeat.config import ExtractConfig, Level, Pooling, StoreDtype
+from bertfeat.choices import Level, Pooling, StoreDtype
+from bertfeat.config import ExtractConfig
 from bertfeat.extraction.textencoder import (
     Text,
     TextEncoder,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertfeat.config import ExtractConfig, Level
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.lanes import encode_packs

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bertfeat.config import ExtractConfig, Level
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import PackEncoder, memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches

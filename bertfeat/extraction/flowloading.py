@@ -7,7 +7,8 @@ from functools import partial
 
 import torch
 
-from bertfeat.config import ExtractConfig, Level, Pooling
+from bertfeat.choices import Level, Pooling
+from bertfeat.config import ExtractConfig
 from bertfeat.devices import resolve_compute_dtype
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.loading import load_encoder

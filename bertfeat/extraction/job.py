@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertfeat.config import ExtractConfig, Level, Pooling, Runner
+from bertfeat.choices import Level, Pooling, Runner
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.corpus.frames import is_frame, paths_of, write_frame
@@ -37,7 +38,8 @@ from bertfeat.extraction.plan import (
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
-from bertfeat.runners import OnRay, check_ray
+from bertfeat.runners.ray import OnRay
+from bertfeat.runners.ray_cluster import check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.folder import Lease

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertfeat.config import Combine, ExtractConfig, Level, StoreDtype
+from bertfeat.choices import Combine, Level, StoreDtype
+from bertfeat.config import ExtractConfig
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.encoder.transfers import Fetches, gathering_device
 from bertfeat.extraction.plan import Resolved

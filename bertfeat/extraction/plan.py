@@ -10,7 +10,8 @@ from importlib.metadata import version
 from typing import Any
 
 from bertfeat._version import __version__
-from bertfeat.config import Combine, ExtractConfig, Level, OnOverlong, Pooling, Runner, StoreDtype
+from bertfeat.choices import Combine, Level, OnOverlong, Pooling, Runner, StoreDtype
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.formats import own_columns
 from bertfeat.devices import default_max_batch_tokens, planned_kind, resolve_compute_dtype

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding_bag
 
-from bertfeat.config import Combine, ExtractConfig, Level, Pooling, StoreDtype
+from bertfeat.choices import Combine, Level, Pooling, StoreDtype
+from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import HiddenStates
 from bertfeat.encoder.sentencemodel import SentenceMode, SentenceModel
 from bertfeat.encoder.transfers import to_device

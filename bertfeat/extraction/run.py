@@ -13,7 +13,8 @@ from bertfeat.errors import RunError, TokenizingError
 from bertfeat.extraction.appending import open_append, open_growing
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.progress import Progress, reporting
-from bertfeat.runners import end_earlier_runs, run_shards
+from bertfeat.runners.dispatch import run_shards
+from bertfeat.runners.fence import end_earlier_runs
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import as_path
 from bertfeat.store.reader import Store, open_store

@@ -10,7 +10,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import ExtractConfig, Level
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
 from bertfeat.errors import ConfigError, UserError
 
 # Before torch is loaded.

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertfeat.config import Combine, ExtractConfig, Level, StoreDtype
+from bertfeat.choices import Combine, Level, StoreDtype
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.columns import CorpusSchema
 from bertfeat.corpus.content import clean
 from bertfeat.devices import resolve_device

@@ -1,4 +1,4 @@
-"""Document of a saved probe, `probe.json`: read, checked for its fields and its digest, without its weights."""
+"""Document and place of a saved probe: `probe.json` is checked without its weights, the place without the heads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 from bertfeat.durable.decoding import check_version
 from bertfeat.durable.files import read_small
+from bertfeat.durable.placecheck import check_folder
+from bertfeat.durable.publication import recover
 from bertfeat.errors import UserError
 
 FORMAT_VERSION = 1
@@ -27,6 +29,26 @@ _FIELDS: dict[str, type] = {
     "extra": dict,
     "sha256": str,
 }
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Check that a probe may be saved at a path; a probe that a killed replacement moved aside returns to it first.
+
+    Raises:
+        UserError: Something else is already there, or a probe that must not be replaced.
+        RunError: The system refused.
+    """
+    recover(target)
+    check_place(target, overwrite=overwrite)
+
+
+def check_place(target: Path, *, overwrite: bool) -> None:
+    """Check that a path has nothing but, with `overwrite`, a probe.
+
+    Raises:
+        UserError: Something else is already there, or a probe that must not be replaced.
+    """
+    check_folder(target, "a probe", (DOCUMENT, WEIGHTS), overwrite=overwrite)
 
 
 def read_document(where: Path) -> dict[str, Any]:

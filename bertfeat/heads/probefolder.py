@@ -19,14 +19,15 @@ from safetensors.numpy import load, save_file
 from sklearn.utils.validation import check_is_fitted
 
 from bertfeat._version import __version__
-from bertfeat.durable.placecheck import check_folder
-from bertfeat.durable.publication import publish_folder, recover, standing
+from bertfeat.durable.publication import publish_folder, standing
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.probedocument import (
     DOCUMENT,
     FORMAT_VERSION,
     WEIGHTS,
+    check_place,
+    check_target,
     damaged,
     digest_of,
     read_document,
@@ -97,24 +98,9 @@ def load_probe(folder: str | Path) -> tuple[Probe, dict[str, Any]]:
     return probe, document["extra"]
 
 
-def check_target(target: Path, *, overwrite: bool) -> None:
-    """Check that a probe may be saved at a path; a probe that a killed replacement moved aside returns to it first.
-
-    Raises:
-        UserError: Something else is already there, or a probe that must not be replaced.
-        RunError: The system refused.
-    """
-    recover(target)
-    _check_folder(target, overwrite)
-
-
-def _check_folder(target: Path, overwrite: bool) -> None:
-    check_folder(target, "a probe", (DOCUMENT, WEIGHTS), overwrite=overwrite)
-
-
 def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], document: dict[str, Any], *, overwrite: bool) -> None:
     """Publish a probe, unless another process has saved one there meanwhile."""
-    with publish_folder(target, lambda: _check_folder(target, overwrite)) as folder:
+    with publish_folder(target, lambda: check_place(target, overwrite=overwrite)) as folder:
         weights = folder / WEIGHTS
         try:
             # safetensors writes the memory of an array, whatever its order.

@@ -28,6 +28,17 @@ TAGGERS: dict[str, tuple[str, str]] = {
 HEADS = ROW_HEADS | TAGGERS
 
 
+def check_head(name: str) -> None:
+    """Refuse a name that no head has, without loading a head.
+
+    Raises:
+        UserError: There is no such head.
+    """
+    if name not in HEADS:
+        there = did_you_mean(name, HEADS) or f"heads are {', '.join(HEADS)}"
+        raise UserError(f"no head {name!r}; {there}")
+
+
 def head_class(name: str) -> type[Probe]:
     """Return the class of a head.
 
@@ -38,9 +49,7 @@ def head_class(name: str) -> type[Probe]:
         >>> head_class("ridge").__name__
         'RidgeProbe'
     """
-    if name not in HEADS:
-        there = did_you_mean(name, HEADS) or f"heads are {', '.join(HEADS)}"
-        raise UserError(f"no head {name!r}; {there}")
+    check_head(name)
     module, class_name = HEADS[name]
     found: type[Probe] = getattr(importlib.import_module(module), class_name)
     return found

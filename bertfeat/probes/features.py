@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bertfeat.config import Combine, Level
+from bertfeat.choices import Combine, Level
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.store.reader import Store

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import polars as pl
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.corpus import Inputs, is_frame, paths_of, reader_of
 from bertfeat.display import html_table
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe, require_same_kind
-from bertfeat.heads.probefolder import check_target
 from bertfeat.heads.probefolder import load_probe as load_head
 from bertfeat.heads.probefolder import save_probe as save_head
 from bertfeat.probes.labels import LabelTable, find_labels
@@ -235,15 +234,18 @@ class FittedProbe:
         config = self.spec.extract_config(**{**kept, **settings})
         self._check_model()
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
-            store = extract(corpus, Path(folder) / "features", config, progress=progress)
+            features = Path(folder) / "features"
             try:
+                store = extract(corpus, features, config, progress=progress)
                 written = self.predict_to(
                     store, out, columns=columns, errors=errors, label=label, labels=labels, overwrite=overwrite
                 )
             except UserError as error:
-                # The user knows the corpus, not this store.
+                # The user knows the corpus and `columns`, not this store and what it keeps.
                 named = "the data frame" if is_frame(corpus) else ", ".join(map(str, paths_of(corpus)))
-                raise UserError(str(error).replace(str(store.path), named)) from error
+                said = str(error).replace(str(features), named)
+                error.args = (said if "keep_columns" in settings else said.replace("`keep_columns`", "`columns`"),)
+                raise
             return written._replace(n_set_aside=store.manifest["totals"]["n_bad_rows"])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
@@ -330,15 +332,6 @@ def load_probe(folder: str | Path) -> FittedProbe:
     kept = ProbeDescription.from_json(extra, folder)
     name = Path(folder).absolute().name
     return FittedProbe(probe, kept.spec, kept.label, kept.first_tokens, dict(kept.training), name)
-
-
-def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:
-    """Check, before a fit, that a probe can be saved to a folder afterwards.
-
-    Raises:
-        UserError: Something is already there, or no folder can be made there.
-    """
-    check_target(local_path(folder, "a probe"), overwrite=overwrite)
 
 
 def as_store(store: str | Path | Store) -> Store:

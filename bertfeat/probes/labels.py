@@ -9,7 +9,7 @@ from typing import cast
 
 import polars as pl
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS

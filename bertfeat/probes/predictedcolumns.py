@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.corpus import Reader
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, require_same_kind
@@ -118,7 +118,8 @@ def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: 
     of_input = [name for name in names if name not in own | of_documents and name != gold]
     wanted = [*of_input, *([] if gold is None else [gold])]
     if wanted and not (reader.has_columns or reader.has_words):
-        raise UserError(f"the input is {reader.format}, which has no column {wanted[0]!r}; leave it out")
+        what = "leave it out of `columns`" if of_input else "pass gold labels with `labels`, or do not ask for them"
+        raise UserError(f"the input is {reader.format}, which has no column {wanted[0]!r}; {what}")
     kept = (wanted if level is Level.SENTENCE else of_input) if reader.has_columns else ()
     levels = {level}
     if kept or not of_documents.isdisjoint(names):

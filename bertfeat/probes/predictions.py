@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_file

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
 from bertfeat.errors import UserError
-from bertfeat.heads.probedocument import damaged, read_document
+from bertfeat.heads.probedocument import check_target, damaged, read_document
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 
@@ -135,3 +135,12 @@ def describe_probe(folder: str | Path) -> dict[str, Any]:
         "spec": found.spec.to_dict(),
         "n_bytes": n_bytes,
     }
+
+
+def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:
+    """Check, before a fit, that a probe can be saved to a folder afterwards.
+
+    Raises:
+        UserError: Something is already there, or no folder can be made there.
+    """
+    check_target(local_path(folder, "a probe"), overwrite=overwrite)

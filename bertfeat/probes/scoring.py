@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.display import html_table
-from bertfeat.heads.base import Probe
+from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.bootstrap import Interval, bootstrap_interval
 from bertfeat.heads.matrices import Matrix
 from bertfeat.heads.scores import Scores, score_labels
 from bertfeat.probes.learningrows import LabelledRows
 from bertfeat.probes.predictions import predict_rows
 from bertfeat.probes.vectorstream import lengths_of
+from bertfeat.records import BoolArray, IntArray
 
 _TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1", "entity_f1": "entity F1"}
 
@@ -101,10 +102,44 @@ def score_labelled(probe: Probe, X: Matrix, labelled: LabelledRows, level: Level
     guesses = np.empty(len(labelled.labels), probe.classes_.dtype)
     lengths = None if is_document else lengths_of(labelled.documents[predicted])
     guesses[predicted] = predict_rows(probe, X, lengths).labels
-    pairs = labelled.labels, guesses
-    units: dict[str, Any] = {"lengths": None if is_document else lengths_of(labelled.documents), "predicted": predicted}
-    scores = score_labels(*pairs, probe.classes_, **units)
+    return score_predicted(
+        labelled.labels,
+        guesses,
+        probe.classes_,
+        lengths=None if is_document else lengths_of(labelled.documents),
+        predicted=predicted,
+        n_without_label=labelled.n_without_label,
+        bootstrap=bootstrap,
+    )
+
+
+def score_predicted(
+    labels: Labels,
+    guesses: Labels,
+    classes: Labels,
+    *,
+    lengths: IntArray | None,
+    predicted: BoolArray,
+    n_without_label: int = 0,
+    bootstrap: bool,
+) -> ProbeScore:
+    """Score the predicted labels of rows.
+
+    Args:
+        labels: The true labels, (n_rows,).
+        guesses: The predicted ones, (n_rows,).
+        classes: The labels that training has seen.
+        lengths: int64 (n_documents,): the rows of each document; None if each row is a document.
+        predicted: bool (n_rows,): which rows have a prediction; the others count as errors.
+        n_without_label: Rows that were left out because their label is null.
+        bootstrap: Whether to compute intervals, which draw whole documents.
+
+    Raises:
+        UserError: There are no rows, or labels are text and the classes are not, or the reverse.
+    """
+    units: dict[str, Any] = {"lengths": lengths, "predicted": predicted}
+    scores = score_labels(labels, guesses, classes, **units)
     metric = "accuracy" if scores.entities is None else "entity_f1"
     metrics = dict.fromkeys([metric, "accuracy", "macro_f1"]) if bootstrap else ()
-    intervals = {name: bootstrap_interval(name, *pairs, **units) for name in metrics}
-    return ProbeScore(scores, metric, intervals, labelled.n_without_label)
+    intervals = {name: bootstrap_interval(name, labels, guesses, **units) for name in metrics}
+    return ProbeScore(scores, metric, intervals, n_without_label)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.display import html_table
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors, read_small

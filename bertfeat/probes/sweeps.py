@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 from bertfeat._version import __version__
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.bootstrap import mean_and_deviation
 from bertfeat.heads.registry import head_class, heads_with_mix

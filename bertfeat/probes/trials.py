@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, encode_labels, require_same_kind
 from bertfeat.heads.matrices import Matrix, Sequences

@@ -6,7 +6,7 @@ import functools
 
 import polars as pl
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, Int32Array, IntArray

@@ -18,7 +18,7 @@ from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import check_allowed
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.display import html_table
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing

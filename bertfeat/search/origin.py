@@ -1,4 +1,7 @@
-"""Origin of an index: the store and the feature that `index.json` names, and the search for that store."""
+"""Origin of an index: the store and the feature that `index.json` names, and the search for that store.
+
+An index is described without the libraries that read its store, so they are imported inside functions.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from bertfeat.durable.decoding import decode
 from bertfeat.errors import UserError
-from bertfeat.search.queryvectors import gives_words
 from bertfeat.storage import as_path, is_url
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.provenance import FeatureSpec
-from bertfeat.store.reader import Store, open_store
+
+if TYPE_CHECKING:
+    from bertfeat.store.reader import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Origin:
         cls, store: Store, spec: FeatureSpec, index: Path, rows_digest: str, query_prompt: str | None = None
     ) -> Self:
         """Return the origin of an index in the folder `index`; raise a StoreError if a copied store has no plan."""
+        from bertfeat.search.queryvectors import gives_words
+
         path = store.path.resolve() if isinstance(store.path, Path) else store.path
         return cls(
             spec=spec,
@@ -81,6 +87,8 @@ class Origin:
         Raises:
             UserError: The store is not there, or is another one.
         """
+        from bertfeat.store.reader import Store, open_store
+
         if override is not None:
             return self.check_store(override if isinstance(override, Store) else open_store(override), index)
         places = [as_path(self.store)]
@@ -115,7 +123,6 @@ class Origin:
 
     def plan_hash_of(self, store: Store) -> str:
         """Return the hash that a store's plan would have if its model had the name in this origin."""
-        # Imported here because an index is described without torch.
         from bertfeat.extraction.plan import MODEL_NAMES
 
         here: str = store.manifest["plan_hash"]

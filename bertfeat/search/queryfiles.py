@@ -11,7 +11,8 @@ from pathlib import Path
 
 import polars as pl
 
-from bertfeat.config import BadRows, CorpusFormat, ExtractConfig
+from bertfeat.choices import BadRows, CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, ScannedRow, cut_shards, resolve_inputs
 from bertfeat.corpus.formats import READERS
 from bertfeat.corpus.jsonarray import JsonReader

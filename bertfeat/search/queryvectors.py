@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS

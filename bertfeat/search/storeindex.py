@@ -13,7 +13,8 @@ from bertfeat.ann.description import INDEX, ROWS, IndexDescription
 from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.ann.indexfolder import building_folder, publish, read_description, write_transform
 from bertfeat.ann.transforms import TransformSpec
-from bertfeat.config import Level, Pooling, parse_size
+from bertfeat.choices import Level, Pooling
+from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError

@@ -37,7 +37,7 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
 
     Args:
         index: The index's folder.
-        store: The grown store: extracted with the same settings from the same texts, followed by further ones.
+        store: That of the index after `append`, or another one whose first rows are the same.
         progress: See `extract`.
 
     Returns:

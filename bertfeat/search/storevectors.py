@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.ann.vectorparts import VectorBatch
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.progress import Progress, Silent
 from bertfeat.records import BoolArray, IntArray

@@ -7,7 +7,7 @@ import numpy as np
 from bertfeat.errors import FeatureError
 from bertfeat.finite import first_not_finite
 from bertfeat.records import LevelSchema, LevelTable, Plan, ShardResult
-from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectorlayout import VectorLayout
 
 
 def check_result(result: ShardResult, plan: Plan) -> None:

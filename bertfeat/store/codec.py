@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
+from bertfeat.choices import Combine, Level, StoreDtype, VectorEncoding
 from bertfeat.durable.decoding import decode
 from bertfeat.errors import StoreError
 from bertfeat.records import LevelSchema, PartInfo, Plan, Receipt

@@ -13,7 +13,7 @@ from bertfeat.store.checks import check_result
 from bertfeat.store.folder import Lease
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.planstates import hash_of
-from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectorlayout import VectorLayout
 
 
 def commit_shard(

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertfeat.config import Level, parse_size
+from bertfeat.choices import Level
+from bertfeat.config import parse_size
 from bertfeat.errors import ConfigError, StoreError
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import FileSlice, LevelTable, Plan, ShardResult, ShardSpec

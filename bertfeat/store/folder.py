@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.files import Sink
 from bertfeat.storage import AnyPath
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.corpus.duplicates import IdDigests
 from bertfeat.durable.decoding import decode
 from bertfeat.records import Plan

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.records import Append, ShardSpec
 
 FORMAT_VERSION = 1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable import files
 from bertfeat.durable.publication import publish_bytes, publish_file, unfinished
 from bertfeat.durable.steps import step

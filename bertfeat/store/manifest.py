@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bertfeat.config import Level, StoreDtype, VectorEncoding
+from bertfeat.choices import Level, StoreDtype, VectorEncoding
 from bertfeat.durable.decoding import check_version, decode
 from bertfeat.errors import StoreError
 from bertfeat.records import Append, ModelInfo, PartInfo, Plan, Receipt
@@ -17,7 +17,7 @@ from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.planstates import shard_hash
 from bertfeat.store.receipts import QuarantineInfo, StoredReceipt, check_paths
-from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectorlayout import VectorLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import IO, ClassVar
 
 import xxhash
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable import files
 from bertfeat.durable.steps import step
 from bertfeat.errors import RunError, StoreError

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import StoreDtype, VectorEncoding
+from bertfeat.choices import StoreDtype, VectorEncoding
 from bertfeat.durable import files
 from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan, VectorRuns
 from bertfeat.store import layout
@@ -19,7 +19,8 @@ from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
 from bertfeat.store.planstates import hash_of
 from bertfeat.store.runs import find_runs
-from bertfeat.store.schema import VectorLayout, arrow_array, arrow_fields, arrow_schema, row_group_rows
+from bertfeat.store.schema import arrow_array, arrow_fields, arrow_schema, row_group_rows
+from bertfeat.store.vectorlayout import VectorLayout
 
 # More than the size of any column chunk, which so becomes one page.
 _PAGE_BYTES = 1 << 30

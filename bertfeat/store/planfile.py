@@ -15,7 +15,7 @@ from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.plandifferences import changes, only_adds
-from bertfeat.store.schema import VectorLayout, kept_types
+from bertfeat.store.vectorlayout import VectorLayout
 
 
 class PlanDamaged(StoreError):
@@ -56,7 +56,10 @@ def _plan_in(data: bytes, file: str) -> Plan:
     check_version(file, content, layout.GROWN_VERSION)
     plan = codec.plan_from_json(content.get("plan"))
     VectorLayout.of(plan)
-    kept_types(plan)
+    if plan.kept_schema is not None:
+        from bertfeat.store.schema import kept_types
+
+        kept_types(plan)
     return plan
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.config import Combine, ExtractConfig, Level
+from bertfeat.choices import Combine, Level
+from bertfeat.config import ExtractConfig
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.differences import Fields, shown
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
-from bertfeat.store.reader import Store
-from bertfeat.store.vectors import add_layers
+
+if TYPE_CHECKING:
+    from bertfeat.store.reader import Store
 
 # The meaning of a vector depends on these: features that differ in one of them are not interchangeable.
 _IDENTITY = {
@@ -114,6 +116,8 @@ class FeatureSpec:
 
         The table has only the vector columns that the feature is made of.
         """
+        from bertfeat.store.vectors import add_layers
+
         columns = list(table.vectors.values())
         return add_layers(columns, self.combine, np.empty_like(columns[0])) if self.is_added_up else columns[0]
 

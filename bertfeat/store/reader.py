@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,20 +12,16 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.config import Level, StoreDtype, VectorEncoding
+from bertfeat.choices import VectorEncoding
 from bertfeat.display import html_table
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean
-from bertfeat.records import BadRow, BoolArray, FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
+from bertfeat.records import BadRow, BoolArray, FeatureColumn
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.storage.clients import scan_options
-from bertfeat.store import codec, layout, planfile, receipts
-from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
+from bertfeat.store import receipts
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
-from bertfeat.store.planstates import state_of
-from bertfeat.store.runs import check_runs
-from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import (
     FeatureBatch,
     check_rows,
@@ -36,6 +30,7 @@ from bertfeat.store.selection import (
     take_columns,
     take_vectors,
 )
+from bertfeat.store.storedescription import StoreDescription
 from bertfeat.store.vectors import (
     StoredPart,
     VectorSource,
@@ -52,7 +47,6 @@ if TYPE_CHECKING:
     import torch
 
 
-@files.os_errors(StoreError)
 def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False) -> Store:
     """Open a store for reading.
 
@@ -66,26 +60,10 @@ def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False)
     Examples:
         >>> open_store("features").numpy("word", "concat_last4")  # doctest: +SKIP
     """
-    folder = folder_at(path)
-    root = folder.path
-    try:
-        return Store(root, read_manifest(folder, follow_links=True))
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    plan = planfile.read_plan(folder, follow_links=True)
-    if plan is None:
-        what = "no such folder" if not root.exists() else f"not a bertfeat store: it has no {layout.MANIFEST}"
-        raise StoreError(f"{root}: {what}")
-    done = receipts.finished(folder, plan)
-    if not allow_incomplete:
-        raise StoreError(
-            f"{root}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
-            "run the command that made it again to finish it, or open it with allow_incomplete=True"
-        )
-    return Store(root, json.loads(build_manifest(plan, done)))
+    return Store.at(path, allow_incomplete=allow_incomplete)
 
 
-class Store:
+class Store(StoreDescription):
     """A store open for reading; made by `open_store`. Rows are in corpus order.
 
     Methods that return vectors take a stored feature, or one that can be made from the stored layers: `concat_last4` or
@@ -105,20 +83,11 @@ class Store:
     """
 
     def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
-        self.path = path
-        self.manifest = manifest
-        self._layout = VectorLayout(StoreDtype(manifest["store_dtype"]), VectorEncoding(manifest["vector_encoding"]))
-        try:
-            self._schemas = codec.schemas_from_json(manifest["levels"])
-            self._metadata = codec.metadata_from_json(manifest["metadata"])
-            self._stored = receipts_in(manifest)
-            self._parts: dict[Level, list[StoredPart]] = {level: [] for level in self._schemas}
-            for part in (part for stored in self._stored for part in stored.receipt.parts):
-                schema = self._schemas[part.level]
-                check_runs(part, schema.features, self._layout)
-                self._parts[part.level].append(StoredPart(path / part.path, part, schema, self._layout))
-        except ValueError as error:
-            raise unusable(path / layout.MANIFEST, error) from error
+        super().__init__(path, manifest)
+        self._stored_parts = {
+            level: [StoredPart(path / part.path, part, self._schemas[level], self._layout) for part in parts]
+            for level, parts in self._parts.items()
+        }
         self._checked = CheckedParts()
 
     def __repr__(self) -> str:
@@ -142,36 +111,6 @@ class Store:
         """True, also without documents."""
         return True
 
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """The levels that are stored."""
-        return tuple(self._schemas)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Where the features come from: model, layers, pooling, versions, ..."""
-        return self._metadata
-
-    @functools.cached_property
-    def plan(self) -> Plan:
-        """The plan that the store was made from.
-
-        Raises:
-            StoreError: The store was copied without its `_bertfeat` folder, or the plan is damaged.
-        """
-        plan = planfile.read_plan(self.path, follow_links=True)
-        if plan is None:
-            raise StoreError(
-                f"{self.path / layout.PLAN}: no such file; copy the store with its {layout.PRIVATE} folder"
-            )
-        # The file may already name an append that has not finished.
-        return state_of(plan, self.manifest["plan_hash"]) or plan
-
-    @files.os_errors(StoreError)
-    def receipts(self) -> tuple[Receipt, ...]:
-        """Return the receipts of the finished shards, with their times, in corpus order."""
-        return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
-
     @files.os_errors(StoreError)
     def bad_rows(self) -> tuple[BadRow, ...]:
         """Return the input rows that were set aside (`bad_rows="quarantine"`), in corpus order, with their raw bytes.
@@ -182,36 +121,12 @@ class Store:
         folder = folder_at(self.path)
         return tuple(row for stored in self._stored for row in receipts.read_quarantine(folder, stored))
 
-    def schema(self, level: str) -> LevelSchema:
-        """Return the columns of a level."""
-        if level not in self._schemas:
-            there = did_you_mean(level, self.levels) or f"levels are {', '.join(self.levels)}"
-            raise UserError(f"{self.path}: no level {str(level)!r}; {there}")
-        return self._schemas[Level(level)]
-
-    def columns(self, level: str) -> tuple[str, ...]:
-        """Return the names of all columns of a level, vectors last."""
-        schema = self.schema(level)
-        return (*(column.name for column in schema.columns), *(feature.name for feature in schema.features))
-
-    def features(self, level: str) -> tuple[FeatureColumn, ...]:
-        """Return the vector columns of a level."""
-        return self.schema(level).features
-
-    def parts(self, level: str) -> tuple[PartInfo, ...]:
-        """Return the part files of a level, in corpus order."""
-        return tuple(part.info for part in self._parts[self.schema(level).level])
-
     def shard(self, number: int) -> Store:
         """Return the store as if it had only one shard."""
         shards = [entry for entry in self.manifest["shards"] if entry["shard"] == number]
         if not shards:
             raise UserError(f"{self.path}: no shard {number}; there are {len(self.manifest['shards'])}")
         return Store(self.path, {**self.manifest, "shards": shards})
-
-    def n_rows(self, level: str) -> int:
-        """Return the rows of a level."""
-        return sum(part.n_rows for part in self.parts(level))
 
     def scan(self, level: str) -> pl.LazyFrame:
         """Return a level as a lazy frame that reads only what is used; binary vectors become arrays.
@@ -329,7 +244,7 @@ class Store:
 
     def stored_parts(self, level: str) -> list[StoredPart]:
         """Return the parts of a level, in order, with their paths and schemas."""
-        parts = self._parts[self.schema(level).level]
+        parts = self._stored_parts[self.schema(level).level]
         if not parts:
             raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")
         return parts

@@ -26,7 +26,7 @@ from bertfeat.store.folder import Folder, Listing
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.planstates import hash_of
 from bertfeat.store.runs import check_runs
-from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectorlayout import VectorLayout
 
 # The place of a receipt holds something that is not a file: a folder, a link, a pipe.
 _NO_FILE = {errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.store.reader import Store
 

@@ -92,9 +92,9 @@ def _schema(store: Store, level: str) -> pa.Schema:
     """Return the Arrow schema of a level's row map, with the types of the parts."""
     names = list(row_map_columns(store, level))
     with opened_part(store.stored_parts(level)[0]) as file:
-        empty = file.schema_arrow.empty_table()
+        stored = file.schema_arrow
     fields = [pa.field(name, kind, nullable=False) for name, kind in FIXED.items()]
-    fields += [pa.field(name, empty.schema.field(name).type, nullable=name != "doc_id") for name in names]
+    fields += [pa.field(name, stored.field(name).type, nullable=name != "doc_id") for name in names]
     about = {"kind": KIND, "format_version": FORMAT_VERSION, "level": str(store.schema(level).level)}
     return pa.schema(fields, metadata={layout.METADATA_KEY: json.dumps(about, sort_keys=True)})
 

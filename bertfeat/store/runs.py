@@ -9,18 +9,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from bertfeat.durable import files
 from bertfeat.records import FeatureColumn, LevelTable, PartInfo, VectorRuns
 from bertfeat.store.plain import read_exactly
-from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectorlayout import VectorLayout
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 _MAGIC_BYTES = 4
 
@@ -87,6 +88,9 @@ def check_runs(part: PartInfo, features: tuple[FeatureColumn, ...], vectors: Vec
 
 def _metadata(sink: files.Sink) -> pq.FileMetaData:
     """Read the footer of a part that is still open."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     length = int.from_bytes(_read(sink, sink.n_bytes - 8, 4).tobytes(), "little")
     return pq.read_metadata(pa.BufferReader(pa.py_buffer(_read(sink, sink.n_bytes - length - 8, length + 8))))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -13,9 +12,9 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.config import StoreDtype, VectorEncoding
 from bertfeat.errors import StoreError
 from bertfeat.records import Column, FeatureColumn, LevelSchema, Plan
+from bertfeat.store.vectorlayout import VectorLayout
 
 _ROW_GROUP_BYTES = 32 << 20
 # A column chunk is one page, which writers build in memory: larger ones cost them up to three times the time.
@@ -25,40 +24,6 @@ _MAX_ROW_GROUP_ROWS = 1 << 17
 
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
 _DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
-
-
-@dataclass(frozen=True, slots=True)
-class VectorLayout:
-    """The type and encoding of a store's vectors in Parquet."""
-
-    dtype: StoreDtype
-    encoding: VectorEncoding
-
-    @classmethod
-    def of(cls, plan: Plan) -> VectorLayout:
-        """Read the layout from a plan's fields `store_dtype` and `vector_encoding`.
-
-        Raises:
-            ValueError: A field is missing or has another value.
-        """
-        fields: Mapping[str, Any] = {"store_dtype": None, "vector_encoding": None, **plan.fields}
-        return cls(StoreDtype(fields["store_dtype"]), VectorEncoding(fields["vector_encoding"]))
-
-    @property
-    def numpy(self) -> np.dtype[Any]:
-        """The NumPy type of one value."""
-        return np.dtype(str(self.dtype))
-
-    @property
-    def polars(self) -> type[pl.DataType]:
-        """The polars type of one value."""
-        return cast("type[pl.DataType]", getattr(pl, self.dtype.title()))
-
-    def arrow(self, dim: int) -> pa.DataType:
-        """Return the Arrow type of a vector of `dim` values."""
-        if self.encoding is VectorEncoding.BINARY:
-            return pa.binary(dim * self.dtype.width)
-        return pa.list_(pa.field("element", getattr(pa, self.dtype)(), nullable=False), dim)
 
 
 def _arrow_type(name: str) -> pa.DataType:

@@ -16,11 +16,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Combine, VectorEncoding
+from bertfeat.choices import Combine, VectorEncoding
 from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import LevelSchema, PartInfo
 from bertfeat.storage import AnyPath, ObjectPath
-from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectorlayout import VectorLayout
 
 _LAYER = re.compile(r"layer_(\d{2,})")
 _COMBINED = re.compile(r"(?P<how>concat|sum|mean)_(?:last(?P<last>\d+)|(?P<all>all)|(?P<set>\d{2,}(?:_\d{2,})*))")
@@ -242,7 +242,8 @@ def read_groups(
 
 def empty_table(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:
     """Return columns of a part without rows and without their metadata."""
-    return _schema(file, names).empty_table()
+    # `empty_table` of a schema would import pandas.
+    return pa.Table.from_batches([], _schema(file, names))
 
 
 def _schema(file: pq.ParquetFile, names: Sequence[str]) -> pa.Schema:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable import files
 from bertfeat.errors import StoreError
 from bertfeat.progress import Progress, reporting
@@ -25,7 +25,8 @@ from bertfeat.store.parts import read_part_metadata
 from bertfeat.store.planstates import hash_of, state_of
 from bertfeat.store.receipts import StoredReceipt
 from bertfeat.store.runs import runs_in
-from bertfeat.store.schema import VectorLayout, arrow_schema
+from bertfeat.store.schema import arrow_schema
+from bertfeat.store.vectorlayout import VectorLayout
 from bertfeat.store.vectors import open_parquet
 
 

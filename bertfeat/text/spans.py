@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertfeat.config import Level, OnOverlong
+from bertfeat.choices import Level, OnOverlong
 from bertfeat.records import BoolArray, Document, IntArray
 from bertfeat.text.pieces import document_error
 from bertfeat.text.tokenizer import Tokenizer

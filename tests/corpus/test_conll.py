@@ -195,6 +195,15 @@ def test_sent_id_is_an_id(tmp_path: Path) -> None:
     twice = write(tmp_path, "b.conllu", IDS.replace("sent_id=3 a", "sent_id = 1"))
     with pytest.raises(InputError, match=r"id '1' appears twice, first at .*b\.conllu:4; make ids unique"):
         read_all(twice, id_column="sent_id", bad_rows="quarantine")
+    odd = write(tmp_path, "c.conllu", IDS.encode().replace(b"sent_id=3 a", b"sent_id=\xff"))
+    for cost in (1, 1 << 30):
+        corpus = open_corpus(odd, bad_rows="quarantine")
+        rows = [row for shard in plan(corpus, cost) for row in corpus.read(shard)]
+        (bad,) = (row for row in rows if not isinstance(row, Document))
+        assert (bad.row, bad.reason) == (
+            18,
+            "the comment with the sent_id before it is not UTF-8; convert the file to UTF-8",
+        )
     for name in ("newdoc_id", "other"):
         with pytest.raises(InputError, match=r"`id_column` does not go with conllu; .*; in conllu it may be sent_id"):
             read_all(path, id_column=name)

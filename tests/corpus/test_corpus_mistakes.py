@@ -13,7 +13,8 @@ from typing import NoReturn
 
 import pytest
 
-from bertfeat.config import CorpusFormat, ExtractConfig
+from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import duplicates, inputs, linestreams, resolve_inputs
 from bertfeat.corpus.disguise import conll_format
 from bertfeat.corpus.parquet import ParquetReader

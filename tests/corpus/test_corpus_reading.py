@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertfeat.corpus import Corpus, cut_shards, duplicates, reading
+from bertfeat.config import ExtractConfig
+from bertfeat.corpus import Corpus, CorpusSchema, Earlier, cut_shards, duplicates, reading, resolve_inputs
 from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, Column, Document
@@ -203,6 +204,10 @@ def test_ids_have_one_type(tmp_path: Path) -> None:
     path = _jsonl(tmp_path, {"id": 1}, {"id": "a"})
     with pytest.raises(InputError, match=r"a\.jsonl:2: id 'a' is string, ids before are int64; write all ids"):
         read_all(path, id_column="id", bad_rows="quarantine")
+    config = ExtractConfig(id_column="id")
+    corpus = Corpus(resolve_inputs([str(path)]), config, Earlier("store", 0, 9, CorpusSchema(id_type="int64")))
+    with pytest.raises(InputError, match=r"2: id 'a' is string, ids before are int64; write int64 ids, as in store"):
+        list(corpus.scan())
 
 
 @pytest.mark.parametrize("max_memory", [1 << 20, 48])

@@ -34,15 +34,17 @@ def test_the_first_row_counts_the_columns(tmp_path: Path) -> None:
     settings = {"no_header": True, "text_column": "1", "text_pair_column": "2"}
     (bad,) = bad_rows(path, **settings)
     assert (bad.row, bad.reason) == (2, "has 1 fields where the first row has 2; quote fields that hold delimiters")
-    with pytest.raises(InputError, match=r"no column 'column_3' for `id_column`; did you mean 'column_2'|'column_1'"):
-        read_all(path, no_header=True, text_column="1", id_column="3")
-    with pytest.raises(InputError, match="no column 'text'; columns are column_1, column_2; pass `text_column`"):
+    hint = "; columns are column_1, column_2; number the columns from 1: `text_column='1'`$"
+    for number in ("0", "3"):
+        with pytest.raises(InputError, match=rf"no column 'column_{number}' for `id_column`{hint}"):
+            read_all(path, no_header=True, text_column="1", id_column=number)
+    with pytest.raises(InputError, match=f"no column 'text'{hint}"):
         read_all(path, no_header=True)
 
 
 def test_with_a_header_a_number_is_a_name(tmp_path: Path) -> None:
     assert texts(write(tmp_path, "a.csv", "2,1\nx,y\n"), text_column="1") == ["y"]
-    with pytest.raises(InputError, match="no column '1' for `text_column`; columns are id, body"):
+    with pytest.raises(InputError, match="no column '1' for `text_column`; columns are id, body; if that is data and"):
         read_all(write(tmp_path, "b.csv", "id,body\nx,y\n"), text_column="1")
 
 
@@ -62,6 +64,8 @@ def test_with_a_header_a_number_is_a_name(tmp_path: Path) -> None:
             r"columns are Who discovered .*, 1.0; if that is data and no header, pass `no_header=True` and number",
         ),
         ("a.csv", "7,yes\n8,no\n", "if that is data and no header, pass `no_header=True`"),
+        ("a.csv", "7;It works, and fast.\n", "columns are 7;It works, .*; if ';' separates them, pass `delimiter=';'`"),
+        ("a.tsv", "id\tfirst, second\n", "columns are id, first, second; pass `text_column`"),
         ("a.csv", "id,body\n7,yes\n", "no column 'text'; columns are id, body; pass `text_column`"),
     ],
 )

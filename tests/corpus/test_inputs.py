@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from bertfeat.config import CorpusFormat
+from bertfeat.choices import CorpusFormat
 from bertfeat.corpus import resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import READER_OF_ENDING, READERS
 from bertfeat.errors import InputError

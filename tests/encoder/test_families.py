@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +31,6 @@ from tests.support.families import (
     reference_states,
     windows_of,
 )
-from tests.support.places import ROOT
 
 ALL_LAYERS = range(N_LAYERS + 1)
 LINEAR_ROPE = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
@@ -319,17 +316,3 @@ def test_minilm_equals_transformers_on_every_layer() -> None:
     states = encoder.encode(pack)
     for layer in range(7):
         assert_close(states.layer(layer), expected[layer], f"layer {layer}")
-
-
-def test_loading_says_nothing(folders: dict[str, Path]) -> None:
-    folder = checkpoint_of(folders, "bert").folder
-    code = (
-        "import sys; from bertfeat.encoder.checkpoint import open_checkpoint\n"
-        "from bertfeat.encoder.loading import load_encoder\n"
-        "load_encoder(open_checkpoint(sys.argv[1]), [2])\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, env=environment, check=True
-    )
-    assert (done.stdout, done.stderr) == ("", "")

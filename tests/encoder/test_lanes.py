@@ -30,7 +30,9 @@ def encoder(good: Path) -> PackEncoder:
 
 @pytest.fixture
 def threads() -> Iterator[None]:
+    """Two threads, also where the process has one core for itself."""
     n_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     yield
     torch.set_num_threads(n_threads)
 

@@ -106,6 +106,7 @@ class TestDevices:
             devices.resolve_device("mps")
 
     def test_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(devices, "_may_have_gpu", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         both = (torch.device("cuda:0"), torch.device("cuda:1"))
@@ -121,9 +122,11 @@ class TestDevices:
 
     def test_the_planned_kind_is_that_of_the_first_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert devices.planned_kind("auto", elsewhere=False) == devices.resolve_device("auto")[0].type
-        monkeypatch.setattr(devices, "_may_have_gpu", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(devices, "_may_have_gpu", lambda: False)
+        assert devices.planned_kind("auto", elsewhere=False) == devices.resolve_device("auto")[0].type == "cpu"
+        monkeypatch.setattr(devices, "_may_have_gpu", lambda: True)
         assert [devices.planned_kind(spec, elsewhere=False) for spec in ("auto", "cuda:0", "cpu")] == [
             *("cuda", "cuda"),
             "cpu",

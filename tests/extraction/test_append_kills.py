@@ -20,7 +20,7 @@ from bertfeat.extraction.run import append, extract
 from bertfeat.store import open_store, verify
 from bertfeat.store.compaction import compact
 from tests.support.cli_runs import three_shards
-from tests.support.drill import STEPS, orphans, result_files, run_extract, write_corpus, zygote
+from tests.support.drill import STEPS, Zygote, orphans, result_files, run_extract, write_corpus
 from tests.support.runner_fakes import is_alive
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -60,9 +60,7 @@ def run_append_killed_at(point: int, root: str, inputs: str) -> None:
     run_append(root, inputs)
 
 
-def test_a_kill_at_every_step_leaves_the_old_store_or_the_new_one(
-    tmp_path, settings, later, tmp_path_factory, monkeypatch
-):
+def test_a_kill_at_every_step_leaves_the_old_store_or_the_new_one(tmp_path, settings, later, warm, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     base = extract(output=tmp_path / "base", **settings).path
     old = open_store(base).manifest
@@ -74,18 +72,17 @@ def test_a_kill_at_every_step_leaves_the_old_store_or_the_new_one(
         new = append(tmp_path / "whole", later[1]).manifest
     whole = result_files(tmp_path / "whole")
     assert {*passed} == STEPS | {f"ids.{stage}" for stage in ("opened", "written", "synced", "renamed", "durable")}
-    with zygote(tmp_path_factory.mktemp("zygote"), settings) as warm:
-        for point, step in enumerate(passed, start=1):
-            root = tmp_path / f"killed-{point}"
-            shutil.copytree(base, root)
-            assert warm.run(run_append_killed_at, point, str(root), later[1]) == -signal.SIGKILL, step
-            # The manifest is replaced in one step: a reader always sees a whole store.
-            manifest = open_store(root).manifest
-            assert manifest == (new if "manifest.renamed" in passed[:point] else old), step
-            assert verify(root).is_good, step
-            append(root, later[1])
-            assert result_files(root) == whole, step
-            assert orphans(root) == [], step
+    for point, step in enumerate(passed, start=1):
+        root = tmp_path / f"killed-{point}"
+        shutil.copytree(base, root)
+        assert warm.run(run_append_killed_at, point, str(root), later[1]) == -signal.SIGKILL, step
+        # The manifest is replaced in one step: a reader always sees a whole store.
+        manifest = open_store(root).manifest
+        assert manifest == (new if "manifest.renamed" in passed[:point] else old), step
+        assert verify(root).is_good, step
+        append(root, later[1])
+        assert result_files(root) == whole, step
+        assert orphans(root) == [], step
 
 
 class Drill:
@@ -98,7 +95,7 @@ class Drill:
         self.random = random.Random(SEED)
         self.counts: Counter[str] = Counter(dict.fromkeys(("kills", "in a rerun", "stores", "wrong", "unreadable"), 0))
 
-    def one_store(self, warm: Any, duration_s: float) -> None:
+    def one_store(self, warm: Zygote, duration_s: float) -> None:
         root = self.folder / f"s{self.counts['stores']}"
         for stage, (function, argument) in enumerate(self.stages):
             code, n_runs = -1, 0
@@ -126,17 +123,16 @@ class Drill:
 
 
 @pytest.mark.long
-def test_random_kills_of_appends_and_reruns_give_the_bytes_of_one_sequence(tmp_path, settings, later, capsys):
+def test_random_kills_of_appends_and_reruns_give_the_bytes_of_one_sequence(tmp_path, settings, later, warm, capsys):
     drill = Drill(tmp_path, settings, later)
     root = tmp_path / "whole"
-    with zygote(tmp_path, settings) as warm:
-        start = time.monotonic()
-        for function, argument in drill.stages:
-            assert warm.run(function, str(root), argument) == 0
-            drill.wholes.append(result_files(root))
-        duration_s = (time.monotonic() - start) / len(drill.stages)
-        while drill.counts["kills"] < N_KILLS:
-            drill.one_store(warm, duration_s)
+    start = time.monotonic()
+    for function, argument in drill.stages:
+        assert warm.run(function, str(root), argument) == 0
+        drill.wholes.append(result_files(root))
+    duration_s = (time.monotonic() - start) / len(drill.stages)
+    while drill.counts["kills"] < N_KILLS:
+        drill.one_store(warm, duration_s)
     with capsys.disabled():
         print(f"\nappend drill: {duration_s:.1f} s a run: {dict(drill.counts)}")
     assert drill.counts["in a rerun"] > N_KILLS / 4

@@ -17,7 +17,7 @@ from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import append, extract
 from bertfeat.store import mark_for_redoing, open_store, verify
 from tests.support.cli_runs import run_cli, three_shards
-from tests.support.drill import orphans, result_files, write_corpus
+from tests.support.drill import orphans, result_files, run_pooled, write_corpus
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.numeric]
 
@@ -293,10 +293,17 @@ def test_word_columns_must_be_those_of_the_store(tmp_path, settings):
     assert append(root, str(tmp_path / "c.conllu")).polars("word")["word"].to_list() == ["One", "Two"]
 
 
-def test_workers_give_the_bytes_of_one(tmp_path, root, later):
+def append_in_two(root: str, later: list[str]) -> None:
+    append(root, later, workers=2)
+
+
+def test_workers_give_the_bytes_of_one(tmp_path, root, later, warm):
     shutil.copytree(root, tmp_path / "copy")
     append(root, later)
-    append(tmp_path / "copy", later, workers=2)
+    (tmp_path / "pids").mkdir()
+    pids, copy = str(tmp_path / "pids"), str(tmp_path / "copy")
+    assert warm.run(run_pooled, warm.address, pids, copy, later, append_in_two) == 0
+    assert len(list((tmp_path / "pids").iterdir())) == 2
     assert result_files(tmp_path / "copy") == result_files(root)
 
 

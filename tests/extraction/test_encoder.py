@@ -14,7 +14,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import bertfeat
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.extraction import flowloading

@@ -28,7 +28,7 @@ from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.estimation import estimate
 from bertfeat.extraction.run import extract
 from tests.support.cli_runs import run_cli
-from tests.support.drill import result_files, run_killed_at, zygote
+from tests.support.drill import result_files, run_killed_at
 from tests.support.families import SENTENCES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -175,9 +175,8 @@ def test_a_frame_is_read_once_and_a_reader_that_was_read_is_refused(tmp_path, se
     assert not (tmp_path / "u").exists()
 
 
-def test_a_killed_run_resumes_with_an_equal_frame(tmp_path, settings, whole):
-    with zygote(tmp_path, {**settings, "inputs": TABLE}) as warm:
-        code = warm.run(run_killed_at, "receipt.renamed", str(tmp_path / "s"), {**settings, "inputs": TABLE})
+def test_a_killed_run_resumes_with_an_equal_frame(tmp_path, settings, whole, warm):
+    code = warm.run(run_killed_at, "receipt.renamed", str(tmp_path / "s"), {**settings, "inputs": TABLE})
     assert code == -signal.SIGKILL
     assert results(tmp_path / "s").items() < whole.items()
     receipt = next((tmp_path / "s" / "_bertfeat" / "receipts").iterdir())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertfeat.config import Combine, Pooling, StoreDtype, WordPooling
+from bertfeat.choices import Combine, Pooling, StoreDtype, WordPooling
 from bertfeat.encoder.sentencemodel import SentenceMode
 from bertfeat.extraction import pooling
 from bertfeat.extraction.pooling import MODES, LevelBuffer, combine_layers

@@ -14,7 +14,7 @@ import pytest
 from bertfeat.extraction.run import extract
 from bertfeat.store import verify
 from tests.support.cli_runs import three_shards
-from tests.support.drill import Zygote, orphans, result_files, run_pooled, write_corpus, zygote
+from tests.support.drill import Zygote, orphans, result_files, run_pooled, write_corpus
 from tests.support.runner_fakes import is_alive
 
 pytestmark = pytest.mark.long
@@ -65,20 +65,19 @@ class Drill:
         return self.warm.wait(parent)
 
 
-def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, model, capsys):
+def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, model, warm, capsys):
     changes = {"levels": ["token", "sentence"], "layers": "-1,-2", "shard_bytes": 40_000, "workers": 2}
     settings = three_shards(tmp_path, model) | changes
     write_corpus(tmp_path / "corpus.jsonl", 400)
     extract(output=tmp_path / "whole", **{**settings, "workers": 1})
     whole = result_files(tmp_path / "whole")
-    with zygote(tmp_path, settings | {"workers": 1}) as warm:
-        (tmp_path / "pids").mkdir()
-        start = time.monotonic()
-        assert warm.run(run_pooled, warm.address, str(tmp_path / "pids"), str(tmp_path / "timed"), settings) == 0
-        drill = Drill(warm, tmp_path, settings, whole, time.monotonic() - start)
-        assert result_files(tmp_path / "timed") == whole
-        while drill.counts["points"] < N_KILLS:
-            drill.one_store()
+    (tmp_path / "pids").mkdir()
+    start = time.monotonic()
+    assert warm.run(run_pooled, warm.address, str(tmp_path / "pids"), str(tmp_path / "timed"), settings) == 0
+    drill = Drill(warm, tmp_path, settings, whole, time.monotonic() - start)
+    assert result_files(tmp_path / "timed") == whole
+    while drill.counts["points"] < N_KILLS:
+        drill.one_store()
     with capsys.disabled():
         shards = len(list((tmp_path / "whole/token").iterdir()))
         print(f"\nkill drill: {shards} shards, 2 workers, {drill.duration_s:.1f} s a run: {dict(drill.counts)}")

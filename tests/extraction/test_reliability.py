@@ -6,18 +6,20 @@ import errno
 import json
 import os
 import random
+import resource
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bertfeat.durable import steps
 from bertfeat.extraction.run import extract
 from bertfeat.store import open_for_writing, verify
 from tests.support.cli_runs import flags, run_cli
-from tests.support.drill import orphans, result_files
+from tests.support.drill import orphans, result_files, run_extract
+from tests.support.runner_fakes import wait_until
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -66,23 +68,26 @@ def test_a_write_error_at_every_write_is_one_line_and_resumable(tmp_path, settin
         assert all((root / name).stat().st_ino == inode for name, inode in kept.items())
 
 
-def test_a_file_size_limit_is_one_line_and_resumable(tmp_path, settings):
+def run_limited(limit: int, command: list[str], ended: str) -> None:
+    import torch
+
+    # One thread, as here: on some processors, attention with heads of 8 values depends on their number.
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    Path(ended).write_text(json.dumps(run_cli(*command)))
+
+
+def test_a_file_size_limit_is_one_line_and_resumable(tmp_path, settings, warm):
     settings |= {"layers": "0,1,2"}
     whole = result_files(extract(output=tmp_path / "whole", **settings).path)
     limit = max(len(data) for name, data in whole.items() if name.startswith("word/")) - 1
     assert limit > len(whole["_bertfeat/plan.json"])
-    script = (
-        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))\n"
-        "from bertfeat.cli import main; main()"
-    )
-    command = [sys.executable, "-c", script, "extract", *flags(settings), "-o", str(tmp_path / "s")]
-    # One thread, as here: on some processors, attention with heads of 8 values depends on their number.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
-    assert (ended.returncode, ended.stdout) == (3, "")
-    assert ended.stderr.count("\n") == 1
-    assert "file too large" in ended.stderr
-    assert "ulimit -f" in ended.stderr
+    command = ["extract", *flags(settings), "-o", str(tmp_path / "s")]
+    assert warm.run(run_limited, limit, command, str(tmp_path / "ended")) == 0
+    exit_code, printed, errors = json.loads((tmp_path / "ended").read_text())
+    assert (exit_code, printed, len(errors)) == (3, "", 1)
+    assert "file too large" in errors[0]
+    assert "ulimit -f" in errors[0]
     assert result_files(tmp_path / "s").items() < whole.items()
     extract(output=tmp_path / "s", **settings)
     assert result_files(tmp_path / "s") == whole
@@ -163,24 +168,26 @@ def test_verify_does_not_disturb_a_run_and_reads_what_it_may_not_write(tmp_path,
     assert not (store.path / "_bertfeat/damaged.json").exists()
 
 
-def test_a_second_run_is_refused_with_the_first_ones_process_and_a_stale_lock_is_none(tmp_path, settings):
-    script = (
-        "import sys, time; from bertfeat.cli import main; from bertfeat.durable import steps\n"
-        "def hook(name):\n"
-        "    if name == 'receipt.durable': print('ready', file=sys.stderr, flush=True); time.sleep(600)\n"
-        "steps.hook = hook; main()"
-    )
-    root = tmp_path / "s"
-    command = [sys.executable, "-c", script, "extract", *flags(settings), "-o", str(root)]
-    first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert first.stderr is not None
-    assert first.stderr.readline() == "ready\n"
+def run_and_wait(root: str, settings: dict[str, Any], ready: str) -> None:
+    def hook(name: str) -> None:
+        if name == "receipt.durable":
+            Path(ready).touch()
+            time.sleep(60)
+
+    steps.hook = hook
+    run_extract(root, settings)
+
+
+def test_a_second_run_is_refused_with_the_first_ones_process_and_a_stale_lock_is_none(tmp_path, settings, warm):
+    root, ready = tmp_path / "s", tmp_path / "ready"
+    first = warm.fork(run_and_wait, str(root), settings, str(ready))
+    wait_until(ready.exists)
     before = result_files(root)
     exit_code, _, errors = run_cli("extract", *flags(settings), "-o", str(root))
     assert (exit_code, len(errors)) == (2, 1)
-    assert f"process {first.pid} on host" in errors[0]
+    assert f"process {first} on host" in errors[0]
     assert result_files(root) == before
-    first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=30)
+    os.kill(first, signal.SIGKILL)
+    assert warm.wait(first) == -signal.SIGKILL
     extract(output=root, **settings)
     assert verify(root).is_good

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -34,7 +34,10 @@ from bertfeat.encoder.encoder import HiddenStates, PackEncoder
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.extraction.vectorcache import VectorCache
 from bertfeat.records import Pack
+from tests.support.drill import Zygote
 from tests.support.families import build_model
+from tests.support.runner_fakes import wait_until
+from tests.support.transformer_runs import fit_transform
 
 TEXTS = [f"{first} {second} {n}" for n in range(4) for first in ("one quick", "the slow") for second in ("fox", "sea")]
 LABELS = ["fox" in text for text in TEXTS]
@@ -299,29 +302,24 @@ class TestCache:
     def test_no_texts(self, features: bertfeat.BertFeatures) -> None:
         assert features.transform([]).shape == (0, 32)
 
-    def test_processes_share_a_cache(self, features: bertfeat.BertFeatures, tmp_path: Path) -> None:
+    def test_processes_share_a_cache(self, features: bertfeat.BertFeatures, tmp_path: Path, warm: Zygote) -> None:
         """Both begin at once on the same texts; the batches that one commits, the other does not encode."""
-        script = tmp_path / "script.py"
-        script.write_text(SCRIPT)
-        command = [sys.executable, str(script), features.model, str(features.cache), "300"]
-        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        outputs = [process.communicate(timeout=300)[0].split() for process in running]
-        assert [process.returncode for process in running] == [0, 0]
+        said = [str(tmp_path / name) for name in ("first", "second")]
+        running = [warm.fork(fit_transform, features.model, str(features.cache), 300, path) for path in said]
+        assert [warm.wait(pid) for pid in running] == [0, 0]
+        outputs = [Path(path).read_text().split() for path in said]
         (first, n_first), (second, n_second) = outputs
         assert first == second
         assert int(n_first) + int(n_second) == 300
 
     def test_a_kill_loses_at_most_a_batch(
-        self, features: bertfeat.BertFeatures, tmp_path: Path, n_windows: list[int]
+        self, features: bertfeat.BertFeatures, tmp_path: Path, n_windows: list[int], warm: Zygote
     ) -> None:
-        script = tmp_path / "script.py"
-        script.write_text(SCRIPT)
         n_texts = 600
-        command = [sys.executable, str(script), features.model, str(features.cache), str(n_texts)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-            while not n_vectors(Path(str(features.cache))) and process.poll() is None:
-                time.sleep(0.01)
-            process.send_signal(signal.SIGKILL)
+        pid = warm.fork(fit_transform, features.model, str(features.cache), n_texts, str(tmp_path / "said"))
+        wait_until(lambda: n_vectors(Path(str(features.cache))) > 0)
+        os.kill(pid, signal.SIGKILL)
+        warm.wait(pid)
         there = n_vectors(Path(str(features.cache))) // (4 * len(POOLINGS))
         assert there >= 256
         texts = [f"text {n} of the sea" for n in range(n_texts)]
@@ -330,20 +328,6 @@ class TestCache:
         some = [0, 255, 256, 599]
         expected = clone(features).set_params(cache=None).transform([texts[n] for n in some])
         np.testing.assert_allclose(vectors[some], expected, atol=1e-5)
-
-
-SCRIPT = """
-import hashlib, sys
-import bertfeat
-from bertfeat.encoder.encoder import PackEncoder
-
-model, cache, n_texts = sys.argv[1:]
-plain, n_windows = PackEncoder._run, []
-PackEncoder._run = lambda self, pack: n_windows.append(len(pack.served[0])) or plain(self, pack)
-texts = [f"text {n} of the sea" for n in range(int(n_texts))]
-vectors = bertfeat.BertFeatures(model, cache=cache).fit_transform(texts)
-print(hashlib.sha256(vectors.tobytes()).hexdigest(), sum(n_windows))
-"""
 
 
 def n_vectors(folder: Path) -> int:

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bertfeat import fit_probe, load_probe
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.probefolder import save_probe
 from bertfeat.probes import learningrows

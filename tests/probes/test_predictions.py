@@ -13,7 +13,7 @@ import pytest
 
 import bertfeat
 from bertfeat import fit_probe
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import RunError, UserError
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.store.reader import Store
@@ -292,8 +292,11 @@ class TestColumnsAndErrors:
             "'probability' has the name of a result": lambda: sentences.predict(dev, columns="probability"),
             "none of its 1 rows is for a row of": lambda: sentences.predict(dev, errors=True, labels=others),
             "holds labels such as 0, probe": lambda: sentences.predict(dev, errors=True, labels=numbers),
-            "is txt, which has no column 'domain'": lambda: sentences.predict_input(text, out, errors=True),
-            "no row has a column 'nix'": lambda: sentences.predict_input(stores.files["dev"], out, columns="nix"),
+            "'domain'; pass gold labels with `labels`": lambda: sentences.predict_input(text, out, errors=True),
+            "is txt, which has no column 'x'; leave it": lambda: sentences.predict_input(text, out, columns="x"),
+            "no row has a column 'nix'; check `columns`": lambda: sentences.predict_input(
+                stores.files["dev"], out, columns="nix"
+            ),
         }
         for message, call in calls.items():
             with pytest.raises(UserError, match=message):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from enum import StrEnum
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertfeat.config import Combine, ExtractConfig, Level, Pooling, parse_size
+from bertfeat.choices import Combine, Level, Pooling
+from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.errors import ConfigError
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
@@ -69,7 +71,32 @@ def test_lists_as_text_or_sequence_in_one_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(-1, "-1"), ([0, -1], "0,-1"), ((4,), "4"), ("0, 4..6", "0,4..6"), ("last4", "last4")]
+    ("name", "value", "said"),
+    [
+        ("keep_columns", [3], "3 is not text"),
+        ("levels", None, "None is not text"),
+        ("combine", 3, "3 is not text"),
+        ("text_column", None, "None is not text"),
+        ("model", Path("m"), r"PosixPath\('m'\) is not text"),
+        ("device", 0, "0 is not text"),
+        ("no_header", "no", "'no' is not True or False"),
+        ("shard_bytes", None, "None is not a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_named(name: str, value: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^`{name}` {said}$"):
+        ExtractConfig.from_dict({name: value})
+
+
+def test_any_number_names_a_column() -> None:
+    long = "9" * 5000
+    config = ExtractConfig(no_header=True, text_column=long, id_column="007", document_column="0")
+    assert (config.text_column, config.id_column, config.document_column) == (f"column_{long}", "column_7", "column_0")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(-1, "-1"), ([0, -1], "0,-1"), ((4,), "4"), ("0, 4..6", "0,4..6"), ("last4", "last4"), (1.5, "1.5")],
 )
 def test_layers_become_text(value: object, text: str) -> None:
     assert ExtractConfig.from_dict({"layers": value}).layers == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from bertfeat import __all__ as public_names
 from bertfeat.encoder.families import families
-from tests.support.command_line import bertfeat
-from tests.support.pipeline_runs import run as run_recipe
+from tests.support import pipeline_runs
+from tests.support.command_line import Result, bertfeat, flags
 from tests.support.places import ROOT, TESTS
 
 PAGES = {
@@ -46,19 +48,28 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_command(command: str, folder: Path) -> None:
-    words = shlex.split(command)
+def run_here(command: str) -> Result | None:
+    """Run a command of bertfeat in this process, where an import of torch has been paid for; None for another."""
+    given, is_piped, piped = command.rpartition(" | ")
+    words = shlex.split(piped)
     if words[0] == "bertfeat":
-        result = bertfeat(*words[1:])
-        assert result.code == 0, f"{command}: {result.err}"
-        assert result.err == ""
-        return
-    if words[:2] == ["python", "-m"] and words[2].startswith("bertfeat.pipelines."):
-        recipe = run_recipe(words[2].rpartition(".")[2], *words[3:])
-        assert recipe.code == 0, f"{command}: {recipe.err}"
+        stdin = subprocess.run(["bash", "-c", given], capture_output=True, check=True).stdout if is_piped else b""
+        return bertfeat(*words[1:], stdin=stdin)
+    if words[:2] == ["python", "-m"]:
+        # That a new process finds it is shown of an installed wheel by test_package.py.
+        assert importlib.util.find_spec(words[2])
+        return pipeline_runs.run(
+            words[2].removeprefix("bertfeat.pipelines").removeprefix(".") or "__main__", *words[3:]
+        )
+    return None
+
+
+def run_command(command: str, folder: Path) -> None:
+    if result := run_here(command):
+        assert (result.code, result.err) == (0, ""), f"{command}: {result.err}"
         return
     # What make would install and run is run by the checks themselves; here its targets only have to exist.
-    line = f"{command} --dry-run" if words[0] == "make" else command
+    line = f"{command} --dry-run" if command.startswith("make ") else command
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # The suite may run under make, whose settings must not reach these commands.
     environment = {**os.environ, "PATH": path, "MAKEFLAGS": "", "MAKELEVEL": "", "PYTHONPATH": str(ROOT)}
@@ -131,12 +142,15 @@ def test_every_page_is_in_the_navigation_and_the_readme_is_short() -> None:
 
 
 def test_every_flag_that_a_page_names_is_one() -> None:
-    commands = ("extract", "inspect", "verify", "probe fit", "probe score", "probe predict", "probe sweep", "models")
-    commands += ("index build", "index eval", "index update", "search")
-    known = "".join(bertfeat(*command.split(), "--help").out for command in commands) + bertfeat("--help").out
     # Flags of bertfeat are in code spans; blocks run.
     named = set(re.findall(r"`(--[a-z-]+)", ALL))
-    assert sorted(flag for flag in named if flag not in known) == []
+    assert sorted(named - flags()) == []
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    named = set(re.findall(r"^::: bertfeat\.(\w+)", PAGES["docs/api.md"], re.MULTILINE))
+    # Errors are on the page of their module.
+    assert named == set(public_names) - {"__version__", "BertfeatError"}
 
 
 def test_every_variable_that_the_package_reads_is_on_the_page_of_the_shell() -> None:

@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 import bertfeat
-from bertfeat.cli import group
 from bertfeat.cli.failures import with_flags
 from bertfeat.config import flag
+from tests.support.command_line import flags
 
 PACKAGE = Path(str(bertfeat.__file__)).parent
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -42,15 +41,6 @@ def is_documented(node: ast.AST) -> bool:
     return isinstance(node, DOCUMENTED) and bool(node.body) and isinstance(node.body[0], ast.Expr)
 
 
-def flags_of(command: click.Command, context: click.Context) -> set[str]:
-    """Return the flags of a command and of the commands below it."""
-    found = {name for param in command.params for name in param.opts}
-    if isinstance(command, click.Group):
-        below = (command.get_command(context, name) for name in command.list_commands(context))
-        found |= {name for sub in below if sub is not None for name in flags_of(sub, context)}
-    return found
-
-
 def test_messages_outside_the_command_line_name_no_flags() -> None:
     # The usage line of another program may have some.
     found = [f"{name}: {text}" for name, text in texts() if re.search(r"(?<![\w-])--[a-z]", text)]
@@ -58,10 +48,9 @@ def test_messages_outside_the_command_line_name_no_flags() -> None:
 
 
 def test_settings_that_messages_name_are_flags() -> None:
-    known = flags_of(group, click.Context(group))
     named = {setting for _, text in texts() for setting in re.findall(r"(?<!\S)`([a-z]\w*)(?:=[^`]*)?`", text)}
     assert {"text_column", "overwrite", "pooling", "inputs"} <= named
-    assert {name for name in named if flag(name) not in known} - {"x"} == set()
+    assert {name for name in named if flag(name) not in flags()} - {"x"} == set()
 
 
 @pytest.mark.parametrize(

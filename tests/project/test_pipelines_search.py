@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,13 @@ def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def made(repeated: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder of a run, whose features other runs take, and its result."""
+    asked = ("--corpus", repeated / "corpus.jsonl", "--threshold", 0.9)
+    return repeated / "made", result_of(repeated / "made", "near_duplicates", *asked)
+
+
 def clusters_by_brute_force(corpus: Path, out: Path, threshold: float, transform: str) -> set[frozenset[str]]:
     """Return the ids of each cluster of documents, by comparing all texts."""
     rows = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines()]
@@ -346,10 +354,11 @@ class TestNearDuplicates:
         [(0.9, "none", None), (0.8, "center", None), (0.6, "whiten:16", "Flat"), (0.85, "none", "SQ8")],
     )
     def test_clusters_are_those_of_brute_force(
-        self, repeated: Path, threshold: float, transform: str, index: str | None
+        self, repeated: Path, made: tuple[Path, dict[str, Any]], threshold: float, transform: str, index: str | None
     ) -> None:
         corpus = repeated / "corpus.jsonl"
         out = repeated / f"{transform}-{index}".replace(":", "")
+        shutil.copytree(made[0] / "features", out / "features")
         asked = ("--threshold", threshold, "--transform", transform, *(() if index is None else ("--index", index)))
         result = result_of(out, "near_duplicates", "--corpus", corpus, *asked)
         frame = pl.read_parquet(out / "clusters.parquet")
@@ -360,9 +369,9 @@ class TestNearDuplicates:
         assert (result["n_documents"], result["n_texts"], result["n_without_tokens"]) == (79, 76, 1)
         assert result["n_superfluous"] == len(frame) - len(expected)
 
-    def test_planted_ones_are_found_with_their_scores(self, repeated: Path, tmp_path: Path) -> None:
-        result = result_of(tmp_path, "near_duplicates", "--corpus", repeated / "corpus.jsonl", "--threshold", 0.9)
-        rows = [json.loads(line) for line in (tmp_path / "clusters.jsonl").read_text(encoding="utf-8").splitlines()]
+    def test_planted_ones_are_found_with_their_scores(self, made: tuple[Path, dict[str, Any]]) -> None:
+        folder, result = made
+        rows = [json.loads(line) for line in (folder / "clusters.jsonl").read_text(encoding="utf-8").splitlines()]
         cluster_of = {row["doc_id"]: row["cluster"] for row in rows}
         alike = [
             {"x0", "copy0", "copy1"},
@@ -384,7 +393,7 @@ class TestNearDuplicates:
         assert by_id[first]["is_representative"]
         assert [by_id[doc_id]["score"] for doc_id in ("x0", "copy0", "copy1", "empty1")] == [1.0] * 4
         assert 0.9 <= min(by_id["x3"]["score"], by_id["edited0"]["score"]) < 1.0
-        store = bertfeat.open_store(tmp_path / "features")
+        store = bertfeat.open_store(folder / "features")
         row_of = {text: row for row, text in enumerate(store.polars("sentence", ["text"])["text"])}
         vectors = store.numpy("sentence", "layer_06").astype(np.float64)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -46,6 +46,7 @@ def test_settings_of_heads_are_the_parameters_of_all_heads() -> None:
     ("function", "settings"),
     [
         (bertfeat.extract, ExtractSettings),
+        (bertfeat.append, ExtractSettings),
         (bertfeat.FittedProbe.predict_input, ExtractSettings),
         (bertfeat.fit_probe, HeadSettings),
         (bertfeat.sweep_probes, HeadSettings),

@@ -1,4 +1,4 @@
-"""The start of a command: what a mistake, a finished store and `inspect` import, one process for all of them."""
+"""The start of a command: the libraries that mistakes, finished stores and `inspect` load, in one process for all."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import bertfeat
 from tests.support.command_line import good
 
-LIBRARIES = ("torch", "transformers", "huggingface_hub", "pandas", "scipy", "sklearn")
+LIBRARIES = ("torch", "transformers", "huggingface_hub", "pandas", "scipy", "sklearn", "polars", "pyarrow", "faiss")
+# The libraries that the commands may load, in the order in which they run.
+ALLOWED: dict[str, set[str]] = {"inspect": set(), "probe": set(), "compact": {"polars", "pyarrow"}}
+ALLOWED |= {"extract": ALLOWED["compact"], "search": {*ALLOWED["compact"], "faiss"}}
 # Runs commands in one process; prints what each ended with, and which libraries were loaded by then.
 DRIVER = f"""
 import contextlib, io, json, os, sys
@@ -28,14 +32,14 @@ for arguments, cache in json.loads(sys.argv[1]):
             main()
         except SystemExit as done:
             code = done.code
-    loaded = [name for name in ("faiss", *{LIBRARIES!r}) if name in sys.modules]
+    loaded = [name for name in {LIBRARIES!r} if name in sys.modules]
     print(json.dumps([code, out.getvalue(), loaded]))
 """
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
-    """A folder with inputs, a finished store and an index of it."""
+    """A folder with inputs, a finished store, and an index and a probe of it."""
     folder = tmp_path_factory.mktemp("startup")
     (folder / "five.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
     (folder / "table.csv").write_text("text,label\none,a\ntwo,b\n")
@@ -43,6 +47,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
     flags = ("--model", tiny_folder, "--level", "sentence", "--layers", "-1")
     good("extract", folder / "five.txt", "-o", folder / "store", *flags)
     bertfeat.build_index(folder / "store", folder / "index", level="sentence", feature="layer_03").close()
+    labels = pl.DataFrame({"doc_id": range(5), "label": list("abaab")})
+    bertfeat.fit_probe(folder / "store", "label", labels=labels, head="centroid").save(folder / "probe")
     return folder
 
 
@@ -54,19 +60,30 @@ def run_all(commands: list[list[str]], caches: list[str]) -> list[tuple[int, str
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def test_mistakes_finished_stores_and_inspect_load_no_heavy_library(
-    place: Path, tiny_folder: Path, tmp_path: Path
-) -> None:
-    cold, warm, model = (
-        str(tmp_path / "cache"),
-        os.environ["BERTFEAT_CACHE"],
-        ["--layers", "-1", "--model", str(tiny_folder)],
-    )
+def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    cold, warm = str(tmp_path / "cache"), os.environ["BERTFEAT_CACHE"]
+    model = ["--layers", "-1", "--model", str(tiny_folder)]
     five, table, rows = (str(place / name) for name in ("five.txt", "table.csv", "rows.jsonl"))
     new, store, index = ["-o", str(tmp_path / "new")], str(place / "store"), str(place / "index")
+    probe, none = str(place / "probe"), str(place / "none")
     sentences = ["--level", "sentence"]
+    # Libraries stay loaded: a command comes after those that may load less.
     cases: list[tuple[list[str], int, str, str]] = [
-        (["extract", str(place / "none.txt"), *new, *model], 2, "no such file", cold),
+        (["inspect", store], 0, "5 documents", warm),
+        (["inspect", str(tiny_folder)], 0, "3 layers, 32 wide", warm),
+        (["inspect", index], 0, "5 vectors of", warm),
+        (["inspect", probe], 0, "centroid on layer_03", warm),
+        (["probe", "fit", none, *new], 2, "no such folder", warm),
+        (["probe", "fit", store, *new, "--level", "word"], 2, "no level 'word'", warm),
+        (["probe", "fit", store, *new, "--head", "lgreg"], 2, "did you mean 'logreg'", warm),
+        (["probe", "fit", store, "-o", probe], 2, "there is a probe already", warm),
+        (["probe", "sweep", none, *new], 2, "no such folder", warm),
+        (["probe", "score", none, store], 2, "no such folder", warm),
+        (["probe", "score", probe, none], 2, "no such folder", warm),
+        (["probe", "predict", none, store, *new], 2, "no such folder", warm),
+        (["compact", none, *new], 2, "no such folder", warm),
+        (["compact", store, "-o", str(tmp_path / "compacted")], 0, "1 shard became 1 shard", warm),
+        (["extract", f"{none}.txt", *new, *model], 2, "no such file", cold),
         (["extract", table, *new, *model, "--text-column", "body"], 2, "no column 'body'", cold),
         (["extract", rows, *new, *model, "--text-column", "body"], 2, "no column 'body'", cold),
         (["extract", table, *new, *model, *sentences, "--keep-columns", "lable"], 2, "no column 'lable'", cold),
@@ -80,9 +97,7 @@ def test_mistakes_finished_stores_and_inspect_load_no_heavy_library(
         (["extract", five, *new, "--model", "./none"], 2, "no such folder", cold),
         (["extract", five, "-o", store, *model, *sentences, "--device", "cpu"], 0, "already complete", warm),
         (["extract", five, "-o", store, *model, *sentences, "--layers", "0"], 2, "layers", warm),
-        (["inspect", store], 0, "5 documents", warm),
-        (["inspect", str(tiny_folder)], 0, "3 layers, 32 wide", warm),
-        (["search", str(place / "none"), "one"], 2, "none", warm),
+        (["search", none, "one"], 2, "none", warm),
         (["search", index, "one", "-k", "0"], 2, "k 0 is below 1", warm),
         (["search", index, "one", "-k", "2", "--columns", "nope"], 2, "no column 'nope'", warm),
         (["search", index, "--queries", "-", "-k", "0"], 2, "k 0 is below 1", warm),
@@ -90,7 +105,7 @@ def test_mistakes_finished_stores_and_inspect_load_no_heavy_library(
     found = run_all([arguments for arguments, *_ in cases], [cache for *_, cache in cases])
     for (arguments, code, said, _), (ended, printed, loaded) in zip(cases, found, strict=True):
         assert (ended, said in printed) == (code, True), (arguments, ended, printed)
-        assert set(loaded) <= ({"faiss"} if arguments[0] == "search" else set()), (arguments, loaded)
+        assert set(loaded) <= ALLOWED[arguments[0]], (arguments, loaded)
     assert not (tmp_path / "new").exists()
 
 

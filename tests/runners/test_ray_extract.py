@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +24,21 @@ from tests.support.ray_stops import prepare
 from tests.support.runner_fakes import is_alive, wait_until
 
 BERTFEAT = [sys.executable, "-m", "bertfeat", "extract"]
+# Runs command lines on one Ray, and copies the store between them.
+ON_ONE_RAY = """
+import json, shutil, sys
+from bertfeat.cli import main
+from bertfeat.runners.ray_cluster import connection
+_, commands, store, copy = sys.argv
+with connection(None):
+    for sys.argv in json.loads(commands):
+        try:
+            main()
+        except SystemExit as done:
+            assert not done.code, done.code
+        if "--append" not in sys.argv:
+            shutil.copytree(store, copy)
+"""
 STOPPING = [sys.executable, "-m", "tests.support.ray_stops", "extract"]
 
 
@@ -48,14 +64,23 @@ def check(root: Path, whole: dict[str, bytes]) -> None:
 
 
 def test_a_run_on_ray_started_here_gives_the_bytes_of_a_local_run(tmp_path, settings, whole):
-    command = [*BERTFEAT, *flags(settings), "-o", str(tmp_path / "s"), "--runner=ray", "--workers=1", "-v"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    """And so does an append that follows."""
+    root, local, later = tmp_path / "s", tmp_path / "local", str(tmp_path / "later.jsonl")
+    lines = write_corpus(tmp_path / "all.jsonl", 90).read_text().splitlines(keepends=True)
+    Path(later).write_text("".join(lines[60:]))
+    on_ray = [f"-o{root}", "--runner=ray", "--workers=1", "-v"]
+    commands = [["bertfeat", "extract", *inputs, *on_ray] for inputs in (flags(settings), [later, "--append"])]
+    run = [sys.executable, "-c", ON_ONE_RAY, json.dumps(commands), str(root), str(tmp_path / "first")]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert "; 1 actor on Ray\n" in done.stderr
+    assert done.stderr.count("; 1 actor on Ray\n") == 2
     assert "Traceback" not in done.stderr
-    assert done.stdout.startswith(f"{tmp_path / 's'}: ")
-    assert done.stdout.count("\n") == 1
-    check(tmp_path / "s", whole)
+    assert [line.partition(": ")[0] for line in done.stdout.splitlines()] == [str(root)] * 2
+    assert "documents appended: " in done.stdout.splitlines()[1]
+    check(tmp_path / "first", whole)
+    extract(output=local, **settings)
+    append(local, later)
+    check(root, result_files(local))
 
 
 @pytest.fixture(scope="module")
@@ -151,17 +176,3 @@ def test_a_killed_driver_takes_the_actors_of_the_ray_that_it_started_along(tmp_p
     for helper in helpers:
         with contextlib.suppress(psutil.Error):
             helper.kill()
-
-
-def test_an_append_on_ray_gives_the_bytes_of_a_local_one(tmp_path, settings, ray: Cluster):
-    lines = write_corpus(tmp_path / "all.jsonl", 90).read_text().splitlines(keepends=True)
-    (tmp_path / "later.jsonl").write_text("".join(lines[60:]))
-    for name in ("local", "ray"):
-        extract(output=tmp_path / name, **settings)
-    append(tmp_path / "local", str(tmp_path / "later.jsonl"))
-    where = ["--runner=ray", f"--ray-address={ray.address}", "--workers=2"]
-    command = [*BERTFEAT, str(tmp_path / "later.jsonl"), f"-o{tmp_path / 'ray'}", "--append", *where]
-    done = subprocess.run(command, env=ray.environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert " documents appended: " in done.stdout
-    check(tmp_path / "ray", result_files(tmp_path / "local"))

@@ -17,8 +17,8 @@ import pytest
 from bertfeat.config import ExtractConfig
 from bertfeat.devices import planned_kind
 from bertfeat.errors import ConfigError, RunError, StoreError, UserError
-from bertfeat.runners import end_earlier_runs, fence, ray_actor, ray_cluster
-from bertfeat.runners.fence import FileFence, fence_around
+from bertfeat.runners import fence, ray_actor, ray_cluster
+from bertfeat.runners.fence import FileFence, end_earlier_runs, fence_around
 from bertfeat.runners.ray_actor import ActorSetup, ShardActor, Turns
 from bertfeat.runners.ray_cluster import Machine, Share, share_out
 from bertfeat.runners.tries import Tries, given_up

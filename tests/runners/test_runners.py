@@ -14,7 +14,8 @@ import pytest
 
 from bertfeat import errors
 from bertfeat.errors import BertfeatError, ConfigError, InputError, PlanMismatch, RunError
-from bertfeat.runners import processes, run_shards
+from bertfeat.runners import processes
+from bertfeat.runners.dispatch import run_shards
 from bertfeat.runners.local import run_overlapped
 from bertfeat.runners.processes import ProcessPool
 from tests.support.places import ROOT
@@ -26,7 +27,7 @@ SCRIPT = """
 import sys; from pathlib import Path; folder = Path(sys.argv[1]); sys.path.insert(0, sys.argv[2])
 from tests.support.runner_fakes import FakeTask, Heard, MakeFake, make_shards
 from bertfeat.errors import RunError
-from bertfeat.runners import run_shards
+from bertfeat.runners.dispatch import run_shards
 """
 
 

@@ -17,7 +17,7 @@ from bertfeat.ann.description import IndexDescription
 from bertfeat.ann.indexfolder import digest_file, read_description, write_description
 from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import InputError, StoreError, UserError
 from bertfeat.search.filters import condition_mask
 from bertfeat.search.hitrows import HitRows

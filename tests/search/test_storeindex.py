@@ -14,7 +14,7 @@ import pytest
 
 import bertfeat
 from bertfeat.ann.vectorparts import all_batches
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.search.rowsdigest import digest_rows
 from bertfeat.search.storevectors import StoreParts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertfeat import open_store, verify
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import BertfeatError, CheckFailed
 from bertfeat.store import open_for_writing
 from tests.support.object_stores import BUCKET, FAULTS, forget_clients, point_at, proxy, result_objects

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from bertfeat import verify
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import RunError
 from bertfeat.store import commit_shard, objectlock, open_for_writing
 from tests.support.object_stores import BUCKET, bucket, objects, result_objects

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from bertfeat import open_store, verify
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable import files, steps
 from bertfeat.errors import RunError, StorageError, StoreError, UserError
 from bertfeat.store import mark_for_redoing, objectlock, open_for_writing
@@ -173,7 +173,7 @@ class TestLock:
     def test_the_lock_of_a_killed_process_is_free(self, root):
         script = (
             "import os, signal, sys; sys.path[:0] = sys.argv[2:]\n"
-            "from tests.support.store_fakes import make_plan; from bertfeat.config import Level\n"
+            "from tests.support.store_fakes import make_plan; from bertfeat.choices import Level\n"
             "from bertfeat.store import open_for_writing\n"
             "writer = open_for_writing(sys.argv[1], make_plan(levels=(Level.TOKEN, Level.SENTENCE)))\n"
             "print(os.getpid(), flush=True); signal.pause()\n"

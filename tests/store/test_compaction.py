@@ -16,7 +16,7 @@ from bertfeat.extraction.run import append, extract
 from bertfeat.store import open_store, verify
 from bertfeat.store.compaction import compact
 from tests.support.cli_runs import run_cli, three_shards
-from tests.support.drill import orphans, result_files, write_corpus, zygote
+from tests.support.drill import orphans, result_files, write_corpus
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,16 +25,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def settings(tmp_path_factory, tiny_folder):
     folder = tmp_path_factory.mktemp("corpus")
     made = three_shards(folder, tiny_folder) | {"id_column": None, "levels": ["token", "word", "sentence"]}
-    made |= {"bad_rows": "quarantine", "max_length": 6, "stride": 0, "on_overlong": "truncate"}
-    corpus = write_corpus(folder / "bad.jsonl", 24, bad_every=7)
+    made |= {"inputs": str(write_corpus(folder / "bad.jsonl", 24, bad_every=7)), "bad_rows": "quarantine"}
     # Words that truncation leaves without a vector: null vectors in the parts.
-    return made | {
-        "inputs": str(corpus),
-        "bad_rows": "quarantine",
-        "max_length": 6,
-        "stride": 0,
-        "on_overlong": "truncate",
-    }
+    return made | {"max_length": 6, "stride": 0, "on_overlong": "truncate"}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +83,8 @@ def test_a_compacted_store_grows_and_its_index_is_updated(tmp_path, grown):
     assert again.polars("sentence")["doc_id"].to_list()[-9:] == list(range(grown.plan.n_rows, grown.plan.n_rows + 9))
     assert verify(small.path).is_good
     index = bertfeat.update_index(tmp_path / "i", again)
-    assert index.search(again.numpy("sentence", -1)[-1:].astype(np.float32), k=1) is not None
+    hits = index.search(again.numpy("sentence", -1)[-1:].astype(np.float32), k=1)
+    assert hits["doc_id"].to_list() == [grown.plan.n_rows + 8]
 
 
 def test_what_cannot_be_compacted_is_refused(tmp_path, grown):
@@ -124,19 +118,18 @@ def run_compact(store: str, output: str, point: int) -> None:
     compact(store, output)
 
 
-def test_a_kill_at_any_step_and_then_the_same_call_gives_the_same_bytes(tmp_path, settings):
+def test_a_kill_at_any_step_and_then_the_same_call_gives_the_same_bytes(tmp_path, settings, warm, no_fsync):
     store = extract(output=tmp_path / "s", **settings | {"levels": ["word"], "shard_bytes": 40_000})
     append(store, str(write_corpus(tmp_path / "a.jsonl", 5)))
     whole = result_files(compact(store.path, tmp_path / "c").path)
-    with zygote(tmp_path, settings) as warm:
-        point, code = 1, -signal.SIGKILL
-        while code == -signal.SIGKILL:
-            root = tmp_path / f"killed-{point}"
-            code = warm.run(run_compact, str(store.path), str(root), point)
-            compact(store.path, root)
-            assert result_files(root) == whole
-            assert orphans(root) == []
-            point += 1
+    point, code = 1, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        root = tmp_path / f"killed-{point}"
+        code = warm.run(run_compact, str(store.path), str(root), point)
+        compact(store.path, root)
+        assert result_files(root) == whole
+        assert orphans(root) == []
+        point += 1
     assert code == 0
     assert point > 10
 

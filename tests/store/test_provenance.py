@@ -9,7 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from bertfeat.config import Combine, ExtractConfig, Level
+from bertfeat.choices import Combine, Level
+from bertfeat.config import ExtractConfig
 from bertfeat.errors import UserError
 from bertfeat.records import ModelInfo
 from bertfeat.store.provenance import FeatureSpec

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import StoreError
 from bertfeat.store import codec, open_for_writing, open_store
 from tests.support import store_fakes

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import StoreError
 from bertfeat.records import PartInfo, VectorRuns
 from bertfeat.store import codec, open_for_writing, open_store, parts, schema, verify

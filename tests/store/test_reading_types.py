@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bertfeat import extract
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.store import open_store, reader, selection
 from tests.support.places import TESTS

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Column
 from bertfeat.store import open_store

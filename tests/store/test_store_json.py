@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import xxhash
 
+from bertfeat.choices import Level
 from bertfeat.cli.summary import inspect_store
-from bertfeat.config import Level
 from bertfeat.durable.decoding import decode
 from bertfeat.errors import BertfeatError, StoreError
 from bertfeat.extraction.deepcheck import recheck

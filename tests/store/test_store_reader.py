@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import Column, FeatureColumn, LevelTable, ShardResult
 from bertfeat.store import commit_shard, open_for_writing, open_store

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.files import Sink
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.finite import first_not_finite

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import Plan
 from bertfeat.store import codec, mark_for_redoing, open_for_writing, open_store, verify

@@ -6,13 +6,15 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bertfeat.cli import main
+import click
+
+from bertfeat.cli import group, main
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,22 @@ def refused(*arguments: str | Path, stdin: bytes = b"") -> str:
     assert result.err.startswith("bertfeat: ")
     assert result.err.count("\n") == 1, result.err
     return result.err
+
+
+def commands(
+    command: click.Command = group, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every command, groups too, with the words that call it."""
+    yield words, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands(below, (*words, name))
+
+
+def flags() -> set[str]:
+    """Return the flags of all commands."""
+    params = [param for _, command in commands() for param in command.get_params(click.Context(command))]
+    return {name for param in params for name in param.opts}

@@ -177,7 +177,9 @@ class _Forked:
         return wait_for(self.address, self.pid, timeout)
 
 
-def run_pooled(address: str, pids: str, root: str, settings: dict[str, Any]) -> None:
+def run_pooled(
+    address: str, pids: str, root: str, settings: Any, run: Callable[[str, Any], None] = run_extract
+) -> None:
     """Extract with workers that the zygote forks; their process ids appear as files in the folder `pids`."""
     from bertfeat.runners import processes
 
@@ -189,7 +191,7 @@ def run_pooled(address: str, pids: str, root: str, settings: dict[str, Any]) -> 
         return processes._Process(number, process, ours)  # type: ignore[arg-type]
 
     processes._start = start
-    run_extract(root, settings)
+    run(root, settings)
 
 
 def run_worker(fd: int) -> None:

@@ -14,7 +14,8 @@ import torch
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from bertfeat.config import ExtractConfig, Level, Pooling
+from bertfeat.choices import Level, Pooling
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.columns import CorpusSchema
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.layers import feature_columns

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bertfeat
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.nearest import Metric
 from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, ShardResult
 from bertfeat.store import commit_shard, open_for_writing

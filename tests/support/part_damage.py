@@ -23,12 +23,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
 from bertfeat.store import codec, open_for_writing, open_store, schema
 from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
-from bertfeat.store.schema import VectorLayout
+from bertfeat.store.vectorlayout import VectorLayout
 from tests.support.store_fakes import make_plan, make_result
 
 LEVEL = "word"

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 import bertfeat
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.records import Column, LevelTable, ShardResult
 from bertfeat.store import open_for_writing, open_store
 from bertfeat.store.reader import Store

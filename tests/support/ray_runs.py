@@ -23,7 +23,8 @@ import json, sys
 from pathlib import Path
 from tests.support.runner_fakes import Heard, MakeFake, make_shards
 from bertfeat.errors import BertfeatError
-from bertfeat.runners import OnRay, run_shards
+from bertfeat.runners.dispatch import run_shards
+from bertfeat.runners.ray import OnRay
 address, folder, n_shards, deeds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
 heard, error = Heard(), None
 try:

@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.errors import BertfeatError
 from bertfeat.progress import Silent
 from bertfeat.records import Receipt, ShardResult, ShardSpec
-from bertfeat.runners import OnRay, end_earlier_runs, run_shards
+from bertfeat.runners.dispatch import run_shards
+from bertfeat.runners.fence import end_earlier_runs
+from bertfeat.runners.ray import OnRay
 from bertfeat.storage import as_path
 from bertfeat.store import commit_shard, layout, open_for_writing
 from bertfeat.store.folder import Lease

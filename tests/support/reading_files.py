@@ -11,13 +11,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.config import Combine, Level, StoreDtype, VectorEncoding
+from bertfeat.choices import Combine, Level, StoreDtype, VectorEncoding
 from bertfeat.durable.files import digest_of
 from bertfeat.records import Column, FeatureColumn, LevelSchema, PartInfo
 from bertfeat.store.partvectors import CheckedParts
 from bertfeat.store.reader import Store
-from bertfeat.store.schema import VectorLayout
 from bertfeat.store.selection import slice_vectors
+from bertfeat.store.vectorlayout import VectorLayout
 from bertfeat.store.vectors import Piece, StoredPart, VectorSource
 
 NAME = "layer_06"

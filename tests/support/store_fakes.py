@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.records import (
     BadRow,
     Column,

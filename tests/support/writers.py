@@ -28,7 +28,7 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.indexbuild import build
 from bertfeat.ann.transforms import TransformSpec
 from bertfeat.ann.vectorparts import ArrayParts
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.durable.publication import publish_file, standing
 from bertfeat.heads.linear import RidgeProbe
 from bertfeat.heads.probefolder import save_probe
@@ -46,7 +46,7 @@ from tests.support.kills import die_at
 from tests.support.search_vectors import mixture
 from tests.support.store_fakes import make_plan, write_store
 
-PLAN = make_plan((3, 2, 2), levels=(Level.TOKEN, Level.SENTENCE), combine="none")
+PLAN = make_plan((3, 2), levels=(Level.TOKEN, Level.SENTENCE), combine="none")
 # Folders of which a reader sees all files or none, and their file with times.
 FOLDERS = {"index": "index.json", "probe": None, "sweep": None}
 
@@ -75,12 +75,12 @@ def _updated(root: Path, inputs: Path, new: bool) -> None:
         build_index(inputs / "store", root / "index", threads=1).close()
 
 
-def _build(text: str, **changes: Any) -> Callable[[Path, Path, bool], None]:
+def _build(text: str, n_vectors: int = 900, **changes: Any) -> Callable[[Path, Path, bool], None]:
     """Return a writer of an index that is built in pieces, or with checkpoints."""
 
     def write(root: Path, inputs: Path, new: bool) -> None:
         settings = {"index": text, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60, **changes}
-        source = ArrayParts(mixture(1500, 16), n_parts=4, batch_size=170)
+        source = ArrayParts(mixture(n_vectors, 16), n_parts=3, batch_size=170)
         with pytest.MonkeyPatch.context() as patch:
             # With so few vectors, a graph has checkpoints only if chunks are small.
             patch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
@@ -133,7 +133,7 @@ WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
     "updated index": _updated,
     "build Flat": _build("Flat", transform=TransformSpec.parse("center")),
     "build IVF16,SQ8,RFlat": _build("IVF16,SQ8,RFlat"),
-    "build HNSW8": _build("HNSW8"),
+    "build HNSW8": _build("HNSW8", n_vectors=1100),  # two checkpoints
     "probe": _probe,
     "sweep": _sweep,
     "predictions": _predictions,

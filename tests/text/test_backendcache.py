@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -48,14 +49,28 @@ def test_a_changed_file_or_version_or_place_is_another_entry(
     Tokenizer.load(Path(shutil.copytree(model, tmp_path / "copy")))
     monkeypatch.setattr(backendcache, "version", lambda _: "0")
     Tokenizer.load(model)
-    assert len(list(cache.iterdir())) == 4
+    monkeypatch.setattr(backendcache, "__version__", "0")
+    Tokenizer.load(model)
+    assert len(list(cache.iterdir())) == 5
+
+
+def test_a_file_that_changes_meanwhile_is_not_kept(model: Path, cache: Path) -> None:
+    def load(folder: Path) -> backendcache.Backend:
+        found = backend._configured(folder)
+        (folder / "tokenizer_config.json").write_text("{}")
+        return found
+
+    backendcache.cached_backend(model, load)
+    assert not cache.exists()
 
 
 def test_a_damaged_entry_is_made_again(model: Path, cache: Path) -> None:
     before = backend.load_backend(model)[0].to_str()
     (entry,) = cache.iterdir()
     good = entry.read_bytes()
-    for damaged in (b"", good[:-1], good[:40] + bytes([good[40] ^ 1]) + good[41:]):
+    bodies = (b"", b"[]", b'{"tokenizer": "{}", "cls_id": 1}', json.dumps({"tokenizer": before}).encode())
+    others = (hashlib.sha256(body).digest() + body for body in bodies)
+    for damaged in (b"", good[:-1], good[:40] + bytes([good[40] ^ 1]) + good[41:], *others):
         entry.write_bytes(damaged)
         assert backend.load_backend(model)[0].to_str() == before
         assert entry.read_bytes() == good

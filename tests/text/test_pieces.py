@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as BackendTokenizer
 
 import bertfeat
-from bertfeat.config import Level, OnOverlong
+from bertfeat.choices import Level, OnOverlong
 from bertfeat.corpus.content import clean
 from bertfeat.errors import InputError
 from bertfeat.extraction import plan

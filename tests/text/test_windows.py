@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from bertfeat.config import OnOverlong
+from bertfeat.choices import OnOverlong
 from bertfeat.errors import InputError
 from bertfeat.records import Document
 from bertfeat.text.spans import WindowLimits, check_lengths, lay_windows, longest_first

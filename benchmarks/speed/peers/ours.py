@@ -13,7 +13,7 @@ import numpy as np
 
 import bertfeat
 from benchmarks.speed.peers import Task
-from bertfeat.config import Level
+from bertfeat.choices import Level
 from bertfeat.extraction.textencoder import TextEncoder, documents_of
 
 

@@ -1,0 +1,119 @@
+"""Description of a store: its manifest, plan and receipts, read without the libraries that its parts need."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, Self
+
+from bertfeat.choices import Level, StoreDtype, VectorEncoding
+from bertfeat.durable import files
+from bertfeat.errors import StoreError, UserError, did_you_mean
+from bertfeat.records import FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
+from bertfeat.storage import AnyPath, ObjectPath
+from bertfeat.store import codec, layout, planfile, receipts
+from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
+from bertfeat.store.openfolder import folder_at
+from bertfeat.store.planstates import state_of
+from bertfeat.store.runs import check_runs
+from bertfeat.store.vectorlayout import VectorLayout
+
+
+class StoreDescription:
+    """The levels, columns, parts and provenance of a store, without its rows; see `Store`."""
+
+    def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._layout = VectorLayout(StoreDtype(manifest["store_dtype"]), VectorEncoding(manifest["vector_encoding"]))
+        try:
+            self._schemas = codec.schemas_from_json(manifest["levels"])
+            self._metadata = codec.metadata_from_json(manifest["metadata"])
+            self._stored = receipts_in(manifest)
+            self._parts: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
+            for part in (part for stored in self._stored for part in stored.receipt.parts):
+                check_runs(part, self._schemas[part.level].features, self._layout)
+                self._parts[part.level].append(part)
+        except ValueError as error:
+            raise unusable(path / layout.MANIFEST, error) from error
+
+    @classmethod
+    @files.os_errors(StoreError)
+    def at(cls, path: str | Path | ObjectPath, *, allow_incomplete: bool = False) -> Self:
+        """Open the store at a path or URL; see `open_store`.
+
+        Raises:
+            StoreError: There is no store, or it is incomplete, damaged, or of a newer format.
+        """
+        folder = folder_at(path)
+        root = folder.path
+        try:
+            return cls(root, read_manifest(folder, follow_links=True))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        plan = planfile.read_plan(folder, follow_links=True)
+        if plan is None:
+            what = "no such folder" if not root.exists() else f"not a bertfeat store: it has no {layout.MANIFEST}"
+            raise StoreError(f"{root}: {what}")
+        done = receipts.finished(folder, plan)
+        if not allow_incomplete:
+            raise StoreError(
+                f"{root}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
+                "run the command that made it again to finish it, or open it with allow_incomplete=True"
+            )
+        return cls(root, json.loads(build_manifest(plan, done)))
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels that are stored."""
+        return tuple(self._schemas)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Where the features come from: model, layers, pooling, versions, ..."""
+        return self._metadata
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The plan that the store was made from.
+
+        Raises:
+            StoreError: The store was copied without its `_bertfeat` folder, or the plan is damaged.
+        """
+        plan = planfile.read_plan(self.path, follow_links=True)
+        if plan is None:
+            raise StoreError(
+                f"{self.path / layout.PLAN}: no such file; copy the store with its {layout.PRIVATE} folder"
+            )
+        # The file may already name an append that has not finished.
+        return state_of(plan, self.manifest["plan_hash"]) or plan
+
+    @files.os_errors(StoreError)
+    def receipts(self) -> tuple[Receipt, ...]:
+        """Return the receipts of the finished shards, with their times, in corpus order."""
+        return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
+
+    def schema(self, level: str) -> LevelSchema:
+        """Return the columns of a level."""
+        if level not in self._schemas:
+            there = did_you_mean(level, self.levels) or f"levels are {', '.join(self.levels)}"
+            raise UserError(f"{self.path}: no level {str(level)!r}; {there}")
+        return self._schemas[Level(level)]
+
+    def columns(self, level: str) -> tuple[str, ...]:
+        """Return the names of all columns of a level, vectors last."""
+        schema = self.schema(level)
+        return (*(column.name for column in schema.columns), *(feature.name for feature in schema.features))
+
+    def features(self, level: str) -> tuple[FeatureColumn, ...]:
+        """Return the vector columns of a level."""
+        return self.schema(level).features
+
+    def parts(self, level: str) -> tuple[PartInfo, ...]:
+        """Return the part files of a level, in corpus order."""
+        return tuple(self._parts[self.schema(level).level])
+
+    def n_rows(self, level: str) -> int:
+        """Return the rows of a level."""
+        return sum(part.n_rows for part in self.parts(level))

@@ -1,0 +1,173 @@
+"""Pairs of texts, for inference, paraphrase or similarity: frozen features of each text, or of both read together.
+
+    python -m bertfeat.pipelines.sentence_pairs --train train.csv --dev dev.csv --test test.csv --task regress --out sts
+    python -m bertfeat.pipelines.sentence_pairs --train nli.jsonl --label relation --out nli --with-finetuning
+
+One table: the cosine of the two vectors; u, v, |u - v| and u * v of them; the features of the two texts read as one
+input with segment ids; and the fine-tuned model. Without --test, a fifth of the rows is held out; without --dev, a
+tenth of the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import polars as pl
+
+import bertfeat
+from bertfeat.pipelines._costs import cost_table, extraction_seconds
+from bertfeat.pipelines._documents import read_documents
+from bertfeat.pipelines._finetuning import finetune
+from bertfeat.pipelines._pairs import combine, cosine, fit_and_score
+from bertfeat.pipelines._splits import hold_out
+from bertfeat.pipelines._taskexamples import label_texts
+from bertfeat.pipelines._training import Settings, discard, training_options
+
+# feature set -> how the vectors of two texts become one
+APART: dict[str, Callable[[Any, Any], Any]] = {"cosine": cosine, "u, v, |u-v|, u*v": combine}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--train", type=click.Path(exists=True, dir_okay=False), required=True, help="CSV, TSV, JSONL, Parquet.")
+@click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="Labelled pairs to choose the penalty on.")
+@click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Labelled pairs to test on.")
+@click.option("--text-column", default="sentence1", show_default=True)
+@click.option("--text-pair-column", default="sentence2", show_default=True)
+@click.option("--label", default="label", show_default=True, help="Column with the class or the number.")
+@click.option("--task", type=click.Choice(["classify", "regress"]), default="classify", show_default=True)
+@click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
+@click.option("--layers", default="-1", show_default=True, help="One layer, or several, which are concatenated.")
+@click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True)
+@click.option("--with-finetuning", is_flag=True, help="One more row: the fine-tuned model.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
+@click.option("--limit", type=click.IntRange(min=10), help="Only the first N pairs of each file.")
+@training_options
+def main(
+    train: str,
+    dev: str | None,
+    test: str | None,
+    text_column: str,
+    text_pair_column: str,
+    label: str,
+    task: str,
+    model: str,
+    layers: str,
+    pooling: str,
+    with_finetuning: bool,
+    out: str,
+    limit: int | None,
+    **training: Any,
+) -> None:
+    """Compare features of pairs of texts on one task."""
+    started = time.perf_counter()
+    folder, settings = Path(out), Settings(**training)
+    columns = {
+        "text_column": text_column,
+        "text_pair_column": text_pair_column,
+        "keep_columns": [label],
+        "levels": "sentence",
+    }
+    files = {"train": train, "dev": dev, "test": test}
+    splits = _read(files, limit, settings.seed, columns)
+    labelled = {
+        name: label_texts(documents, label, name, quantities=task == "regress") for name, documents in splits.items()
+    }
+    splits = {name: texts.documents for name, texts in labelled.items()}
+    labels = {name: texts.labels for name, texts in labelled.items()}
+    encoding = {"model": model, "levels": "sentence", "layers": layers, "combine": "concat", "pooling": pooling}
+    rows = [*_apart(splits, labels, folder, encoding), _together(splits, labels, folder, encoding)]
+    if with_finetuning:
+        tuned = finetune("pair" if task == "classify" else task, splits, label, model, settings, folder / "finetuned")
+        scores = {"dev": tuned.scores["dev"].to_dict(), "score": tuned.scores["test"].to_dict()}
+        rows.append({"features": "fine-tuned", **tuned.to_dict(), **scores})
+    table = cost_table(rows)
+    result = {
+        "pipeline": "sentence_pairs",
+        "files": {name: Path(path).name for name, path in files.items() if path is not None},
+        "task": task,
+        "model": model,
+        "layers": layers,
+        "pooling": pooling,
+        "limit": limit,
+        "seed": settings.seed,
+        "n_pairs": {name: len(documents) for name, documents in splits.items()},
+        "n_without_label": {name: texts.n_without_label for name, texts in labelled.items()},
+        "rows": rows,
+        "seconds": time.perf_counter() - started,
+    }
+    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (folder / "table.md").write_text(table, encoding="utf-8")
+    discard(folder / "finetuned")
+    click.echo(table)
+
+
+def _read(
+    files: Mapping[str, str | None], limit: int | None, seed: int, columns: Mapping[str, Any]
+) -> dict[str, Sequence[Any]]:
+    """Read the files, and hold out rows of train for those that are missing."""
+    settings = dict(columns) | ({} if limit is None else {"limit": limit})
+    splits: dict[str, Sequence[Any]] = {
+        name: read_documents(path, **settings) for name, path in files.items() if path is not None
+    }
+    rows = hold_out(len(splits["train"]), seed, [name for name in ("test", "dev") if name not in splits])
+    return splits | {name: [splits["train"][number] for number in numbers] for name, numbers in rows.items()}
+
+
+def _apart(
+    splits: Mapping[str, Sequence[Any]], labels: Mapping[str, Any], folder: Path, encoding: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Encode each text once, and score the features that are made of two vectors."""
+    texts = dict.fromkeys(text for part in splits.values() for pair in part for text in (pair.text, pair.text_pair))
+    store = bertfeat.extract(pl.DataFrame({"text": list(texts)}), folder / "features" / "texts", **encoding)
+    place = {text: number for number, text in enumerate(texts)}
+    vectors = store.numpy("sentence", store.features("sentence")[0].name)
+    sides = {
+        name: [[place[pair.text] for pair in part], [place[pair.text_pair] for pair in part]]
+        for name, part in splits.items()
+    }
+    rows = []
+    for name, made in APART.items():
+        features = {split: made(*(vectors[side].astype("float32") for side in pair)) for split, pair in sides.items()}
+        rows.append(_row(name, features, labels, [store], vectors.nbytes))
+    return rows
+
+
+def _together(
+    splits: Mapping[str, Sequence[Any]], labels: Mapping[str, Any], folder: Path, encoding: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Encode the two texts of each pair as one input, and score its features."""
+    stores = {}
+    for name, part in splits.items():
+        frame = pl.DataFrame({"text": [pair.text for pair in part], "text_pair": [pair.text_pair for pair in part]})
+        stores[name] = bertfeat.extract(frame, folder / "features" / name, text_pair_column="text_pair", **encoding)
+    vectors = {name: store.numpy("sentence", store.features("sentence")[0].name) for name, store in stores.items()}
+    n_bytes = sum(array.nbytes for array in vectors.values())
+    features = {name: np.nan_to_num(array.astype("float32")) for name, array in vectors.items()}
+    return _row("both texts as one input", features, labels, stores.values(), n_bytes)
+
+
+def _row(
+    name: str, features: Mapping[str, Any], labels: Mapping[str, Any], stores: Iterable[bertfeat.Store], n_bytes: int
+) -> dict[str, Any]:
+    started = time.perf_counter()
+    fitted = fit_and_score(features, labels)
+    return {
+        "features": name,
+        "head": fitted.head,
+        **fitted.params,
+        "dev": fitted.scores["dev"].to_dict(),
+        "score": fitted.scores["test"].to_dict(),
+        "seconds": extraction_seconds(stores) + time.perf_counter() - started,
+        "n_bytes": n_bytes,
+    }
+
+
+if __name__ == "__main__":
+    with bertfeat.report_failures():
+        main(standalone_mode=False)
