@@ -148,11 +148,7 @@ def plot_points(
 
 
 def plot_lines(
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    out_stem: str | Path,
-    *,
-    title: str = "",
-    axis_names: tuple[str, str] = ("", ""),
+    lines: Mapping[str, Sequence[tuple[float, float]]], out_stem: str | Path, *, axis_names: tuple[str, str]
 ) -> tuple[Path, Path]:
     """Draw named lines through points (x, y), such as losses against steps; write `out_stem`.png and .svg.
 
@@ -171,7 +167,6 @@ def plot_lines(
             axes.plot(*zip(*line, strict=True), label=one_line(name), markersize=5, linewidth=1.8, **look)
         axes.set_xlabel(axis_names[0])
         axes.set_ylabel(axis_names[1])
-        axes.set_title(title, loc="left")
         axes.legend(frameon=False)
         return save(figure, out_stem)
 
