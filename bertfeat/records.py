@@ -233,7 +233,8 @@ class Plan:
 
     `fields` holds everything that decides the bytes of the parts, as flat JSON values that can be compared one by one
     (`input.0.digest`, `layers`, `model.weights_sha256`, ...); `plan_hash` is the sha256 of their canonical JSON. The
-    inputs and shards of `appends` come after those of the first extraction.
+    inputs and shards of `appends` come after those of the first extraction, which `fields` describes alone; each
+    append makes the next `plan_hash` of the one before it and its inputs.
     """
 
     plan_hash: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.display import printable
-from bertfeat.errors import ConfigError, UserError
+from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, codes_of, encode_labels, require_same_kind
 from bertfeat.pipelines._correlations import Correlations, correlate
-from bertfeat.pipelines._models import TaskModel, freeze, open_task_model, save_model
+from bertfeat.pipelines._models import MODEL, TaskModel, check_model_place, freeze, open_task_model, replace_model
 from bertfeat.pipelines._taskbatches import Padding, batches_of, outputs_of
 from bertfeat.pipelines._taskexamples import Examples, LabelledTexts, cut_examples, label_texts, label_words
 from bertfeat.pipelines._training import History, Settings, digest_of, train
@@ -27,8 +26,6 @@ from bertfeat.text.tokenizer import Tokenizer
 
 # task -> the kind of head
 TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": "sequence"}
-#: The folder of the trained model, beside the results.
-MODEL = "model"
 
 Score = ProbeScore | Correlations
 
@@ -120,13 +117,10 @@ def finetune(
         RunError: The loss is not finite.
     """
     target = folder / MODEL
-    if target.exists() and not (target / "config.json").is_file():
-        raise ConfigError(f"{target}: is there and is not a model's folder; choose another --out")
     texts = {name: _labelled(task, documents, label, name) for name, documents in splits.items()}
     classes, codes = _encode(texts, label)
     opened = _open(task, model, classes, settings.seed)
-    if opened.checkpoint.folder == target.resolve():
-        raise ConfigError(f"{target}: is the model to start from, and would be replaced; choose another --out")
+    check_model_place(opened, target)
     layers = () if frozen is None else freeze(opened, frozen)
     tokenizer = Tokenizer.load(opened.checkpoint.folder, given_words=task == "tag", n_ids=opened.checkpoint.n_ids)
     examples = {
@@ -137,7 +131,7 @@ def finetune(
     run = _Run(opened, Padding.of(opened), settings, classes, texts, examples)
     history = run.train(codes, folder, _identity(task, opened, texts, layers, context=context))
     scores = {name: run.score(name, bootstrap=True) for name in splits if name != "train"}
-    n_bytes = _replace_model(opened, target)
+    n_bytes = replace_model(opened, target)
     return FineTuned(target, history, scores, tuple(classes.tolist()), report, history.seconds, n_bytes)
 
 
@@ -279,14 +273,3 @@ def _warn(report: Mapping[str, Any]) -> None:
     for split, labels in report["unseen_labels"].items():
         named = ", ".join(f"{printable(name)} ({count} rows)" for name, count in labels.items())
         click.echo(f"{split}: labels that train does not have, counted as errors: {named}", err=True)
-
-
-def _replace_model(opened: TaskModel, target: Path) -> int:
-    """Save a model in the place of an older one; return its size in bytes."""
-    written = target.with_name(f"{target.name}.tmp")
-    shutil.rmtree(written, ignore_errors=True)
-    save_model(opened, written)
-    if target.exists():
-        shutil.rmtree(target)
-    written.rename(target)
-    return sum(path.stat().st_size for path in target.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from bertfeat.encoder.layers import parse_layers
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 
+#: The folder of the trained model, beside the results.
+MODEL = "model"
 # kind of head -> transformers' class, and what people call the head
 HEADS = {
     "sequence": ("AutoModelForSequenceClassification", "head for whole texts"),
@@ -85,6 +88,10 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
             output_loading_info=True,
         )
     new = tuple(sorted(report["missing_keys"]))
+    # transformers leaves the biases of some heads as they are in memory (5.23: Longformer, Nyströmformer and others).
+    for key, values in model.named_parameters():
+        if key in new and key.endswith("bias"):
+            torch.nn.init.zeros_(values)
     inside = [key for key in new if key.startswith(f"{model.base_model_prefix}.") and ".pooler." not in key]
     if inside or (trained and new):
         what = "that weight of the encoder" if inside else f"a trained {title}"
@@ -151,3 +158,26 @@ def save_model(opened: TaskModel, folder: Path) -> None:
     with no_progress_bars():
         opened.model.save_pretrained(folder)
     opened.tokenizer.save_pretrained(folder)
+
+
+def check_model_place(opened: TaskModel, target: Path) -> None:
+    """Check that a trained model may be written to a folder.
+
+    Raises:
+        ConfigError: The folder is there and is not a model's, or it is that of the model to start from.
+    """
+    if target.exists() and not (target / "config.json").is_file():
+        raise ConfigError(f"{target}: is there and is not a model's folder; choose another --out")
+    if opened.checkpoint.folder == target.resolve():
+        raise ConfigError(f"{target}: is the model to start from, and would be replaced; choose another --out")
+
+
+def replace_model(opened: TaskModel, target: Path) -> int:
+    """Save a model in the place of an older one; return its size in bytes."""
+    written = target.with_name(f"{target.name}.tmp")
+    shutil.rmtree(written, ignore_errors=True)
+    save_model(opened, written)
+    if target.exists():
+        shutil.rmtree(target)
+    written.rename(target)
+    return sum(path.stat().st_size for path in target.iterdir())

@@ -137,7 +137,7 @@ def train(
     """
     device = resolve_device(settings.device)[0]
     model.to(device)
-    optimizer = torch.optim.AdamW(_groups(model, settings.weight_decay), lr=settings.learning_rate)
+    optimizer = torch.optim.AdamW(_groups(model, settings.weight_decay), lr=settings.learning_rate, fused=True)
     decides = {name: value for name, value in asdict(settings).items() if name not in ("device", "save_every")}
     checkpoint = _Checkpoint(folder / _CHECKPOINT, {**identity, **decides})
     history = checkpoint.load(model, optimizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bertfeat.cli.progress import counted
@@ -47,6 +47,19 @@ def unfinished_append(store: StoreDescription) -> list[str]:
     except StoreError:
         return []
     return [] if plan is None else [file.path for file in plan.inputs[len(store.plan.inputs) :]]
+
+
+def inputs_of_shards(path: str, shards: Collection[int]) -> str:
+    """Return the inputs of some shards of a grown store, as text; empty if the store has not grown."""
+    try:
+        plan = read_plan(path)
+    except StoreError:
+        return ""
+    if plan is None or not plan.appends:
+        return ""
+    files = {piece.file for shard in plan.shards if shard.index in shards for piece in shard.slices}
+    names = [plan.inputs[file].path for file in sorted(files)]
+    return ", ".join(names[:_MAX_SHOWN]) + (f" and {len(names) - _MAX_SHOWN:,} more" if len(names) > _MAX_SHOWN else "")
 
 
 def append_lines(entries: Sequence[Mapping[str, Any]], unfinished: list[str]) -> list[str]:

@@ -26,6 +26,7 @@ from bertfeat.cli.options import (
 from bertfeat.config import ExtractConfig
 
 if TYPE_CHECKING:
+    from bertfeat.extraction.appending import Growing
     from bertfeat.settings import ExtractSettings
 
 _FORMATS = ", ".join(f".{name}" for name in CorpusFormat if name is not CorpusFormat.AUTO)
@@ -74,7 +75,8 @@ def command(
 ) -> None:
     """Run an encoder over a corpus once and keep its hidden states as Parquet."""
     settings = {name: value for name, value in values.items() if value is not None}
-    config = _config_of(output, settings) if append and output else ExtractConfig.from_dict(settings)
+    growing = _growing(output, settings) if append and output else None
+    config = growing.config if growing else ExtractConfig.from_dict(settings)
     watched = show_progress or (False if quiet or as_json else None)
     if dry_run and append:
         raise click.UsageError("--dry-run does not go with --append", click.get_current_context())
@@ -101,7 +103,8 @@ def command(
     if as_json:
         click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
     elif not quiet:
-        click.echo(result_line(store, was_complete=not log.has_started, appended=append))
+        n_before = len(growing.finished.appends) if growing else None
+        click.echo(result_line(store, was_complete=not log.has_started, n_before=n_before))
 
 
 def _given(settings: dict[str, Any]) -> ExtractSettings:
@@ -111,12 +114,12 @@ def _given(settings: dict[str, Any]) -> ExtractSettings:
     return cast("ExtractSettings", given)
 
 
-def _config_of(output: str, settings: dict[str, Any]) -> ExtractConfig:
-    """Return the settings of an append to the store at `output`."""
+def _growing(output: str, settings: dict[str, Any]) -> Growing:
+    """Open the store at `output` to append to it."""
     from bertfeat.extraction.appending import open_growing
     from bertfeat.storage import as_path
 
-    return open_growing(as_path(output), _given(settings), overwrite=False).config
+    return open_growing(as_path(output), _given(settings), overwrite=False)
 
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool, progress: bool | None) -> None:

@@ -71,16 +71,27 @@ def _level(store: StoreDescription, level: Level) -> dict[str, Any]:
     }
 
 
-def result_line(store: StoreDescription, *, was_complete: bool, appended: bool = False) -> str:
-    """Return one line on a finished store; `was_complete` if there was nothing to do; `appended` after an append."""
+def result_line(store: StoreDescription, *, was_complete: bool, n_before: int | None = None) -> str:
+    """Return one line on a finished store.
+
+    Args:
+        store: The store.
+        was_complete: Whether there was nothing to do.
+        n_before: After an append: how many appends the store had before.
+    """
     summary = store_summary(store)
     rows = ", ".join(f"{info['n_rows']:,} {level} rows" for level, info in summary["levels"].items())
     rate = f", {summary['tokens_per_s']:,.0f} tokens/s" if summary["tokens_per_s"] else ""
     aside = f", {summary['n_bad_rows']:,} bad rows set aside" if summary["n_bad_rows"] else ""
-    if appended and summary["appends"] and not was_complete:
-        before = f"{counted(summary['appends'][-1]['n_documents'], 'document')} appended: "
+    new = summary["appends"][n_before:]
+    if was_complete:
+        before = "already complete; nothing to do: "
+    elif n_before is None:
+        before = ""
+    elif new:
+        before = f"{counted(sum(append['n_documents'] for append in new), 'document')} appended: "
     else:
-        before = "already complete; nothing to do: " if was_complete else ""
+        before = "damaged shards repeated: "
     line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
     return f"{line}; {_sentence_line(store)}" if Level.SENTENCE in store.levels else line
 

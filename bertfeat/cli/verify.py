@@ -56,6 +56,7 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
 
 def _remedy(store: str, report: VerifyReport) -> str:
     """Mark what is bad, and return what the user must do."""
+    from bertfeat.cli.appends import inputs_of_shards
     from bertfeat.cli.progress import counted
     from bertfeat.errors import BertfeatError
     from bertfeat.store.verification import mark_for_redoing
@@ -65,4 +66,6 @@ def _remedy(store: str, report: VerifyReport) -> str:
     except BertfeatError as error:
         return f"not marked for redoing: {error}"
     what = counted(len(shards), "shard") if shards else "what is missing or wrong"
+    if inputs := inputs_of_shards(store, shards):
+        return f"append {inputs} again to redo {what}"
     return f"run the same extract command again to redo {what}"

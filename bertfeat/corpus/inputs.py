@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import stat
@@ -91,6 +92,8 @@ def begins_with(file: InputFile, earlier: InputFile) -> bool:
     return file.n_bytes > earlier.n_bytes and _digest_file(file.path, earlier.n_bytes)[1] == earlier.digest
 
 
+# It is asked for each row.
+@functools.lru_cache
 def shown_path(path: str) -> str:
     """Return the name of an input in messages: its path, or `<stdin>` or `<frame>` for a copy of these."""
     folder = PurePosixPath(path).parent.name

@@ -60,7 +60,6 @@ class Corpus:
         self.files = tuple(files)
         self.config = config
         self.earlier = earlier
-        self._paths = [shown_path(file.path) for file in self.files]
         self._schema: CorpusSchema | None = None
         self._idle: tuple[int, Reader] | None = None
 
@@ -140,7 +139,7 @@ class Corpus:
                 raise InputError(
                     f"ends {end - index:,} rows before shard {shard.name} does; the file has changed since it was "
                     "planned: start again with `overwrite`",
-                    path=self._paths[piece.file],
+                    path=shown_path(self.files[piece.file].path),
                 )
 
     @contextmanager
@@ -161,7 +160,7 @@ class Corpus:
 
     def _scanned(self, index: int, number: int, row: Row) -> ScannedRow:
         content = row.content
-        path = self._paths[number]
+        path = shown_path(self.files[number].path)
         group = _group_name(number, content.group)
         if isinstance(content, Fault):
             bad = self._bad_row(index, path, row.row, content)
@@ -177,7 +176,7 @@ class Corpus:
 
     def _document(self, index: int, number: int, row: Row) -> Document | BadRow:
         content = row.content
-        path = self._paths[number]
+        path = shown_path(self.files[number].path)
         if isinstance(content, Fault):
             return self._bad_row(index, path, row.row, content)
         return Document(

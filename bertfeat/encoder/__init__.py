@@ -15,4 +15,5 @@ __all__ = [
     "sentencemodel",
     "sentencesteps",
     "transfers",
+    "weights",
 ]

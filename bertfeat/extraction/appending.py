@@ -15,19 +15,19 @@ from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
 from bertfeat.extraction.job import Job, check_versions, make_job, recorded, resolve_job
-from bertfeat.extraction.plan import MODEL_NAMES, config_of, corpus_schema, make_plan, plan_fields
+from bertfeat.extraction.plan import MODEL_NAMES, config_of, corpus_schema, cut, plan_fields
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners.ray_cluster import check_ray
 from bertfeat.storage import AnyPath
 from bertfeat.store import receipts
 from bertfeat.store.idfile import ids_of
-from bertfeat.store.manifest import read_manifest
+from bertfeat.store.manifest import Manifest, ManifestDamaged, read_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.opening import marked_shards
 from bertfeat.store.plandifferences import changes
 from bertfeat.store.planfile import read_plan
-from bertfeat.store.planstates import APPENDS, COMPACTED, grown, is_of_inputs, state_of
+from bertfeat.store.planstates import COMPACTED, grown, is_of_inputs, state_of
 from bertfeat.store.reader import open_store
 
 
@@ -44,7 +44,7 @@ class Growing:
     """
 
     path: AnyPath
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     finished: Plan
     plan: Plan
     config: ExtractConfig
@@ -88,9 +88,9 @@ def open_growing(path: AnyPath, settings: Mapping[str, Any], *, overwrite: bool)
     plan = read_plan(path)
     try:
         manifest = read_manifest(folder_at(path))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ManifestDamaged):
         # Without appends, an error that says what is there.
-        manifest = {} if plan is not None and plan.appends else open_store(path).manifest
+        manifest = Manifest() if plan is not None and plan.appends else open_store(path).manifest
     finished = None if plan is None else state_of(plan, manifest.get("plan_hash", plan.plan_hash))
     if plan is None or finished is None:
         raise StoreError(f"{path}: its plan is missing or not that of its manifest; extract again with `overwrite`")
@@ -134,10 +134,10 @@ def open_append(store: Growing, files: tuple[InputFile, ...], progress: Progress
         ids = ids_of(store.path, store.manifest, plan) if config.id_column else None
         earlier = Earlier(str(store.path), len(plan.inputs), plan.n_rows, corpus_schema(plan), ids)
         corpus = Corpus(everything, config, earlier)
-        made = make_plan(config, resolved, everything, corpus, tokenizer, first_shard=len(plan.shards))
-        if made.schemas != plan.schemas:
+        shards, schemas = cut(config, resolved, corpus, tokenizer, first_shard=len(plan.shards))
+        if schemas != plan.schemas:
             raise PlanMismatch(f"{store.path}: has other columns than these inputs; extract them into a new store", {})
-        plan = grown(plan, recorded(added), made.shards)
+        plan = grown(plan, recorded(added), shards)
     job = make_job(store.path, plan, config, everything, resolved)
     return Growth(job, store.finished, ids, is_last=added == new)
 
@@ -185,7 +185,7 @@ def _check_not_longer(new: Iterable[InputFile], plan: Plan) -> None:
 
 def _check_settings(store: Growing, now: Mapping[str, Any]) -> None:
     """Refuse settings or a model that are not those of the store; a model's name does not count, its digests do."""
-    left_out = (*MODEL_NAMES, APPENDS, COMPACTED)
+    left_out = (*MODEL_NAMES, COMPACTED)
 
     def decisive(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name not in left_out and not is_of_inputs(name)}

@@ -22,9 +22,8 @@ from bertfeat.extraction.job import Job, open_inputs, recorded, resolve_job
 from bertfeat.extraction.plan import OWN_COLUMNS, config_of, plan_fields
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
-from bertfeat.store.codec import hash_fields
 from bertfeat.store.plandifferences import changes
-from bertfeat.store.planstates import APPENDS, COMPACTED
+from bertfeat.store.planstates import APPENDS, COMPACTED, fields_of
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
@@ -89,13 +88,13 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
     _, resolved = resolve_job(checkpoint, files, config)
-    now = {name: plan.fields[name] for name in (APPENDS, COMPACTED) if name in plan.fields}
+    planned = fields_of(plan)
+    now = {name: planned[name] for name in (APPENDS, COMPACTED) if name in planned}
     now |= plan_fields(config, resolved, files)
-    if OWN_COLUMNS not in plan.fields:
+    if OWN_COLUMNS not in planned:
         # A store of 0.1.0 lacks columns, which are not compared here.
         now.pop(OWN_COLUMNS, None)
-    if hash_fields(now) != plan.plan_hash:
-        fields = differing(plan.fields, now)
+    if fields := differing(planned, now):
         changed = changes(fields, plan.inputs, recorded(files))
         text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {changed}"
         raise PlanMismatch(text, fields)

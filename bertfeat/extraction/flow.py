@@ -18,8 +18,8 @@ from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.extraction.encodedcount import EncodedCount
 from bertfeat.extraction.leveltables import Buffer, ShardText, align, level_table, make_buffers
-from bertfeat.extraction.plan import Resolved
 from bertfeat.extraction.pooling import Finish
+from bertfeat.extraction.resolution import Resolved
 from bertfeat.progress import Report, unreported
 from bertfeat.records import BadRow, Document, LevelSchema, LevelTable, Pack, ShardResult
 from bertfeat.stopwatch import Stopwatch

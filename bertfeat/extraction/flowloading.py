@@ -14,8 +14,8 @@ from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.sentencesteps import apply_steps, load_steps
 from bertfeat.extraction.flow import Flow
-from bertfeat.extraction.plan import Resolved
 from bertfeat.extraction.pooling import needs_pooler
+from bertfeat.extraction.resolution import Resolved
 from bertfeat.records import LevelSchema
 from bertfeat.text.tokenizer import Tokenizer
 

@@ -25,16 +25,8 @@ from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
 from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts
 from bertfeat.errors import CheckpointError, InputError, PlanMismatch
-from bertfeat.extraction.plan import (
-    MODEL_NAMES,
-    AuthorsAdvice,
-    Resolved,
-    check_settings,
-    make_plan,
-    plan_fields,
-    resolve,
-    versions,
-)
+from bertfeat.extraction.plan import MODEL_NAMES, make_plan, plan_fields, versions
+from bertfeat.extraction.resolution import AuthorsAdvice, Resolved, check_settings, resolve
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan

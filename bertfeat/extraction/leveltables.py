@@ -14,8 +14,8 @@ from bertfeat.choices import Combine, Level, StoreDtype
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.encoder.transfers import Fetches, gathering_device
-from bertfeat.extraction.plan import Resolved
 from bertfeat.extraction.pooling import EmbeddingBuffer, Finish, LevelBuffer, counts_of, modes_of
+from bertfeat.extraction.resolution import Resolved
 from bertfeat.levels import EMBEDDING
 from bertfeat.ragged import run_of, starts_of
 from bertfeat.records import BoolArray, Document, FeatureColumn, IntArray, LevelSchema, LevelTable

@@ -5,27 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 from bertfeat._version import __version__
-from bertfeat.choices import Combine, Level, OnOverlong, Pooling, Runner, StoreDtype
+from bertfeat.choices import Level, OnOverlong, StoreDtype
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.formats import own_columns
-from bertfeat.devices import default_max_batch_tokens, planned_kind, resolve_compute_dtype
-from bertfeat.encoder.families import family_of
-from bertfeat.encoder.layers import feature_columns, parse_layers
-from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError
-from bertfeat.levels import EMBEDDING, LEVELS, PAIR_COLUMNS
-from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
+from bertfeat.extraction.resolution import Resolved
+from bertfeat.levels import LEVELS, PAIR_COLUMNS
+from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, Plan, ShardSpec
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.layout import FORMAT_VERSION
 from bertfeat.store.planstates import input_fields
 from bertfeat.text.pieces import MAX_UNCUT_CHARS
-from bertfeat.text.spans import WindowLimits, check_lengths
+from bertfeat.text.spans import check_lengths
 from bertfeat.text.tokenizer import Tokenizer
 
 # The memory for each token of a shard apart from its vectors: ids, offsets, windows, strings.
@@ -43,132 +39,6 @@ _DESCRIBING = (
     *("store_dtype", "vector_encoding", "compute_dtype", "device_kind", "max_length", "stride", "on_overlong"),
     *("document_context", "is_split_into_words"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The settings that depend on the model or the device, with their defaults filled in."""
-
-    model: ModelInfo
-    layers: tuple[int, ...]
-    columns: Mapping[Level, tuple[FeatureColumn, ...]]
-    limits: WindowLimits
-    compute_dtype: str
-    device_kind: str
-    max_batch_tokens: int
-    attention: str
-    prompt: str
-    authors: AuthorsAdvice
-
-    @property
-    def sentence(self) -> SentenceModel | None:
-        """The model's own sentence embedding if it is asked for, else None."""
-        return self.authors.used
-
-
-@dataclass(frozen=True, slots=True)
-class AuthorsAdvice:
-    """How the model is meant to be used at the sentence level.
-
-    Attributes:
-        description: Its own sentence embedding in plain words; `UNSUPPORTED`, or empty if the model does not say.
-        prompts: Its prompts by name.
-        used: That embedding, if it is asked for.
-    """
-
-    description: str = ""
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    used: SentenceModel | None = None
-
-
-def check_settings(config: ExtractConfig, info: ModelInfo) -> None:
-    """Check the settings that need no tokenizer, which may take seconds to load.
-
-    Raises:
-        ConfigError: A layer is out of range, `max_length` is above the model's limit, or a device is not available.
-    """
-    _layers(config, info)
-    _max_length(config, info, None)
-    planned_kind(config.device, elsewhere=config.runner is Runner.RAY)
-
-
-def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, authors: AuthorsAdvice) -> Resolved:
-    """Fill in the defaults that depend on the model and the device, and check the settings against them.
-
-    Raises:
-        ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
-            `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
-    """
-    device_kind = planned_kind(config.device, elsewhere=config.runner is Runner.RAY)
-    family = family_of(info.family)
-    layers = _layers(config, info)
-    return Resolved(
-        model=info,
-        layers=layers,
-        columns={level: _columns(level, config, layers, info, tokenizer, authors.used) for level in config.levels},
-        limits=_limits(config, info, tokenizer, authors.used),
-        compute_dtype=resolve_compute_dtype(config.compute_dtype, device_kind),
-        device_kind=device_kind,
-        max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device_kind, info.hidden_size),
-        attention=family.path if family else "",
-        prompt=tokenizer.prompt,
-        authors=authors,
-    )
-
-
-def _layers(config: ExtractConfig, info: ModelInfo) -> tuple[int, ...]:
-    if config.levels == (Level.SENTENCE,) and config.pooling is Pooling.MODEL and config.layers == "last4":
-        # No column is made of the default layers, which a small model does not have.
-        return (info.n_layers,)
-    return parse_layers(config.layers, info.n_layers, model=config.model)
-
-
-def _columns(
-    level: Level,
-    config: ExtractConfig,
-    layers: tuple[int, ...],
-    info: ModelInfo,
-    tokenizer: Tokenizer,
-    sentence: SentenceModel | None,
-) -> tuple[FeatureColumn, ...]:
-    if level is Level.SENTENCE and sentence is not None:
-        return (FeatureColumn(EMBEDDING, (info.n_layers,), str(Combine.NONE), sentence.dim(info.hidden_size)),)
-    if level is Level.SENTENCE and config.pooling is Pooling.POOLER:
-        return (FeatureColumn("pooler", (info.n_layers,), str(Combine.NONE), info.hidden_size),)
-    if level is Level.SENTENCE and config.pooling is Pooling.CLS:
-        specials = [*tokenizer.single.prefix.ids, *tokenizer.single.suffix.ids]
-        if tokenizer.cls_id is None or tokenizer.cls_id not in specials:
-            raise ConfigError(f"`pooling='cls'`: {config.model} has no classification token; use mean or max")
-    return feature_columns(layers, config.combine, hidden_size=info.hidden_size, n_layers=info.n_layers)
-
-
-def _limits(
-    config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, sentence: SentenceModel | None
-) -> WindowLimits:
-    max_length = _max_length(config, info, sentence)
-    pairs = config.text_pairs or config.text_pair_column is not None
-    n_prompt = tokenizer.count_prompt()
-    capacity = max_length - tokenizer.template(pair=pairs).n_specials - n_prompt
-    # A pair is split into windows over its second text, which gets at least half of the room.
-    least = 2 if pairs else 1
-    if capacity < least:
-        raise ConfigError(
-            f"`max_length={max_length}` leaves {capacity} tokens beside the special ones"
-            + (f" and the {n_prompt} of the prompt" if n_prompt else "")
-            + f"; at least {least} are needed"
-        )
-    stride = min(max_length // 4, capacity - 1) if config.stride is None else config.stride
-    if stride >= capacity:
-        raise ConfigError(f"`stride={stride}` leaves no step: a window holds {capacity} tokens of text; pass less")
-    return WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
-
-
-def _max_length(config: ExtractConfig, info: ModelInfo, sentence: SentenceModel | None) -> int:
-    tuned_on = sentence.max_length if sentence else None
-    max_length = config.max_length or min(info.max_length, tuned_on or info.max_length)
-    if max_length > info.max_length:
-        raise ConfigError(f"`max_length={max_length}` is more than {config.model} takes, which is {info.max_length}")
-    return max_length
 
 
 def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> dict[str, Any]:
@@ -212,19 +82,40 @@ def make_plan(
     files: Sequence[InputFile],
     corpus: Corpus,
     tokenizer: Tokenizer,
-    first_shard: int = 0,
 ) -> Plan:
-    """Read the corpus once, check every row, and cut it into shards.
+    """Read the corpus once, check every row, and cut it into shards: a pure function of the inputs and the settings.
 
-    The plan is a pure function of the inputs and the settings. The size of a shard follows from the bytes that its rows
-    will take on disk; tokens are estimated from bytes by the ratio in the first rows of the corpus. For a corpus that
-    is added to a store, the shards are those of the new files, numbered from `first_shard` on.
+    Raises:
+        InputError: See `cut`.
+    """
+    fields = plan_fields(config, resolved, files)
+    plan_hash = hash_fields(fields)
+    shards, schemas = cut(config, resolved, corpus, tokenizer)
+    return Plan(
+        plan_hash=plan_hash,
+        fields=fields,
+        inputs=tuple(files),
+        model=resolved.model,
+        schemas=schemas,
+        shards=shards,
+        metadata=_metadata(fields, plan_hash, resolved),
+        kept_schema=corpus.schema().kept_arrow,
+    )
+
+
+def cut(
+    config: ExtractConfig, resolved: Resolved, corpus: Corpus, tokenizer: Tokenizer, first_shard: int = 0
+) -> tuple[tuple[ShardSpec, ...], dict[Level, LevelSchema]]:
+    """Read the corpus once, check every row, and return its shards and the columns of its levels.
+
+    The size of a shard follows from the bytes that its rows will take on disk; tokens are estimated from bytes by the
+    ratio in the first rows of the corpus. For a corpus that is added to a store, the shards are those of the new files,
+    numbered from `first_shard` on.
 
     Raises:
         InputError: A row cannot be read (unless bad rows are set aside), two rows have the same id, or a document is
             too long for the tokenizer, or for a window if `on_overlong` is `error`.
     """
-    fields = plan_fields(config, resolved, files)
     tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
     long_rows: set[int] = set()
 
@@ -241,16 +132,7 @@ def make_plan(
             check_lengths([row for row in corpus.read(shard) if isinstance(row, Document)], tokenizer, resolved.limits)
     else:
         _check_long_rows(long_rows, shards, corpus, tokenizer, resolved.limits.max_tokens(config.levels))
-    return Plan(
-        plan_hash=hash_fields(fields),
-        fields=fields,
-        inputs=tuple(files),
-        model=resolved.model,
-        schemas=schemas,
-        shards=shards,
-        metadata=_metadata(fields, resolved),
-        kept_schema=corpus.schema().kept_arrow,
-    )
+    return shards, schemas
 
 
 def _check_long_rows(
@@ -331,10 +213,10 @@ def corpus_schema(plan: Plan) -> CorpusSchema:
     )
 
 
-def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
+def _metadata(fields: Mapping[str, Any], plan_hash: str, resolved: Resolved) -> dict[str, Any]:
     model = resolved.model
     return {name: fields[name] for name in _DESCRIBING} | {
-        "plan_hash": hash_fields(fields),
+        "plan_hash": plan_hash,
         "family": model.family,
         "weights_sha256": model.weights_sha256,
         "tokenizer_sha256": model.tokenizer_sha256,

@@ -20,14 +20,8 @@ from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.flowloading import load_flow
 from bertfeat.extraction.job import authors_advice, find_prompt
-from bertfeat.extraction.plan import (
-    MODEL_NAMES,
-    Resolved,
-    level_schema,
-    plan_fields,
-    resolve,
-    versions,
-)
+from bertfeat.extraction.plan import MODEL_NAMES, level_schema, plan_fields, versions
+from bertfeat.extraction.resolution import Resolved, resolve
 from bertfeat.records import Document, FeatureColumn, Float32Array, LevelSchema, LevelTable
 from bertfeat.settings import EncodeSettings
 from bertfeat.store.codec import hash_fields

@@ -5,4 +5,4 @@ from bertfeat.probes.extras import require
 # Every module here needs scikit-learn; this is the only check for it.
 require("sklearn")
 
-__all__ = ["fitted", "fitting", "learningrows", "probedescription", "scoring", "sweepresult", "sweeps"]
+__all__ = ["fitted", "fitting", "learningrows", "probedescription", "scoring", "sweepresult", "sweeps", "vectorstream"]

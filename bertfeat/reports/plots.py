@@ -1,4 +1,4 @@
-"""Plots as PNG and SVG: scores against layers, confusion matrices, points in the plane."""
+"""Plots as PNG and SVG: scores against layers, confusion matrices, points in the plane, lines."""
 
 from __future__ import annotations
 
@@ -144,6 +144,30 @@ def plot_points(
         axes.margins(0.08)
         if labels is not None:
             _label_points(figure, axes, places, [one_line(label) for label in labels])
+        return save(figure, out_stem)
+
+
+def plot_lines(
+    lines: Mapping[str, Sequence[tuple[float, float]]], out_stem: str | Path, *, axis_names: tuple[str, str]
+) -> tuple[Path, Path]:
+    """Draw named lines through points (x, y), such as losses against steps; write `out_stem`.png and .svg.
+
+    Raises:
+        UserError: There are no points, one is not finite, matplotlib is not installed, or there is no such folder.
+    """
+    points = [point for line in lines.values() for point in line]
+    if not points or not np.isfinite(points).all():
+        raise UserError("a plot of lines needs points, all of them finite")
+    with style():
+        figure = new_figure(6.2, 4.2)
+        axes = figure.add_subplot()
+        axes.grid(axis="y")
+        for i, (name, line) in enumerate(lines.items()):
+            look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+            axes.plot(*zip(*line, strict=True), label=one_line(name), markersize=5, linewidth=1.8, **look)
+        axes.set_xlabel(axis_names[0])
+        axes.set_ylabel(axis_names[1])
+        axes.legend(frameon=False)
         return save(figure, out_stem)
 
 

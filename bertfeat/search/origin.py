@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bertfeat.durable.decoding import decode
 from bertfeat.errors import UserError
 from bertfeat.storage import as_path, is_url
-from bertfeat.store.codec import hash_fields
+from bertfeat.store.planstates import states_with
 from bertfeat.store.provenance import FeatureSpec
 
 if TYPE_CHECKING:
@@ -128,4 +128,5 @@ class Origin:
         here: str = store.manifest["plan_hash"]
         if here == self.plan_hash:
             return here
-        return hash_fields({**store.plan.fields, **{name: getattr(self.spec, name) for name in MODEL_NAMES}})
+        names = {name: getattr(self.spec, name) for name in MODEL_NAMES}
+        return states_with(store.plan, {**store.plan.fields, **names})[-1]

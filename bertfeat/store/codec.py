@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import xxhash
 
@@ -15,12 +15,14 @@ from bertfeat.choices import Combine, Level, StoreDtype, VectorEncoding
 from bertfeat.durable.decoding import decode
 from bertfeat.errors import StoreError
 from bertfeat.records import LevelSchema, PartInfo, Plan, Receipt
+from bertfeat.storage import AnyPath
 
+_T = TypeVar("_T")
 _SEAL = "check"
 
 
 def canonical_json(value: Any) -> str:
-    """Return the canonical JSON text of a value: sorted keys, no spaces, ASCII.
+    """Return the canonical JSON text of a value: sorted keys, no spaces, ASCII; a record becomes an object.
 
     Raises:
         ValueError: A number is not finite.
@@ -29,17 +31,28 @@ def canonical_json(value: Any) -> str:
         >>> canonical_json({"b": [1, 2], "a": None})
         '{"a":null,"b":[1,2]}'
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_fields)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """Return the fields of a record, without the copies that `asdict` makes."""
+    names: tuple[str, ...] | None = getattr(type(record), "__slots__", None)
+    if names is None:
+        raise TypeError(f"{type(record).__name__} is not a JSON value")
+    return {name: getattr(record, name) for name in names}
 
 
 def seal(content: Mapping[str, Any], *, compact: bool = False) -> bytes:
     """Return the bytes of a JSON file: the object, with the digest of its content under the key `check`.
 
-    A compact file is on one line, which takes a tenth of the time to write.
+    A compact file is the canonical JSON on one line, which takes a tenth of the time to write.
     """
-    sealed = {**content, _SEAL: _digest(content)}
-    text = json.dumps(sealed, indent=None if compact else 2, sort_keys=True, allow_nan=False)
-    return (text + "\n").encode()
+    text = canonical_json(dict(content))
+    check = _digest(text)
+    if compact:
+        return f'{text[:-1]},"{_SEAL}":"{check}"}}\n'.encode()
+    sealed = {**content, _SEAL: check}
+    return (json.dumps(sealed, indent=2, sort_keys=True, allow_nan=False, default=_fields) + "\n").encode()
 
 
 def unseal(data: bytes) -> dict[str, Any]:
@@ -54,13 +67,34 @@ def unseal(data: bytes) -> dict[str, Any]:
         raise ValueError("nested too deep") from None
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
-    if content.pop(_SEAL, None) != _digest(content):
+    if content.pop(_SEAL, None) != _digest(canonical_json(content)):
         raise ValueError("damaged or edited: its content does not match its check value")
     return content
 
 
-def _digest(content: Mapping[str, Any]) -> str:
-    return xxhash.xxh3_128_hexdigest(canonical_json(dict(content)).encode())
+def _digest(text: str) -> str:
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+class LastFile(Generic[_T]):
+    """The last file of a kind that was read or written, decoded.
+
+    An append looks at plan and manifest several times, and those of a store with a thousand appends are large.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[AnyPath, bytes, _T] | None = None
+
+    def of(self, path: AnyPath, data: bytes, read: Callable[[], _T]) -> _T:
+        """Return the content of a file, whose bytes were just read; `read` decodes it if it is not the last one."""
+        last = self._last
+        if last is None or last[:2] != (path, data):
+            self._last = last = (path, data, read())
+        return last[2]
+
+    def keep(self, path: AnyPath, data: bytes, content: _T) -> None:
+        """Take a file that was written, with the content that reading it would give."""
+        self._last = (path, data, content)
 
 
 def hash_fields(fields: Mapping[str, Any]) -> str:
@@ -68,18 +102,10 @@ def hash_fields(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
 
 
-def _plain(value: Any) -> Any:
-    """Return what `asdict` gives, without its copies, which cost three times as much."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    names: tuple[str, ...] | None = getattr(value, "__slots__", None) if dataclasses.is_dataclass(value) else None
-    return value if names is None else {name: _plain(getattr(value, name)) for name in names}
-
-
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain JSON values; `plan_from_json` of them is equal to it."""
+    """Return a plan as records and JSON values; `plan_from_json` of their JSON is equal to it."""
     schemas = {str(level): schema_to_json(schema) for level, schema in plan.schemas.items()}
-    values = {**_plain(plan), "schemas": schemas}
+    values = {**_fields(plan), "schemas": schemas}
     # Without appends, the file is that of older versions.
     return values if plan.appends else {name: value for name, value in values.items() if name != "appends"}
 
@@ -90,8 +116,6 @@ def plan_from_json(content: Any) -> Plan:
     schemas = schemas_from_json(values.get("schemas"))
     levels = {level: {**schema_to_json(schema), "level": level} for level, schema in schemas.items()}
     plan = decode(Plan, {**values, "schemas": levels})
-    if plan.plan_hash != hash_fields(plan.fields):
-        raise ValueError("its plan_hash is not that of its fields")
     if plan.fields.get("levels", [*schemas]) != [*schemas]:
         raise ValueError(f"its schemas are of the levels {', '.join(schemas)}, and its fields name other ones")
     return dataclasses.replace(plan, metadata=metadata_from_json(plan.metadata))

@@ -16,7 +16,7 @@ from bertfeat.storage import ObjectPath, as_path
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.layout import EMPTY_SHARD
 from bertfeat.store.openfolder import folder_at
-from bertfeat.store.planstates import COMPACTED, fields_with
+from bertfeat.store.planstates import COMPACTED, input_fields
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
 
@@ -97,9 +97,8 @@ def _groups(store: Store, plan: Plan, limit: int) -> list[range]:
 
 def _compacted(plan: Plan, groups: Sequence[range]) -> Plan:
     # The cut is a part of the plan: no receipt of another cut may count.
-    fields = fields_with(plan.fields, plan.inputs, ()) | {
-        COMPACTED: [plan.shards[group.start].first_row for group in groups]
-    }
+    cut = {COMPACTED: [plan.shards[group.start].first_row for group in groups]}
+    fields = {**plan.fields, **input_fields(plan.inputs), **cut}
     plan_hash = hash_fields(fields)
     return dataclasses.replace(
         plan,
@@ -124,7 +123,7 @@ def _joined(number: int, shards: Sequence[ShardSpec]) -> ShardSpec:
 def _merged(store: Store, group: range) -> ShardResult:
     """Return the rows of some shards as those of one, read from whole parts."""
     folder = folder_at(store.path)
-    some = Store(store.path, {**store.manifest, "shards": store.manifest["shards"][group.start : group.stop]})
+    some = Store(store.path, store.manifest.with_shards(group.start, group.stop))
     for part in (part for level in some.levels for part in some.parts(level)):
         if not folder.is_whole(part.path, part.n_bytes, part.digest):
             place = store.path / part.path

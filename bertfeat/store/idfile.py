@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
+from bertfeat.store.manifest import Manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.planstates import state_of
 from bertfeat.store.reader import Store
@@ -38,14 +39,14 @@ class _Head:
 _NONE = IdDigests(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
 
-def ids_of(path: AnyPath, manifest: Mapping[str, Any], plan: Plan) -> IdDigests:
+def ids_of(path: AnyPath, manifest: Manifest, plan: Plan) -> IdDigests:
     """Return the digests of the ids of a store; a document without rows at any level has no id there.
 
     Raises:
         StoreError: A part is missing or damaged.
     """
     known, n_shards = _read(folder_at(path), plan)
-    later = list(_ids_in_parts(Store(path, {**manifest, "shards": manifest["shards"][n_shards:]})))
+    later = list(_ids_in_parts(Store(path, manifest.with_shards(n_shards))))
     return known.merged(IdDigests.of(later)) if later else known
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from bertfeat.choices import Level
@@ -100,22 +101,22 @@ def entries_of(folder: Path) -> list[os.DirEntry[str]]:
     """Return all entries of a folder, sorted by name; none if there is no folder."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
+            return sorted(entries, key=attrgetter("name"))
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
 def owned_files(root: Path) -> list[str]:
     """Return the parts, receipts and quarantine files of a store's folder, as sorted relative paths."""
-    names = (f"{place}/{entry.name}" for place in _OWNED for entry in entries_of(root / place))
-    return sorted(filter(is_owned, names))
+    found = ((place, entry.name) for place in _OWNED for entry in entries_of(root / place))
+    return sorted(f"{place}/{name}" for place, name in found if _FILES[place].fullmatch(name))
 
 
-def foreign_entries(root: Path, prefix: str = "") -> Iterator[str]:
+def foreign_entries(root: Path, place: str = "") -> Iterator[str]:
     """Yield the entries of a folder that are not part of a store, as relative paths; symbolic links never are."""
-    for entry in entries_of(root / prefix):
-        name = prefix + entry.name
-        if name in _FILES and entry.is_dir() and not entry.is_symlink():
-            yield from foreign_entries(root, f"{name}/")
-        elif entry.is_symlink() or not entry.is_file() or not is_piece(name):
+    for entry in entries_of(root / place):
+        name = f"{place}/{entry.name}" if place else entry.name
+        if name in _FILES and entry.is_dir(follow_symlinks=False):
+            yield from foreign_entries(root, name)
+        elif not entry.is_file(follow_symlinks=False) or not _FILES[place].fullmatch(entry.name):
             yield name

@@ -13,16 +13,15 @@ from bertfeat.errors import StoreError
 from bertfeat.records import Plan
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.folder import Folder, Listing
-from bertfeat.store.manifest import read_manifest, receipts_in
-from bertfeat.store.planstates import states
+from bertfeat.store.manifest import read_manifest
+from bertfeat.store.planstates import number_of, states
 from bertfeat.store.receipts import StoredReceipt
 
 
-def look(folder: Folder, plan: Plan, *, overwrite: bool, drop_unfinished: bool = False) -> bool:
-    """Return whether there is a store at an output's place, and refuse what a run must not change; writes nothing.
+def look(folder: Folder, *, overwrite: bool) -> bool:
+    """Return whether there is a store at an output's place, and refuse other files; writes nothing.
 
     Raises:
-        PlanMismatch: The place holds a store of another plan.
         StoreError: The place holds something else, or symbolic links.
     """
     there = folder.contents()
@@ -35,8 +34,6 @@ def look(folder: Folder, plan: Plan, *, overwrite: bool, drop_unfinished: bool =
     if not there.has_private or (there.foreign and overwrite):
         names = listed(there.foreign or there.entries)
         raise StoreError(f"{folder.path}: holds files that are not part of a store ({names}); choose another `output`")
-    if not overwrite:
-        _check_plan(folder, plan, drop_unfinished=drop_unfinished)
     return True
 
 
@@ -44,12 +41,18 @@ def whole_plan(folder: Folder, plan: Plan) -> Plan:
     """Return the plan of all that a folder may hold: `plan`, or the stored plan if that continues it."""
     with contextlib.suppress(planfile.PlanDamaged):
         stored = planfile.read_plan(folder)
-        if stored is not None and plan.plan_hash in states(stored):
+        if stored is not None and number_of(stored, plan.plan_hash) is not None:
             return stored
     return plan
 
 
-def _check_plan(folder: Folder, plan: Plan, *, drop_unfinished: bool) -> None:
+def check_plan(folder: Folder, plan: Plan, *, drop_unfinished: bool) -> None:
+    """Refuse a store of another plan.
+
+    Raises:
+        PlanMismatch: The place holds a store of another plan.
+        StoreError: Another process has begun an append, or nothing shows whose store it is.
+    """
     try:
         stored = planfile.read_plan(folder)
     except planfile.PlanDamaged:
@@ -58,7 +61,7 @@ def _check_plan(folder: Folder, plan: Plan, *, drop_unfinished: bool) -> None:
         if drop_unfinished and finished_hash(folder) in {*states(stored)} & {*states(plan)}:
             # What has finished stays.
             return
-        if plan.plan_hash in states(stored) or stored.plan_hash in states(plan):
+        if number_of(stored, plan.plan_hash) is not None or number_of(plan, stored.plan_hash) is not None:
             return
         if plan.appends and stored.appends:
             raise StoreError(f"{folder.path}: another process has begun an append; run the same command again after it")
@@ -174,8 +177,8 @@ def _drop_strays(folder: Folder, listing: Listing, plan: Plan, indices: set[int]
 
 def _manifest_receipts(folder: Folder, plan: Plan) -> dict[int, StoredReceipt]:
     try:
-        listed = receipts_in(read_manifest(folder))
-    except (FileNotFoundError, StoreError, ValueError):
+        listed = read_manifest(folder).receipts
+    except (FileNotFoundError, StoreError):
         return {}
     return {stored.receipt.shard: stored for stored in listed if receipts.fault_of(stored, plan) is None}
 

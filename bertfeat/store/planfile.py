@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 from bertfeat.durable.decoding import check_version
@@ -15,7 +14,10 @@ from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.plandifferences import changes, only_adds
+from bertfeat.store.planstates import check_states, fields_of
 from bertfeat.store.vectorlayout import VectorLayout
+
+_last: codec.LastFile[Plan] = codec.LastFile()
 
 
 class PlanDamaged(StoreError):
@@ -29,7 +31,10 @@ def write_plan(folder: Folder, plan: Plan) -> None:
         RunError: The system refused a write.
     """
     content = {"format_version": layout.version_of(plan.appends), "plan": codec.plan_to_json(plan)}
-    folder.write(layout.PLAN, codec.seal(content, compact=bool(plan.appends)), "plan")
+    data = codec.seal(content, compact=bool(plan.appends))
+    folder.write(layout.PLAN, data, "plan")
+    if plan.appends:
+        _last.keep(folder.path / layout.PLAN, data, plan)
 
 
 def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = False) -> Plan | None:
@@ -42,19 +47,19 @@ def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = F
     folder = folder_at(place)
     file = folder.path / layout.PLAN
     try:
-        return _plan_in(folder.read(layout.PLAN, follow_links=follow_links), str(file))
+        data = folder.read(layout.PLAN, follow_links=follow_links)
+        return _last.of(file, data, lambda: _plan_in(data, file))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use `overwrite`") from error
 
 
-# An append looks at the plan several times, and that of a store with a thousand appends is large.
-@functools.lru_cache(maxsize=2)
-def _plan_in(data: bytes, file: str) -> Plan:
+def _plan_in(data: bytes, file: AnyPath) -> Plan:
     content = codec.unseal(data)
     check_version(file, content, layout.GROWN_VERSION)
     plan = codec.plan_from_json(content.get("plan"))
+    check_states(plan)
     VectorLayout.of(plan)
     if plan.kept_schema is not None:
         from bertfeat.store.schema import kept_types
@@ -71,7 +76,7 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     """
     if stored.plan_hash == plan.plan_hash:
         return
-    fields = differing(stored.fields, plan.fields) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
+    fields = differing(fields_of(stored), fields_of(plan)) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
     old_default, default = ["none", "concat"], ["none"]
     remedy = "use another folder or `overwrite`"
     if fields.keys() == {"combine"} and fields["combine"] == (old_default, default):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from bertfeat.records import Append, InputFile, Plan, ShardSpec
-from bertfeat.store.codec import hash_fields
+from bertfeat.store.codec import Metadata, hash_fields
 
-# The plan field that lists the first input of each append; without appends there is no such field.
 APPENDS = "appends"
 # The plan field of a compacted store: the first row of each of its shards.
 COMPACTED = "compacted"
@@ -20,6 +20,34 @@ _N_INPUTS = "n_inputs"
 def states(plan: Plan) -> tuple[str, ...]:
     """Return the hash of the plan after the first extraction and after each append; the last one is the plan's own."""
     return (*(append.before for append in plan.appends), plan.plan_hash)
+
+
+def number_of(plan: Plan, plan_hash: str) -> int | None:
+    """Return how many appends a plan had when it had this hash; None if it never had."""
+    if plan_hash == plan.plan_hash:
+        return len(plan.appends)
+    # The last one first: it is what most callers look for.
+    later = (number for number in reversed(range(len(plan.appends))) if plan.appends[number].before == plan_hash)
+    return next(later, None)
+
+
+def states_with(plan: Plan, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the states of a plan if its first extraction had these fields."""
+    found = [hash_fields(fields)]
+    for first, end in pairwise([*(append.first_input for append in plan.appends), len(plan.inputs)]):
+        found.append(_hash_after(found[-1], plan.inputs[first:end]))
+    return tuple(found)
+
+
+def check_states(plan: Plan) -> None:
+    """Raise ValueError if the hashes of a plan do not follow from its fields and inputs."""
+    if states(plan) != states_with(plan, plan.fields):
+        raise ValueError("its plan_hash is not that of its fields")
+
+
+def _hash_after(before: str, inputs: Sequence[InputFile]) -> str:
+    """Return the hash of a plan after an append of inputs."""
+    return hash_fields({"before": before} | input_fields(inputs))
 
 
 def hash_of(plan: Plan, shard: int) -> str:
@@ -38,37 +66,29 @@ def state_of(plan: Plan, plan_hash: str) -> Plan | None:
 
     The state after the first extraction is the plan that `extract` made.
     """
-    if plan_hash == plan.plan_hash:
-        return plan
-    found = states(plan)
-    if plan_hash not in found:
-        return None
-    first = found.index(plan_hash)
-    dropped, appends = plan.appends[first], plan.appends[:first]
-    return dataclasses.replace(
-        plan,
-        plan_hash=plan_hash,
-        fields=fields_with(plan.fields, plan.inputs[: dropped.first_input], appends),
-        inputs=plan.inputs[: dropped.first_input],
-        shards=plan.shards[: dropped.first_shard],
-        metadata={**plan.metadata, "plan_hash": plan_hash},
-        appends=appends,
-    )
+    number = number_of(plan, plan_hash)
+    if number is None or number == len(plan.appends):
+        return None if number is None else plan
+    dropped, appends = plan.appends[number], plan.appends[:number]
+    return _with(plan, plan_hash, plan.inputs[: dropped.first_input], plan.shards[: dropped.first_shard], appends)
 
 
 def grown(plan: Plan, inputs: Sequence[InputFile], shards: Sequence[ShardSpec]) -> Plan:
     """Return a plan with one more append: its inputs, and its shards, which are numbered after those of the plan."""
     appends = (*plan.appends, Append(plan.plan_hash, len(plan.inputs), len(plan.shards)))
-    fields = fields_with(plan.fields, (*plan.inputs, *inputs), appends)
-    plan_hash = hash_fields(fields)
+    return _with(plan, _hash_after(plan.plan_hash, inputs), (*plan.inputs, *inputs), (*plan.shards, *shards), appends)
+
+
+def _with(
+    plan: Plan,
+    plan_hash: str,
+    inputs: tuple[InputFile, ...],
+    shards: tuple[ShardSpec, ...],
+    appends: tuple[Append, ...],
+) -> Plan:
+    metadata = Metadata({**plan.metadata, "plan_hash": plan_hash})
     return dataclasses.replace(
-        plan,
-        plan_hash=plan_hash,
-        fields=fields,
-        inputs=(*plan.inputs, *inputs),
-        shards=(*plan.shards, *shards),
-        metadata={**plan.metadata, "plan_hash": plan_hash},
-        appends=appends,
+        plan, plan_hash=plan_hash, inputs=inputs, shards=shards, metadata=metadata, appends=appends
     )
 
 
@@ -81,11 +101,12 @@ def later_first(plan: Plan) -> Iterator[Plan]:
             yield state
 
 
-def fields_with(fields: Mapping[str, Any], inputs: Sequence[InputFile], appends: Sequence[Append]) -> dict[str, Any]:
-    """Return plan fields with other inputs."""
-    kept = {name: value for name, value in fields.items() if name != APPENDS and not is_of_inputs(name)}
-    kept |= input_fields(inputs)
-    return kept | ({APPENDS: [append.first_input for append in appends]} if appends else {})
+def fields_of(plan: Plan) -> dict[str, Any]:
+    """Return the fields of a plan with the inputs of all its appends, and the number of the first one of each."""
+    if not plan.appends:
+        return {**plan.fields}
+    appends = {APPENDS: [append.first_input for append in plan.appends]}
+    return {**plan.fields, **input_fields(plan.inputs), **appends}
 
 
 def is_of_inputs(name: str) -> bool:

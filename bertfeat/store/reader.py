@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.choices import VectorEncoding
+from bertfeat.choices import Level, VectorEncoding
 from bertfeat.display import html_table
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean
@@ -20,6 +21,7 @@ from bertfeat.records import BadRow, BoolArray, FeatureColumn
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.storage.clients import scan_options
 from bertfeat.store import receipts
+from bertfeat.store.manifest import Manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
 from bertfeat.store.selection import (
@@ -82,13 +84,16 @@ class Store(StoreDescription):
         StoreError: From each method that reads: no shard is done yet, or a file is missing or damaged.
     """
 
-    def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: AnyPath, manifest: Manifest) -> None:
         super().__init__(path, manifest)
-        self._stored_parts = {
-            level: [StoredPart(path / part.path, part, self._schemas[level], self._layout) for part in parts]
+        self._checked = CheckedParts()
+
+    @functools.cached_property
+    def _stored_parts(self) -> Mapping[Level, list[StoredPart]]:
+        return {
+            level: [StoredPart(self.path / part.path, part, self._schemas[level], self._layout) for part in parts]
             for level, parts in self._parts.items()
         }
-        self._checked = CheckedParts()
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{level}: {self.n_rows(level)} rows" for level in self.levels)
@@ -105,7 +110,7 @@ class Store(StoreDescription):
 
     def __len__(self) -> int:
         """The number of documents, without the rows that were set aside."""
-        return sum(stored.receipt.counts.get("n_documents", 0) for stored in self._stored)
+        return sum(stored.receipt.counts.get("n_documents", 0) for stored in self.manifest.receipts)
 
     def __bool__(self) -> bool:
         """True, also without documents."""
@@ -119,14 +124,15 @@ class Store(StoreDescription):
             StoreError: The store was copied without its `_bertfeat` folder, or the file of these rows is damaged.
         """
         folder = folder_at(self.path)
-        return tuple(row for stored in self._stored for row in receipts.read_quarantine(folder, stored))
+        return tuple(row for stored in self.manifest.receipts for row in receipts.read_quarantine(folder, stored))
 
     def shard(self, number: int) -> Store:
         """Return the store as if it had only one shard."""
-        shards = [entry for entry in self.manifest["shards"] if entry["shard"] == number]
-        if not shards:
-            raise UserError(f"{self.path}: no shard {number}; there are {len(self.manifest['shards'])}")
-        return Store(self.path, {**self.manifest, "shards": shards})
+        there = [stored.receipt.shard for stored in self.manifest.receipts]
+        if number not in there:
+            raise UserError(f"{self.path}: no shard {number}; there are {len(there)}")
+        place = there.index(number)
+        return Store(self.path, self.manifest.with_shards(place, place + 1))
 
     def scan(self, level: str) -> pl.LazyFrame:
         """Return a level as a lazy frame that reads only what is used; binary vectors become arrays.

@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import functools
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from bertfeat.choices import Level, StoreDtype, VectorEncoding
+from bertfeat.choices import Level
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
-from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in, unusable
+from bertfeat.store.manifest import Manifest, build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.planstates import state_of
-from bertfeat.store.runs import check_runs
-from bertfeat.store.vectorlayout import VectorLayout
 
 
 class StoreDescription:
     """The levels, columns, parts and provenance of a store, without its rows; see `Store`."""
 
-    def __init__(self, path: AnyPath, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: AnyPath, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self._layout = VectorLayout(StoreDtype(manifest["store_dtype"]), VectorEncoding(manifest["vector_encoding"]))
-        try:
-            self._schemas = codec.schemas_from_json(manifest["levels"])
-            self._metadata = codec.metadata_from_json(manifest["metadata"])
-            self._stored = receipts_in(manifest)
-            self._parts: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
-            for part in (part for stored in self._stored for part in stored.receipt.parts):
-                check_runs(part, self._schemas[part.level].features, self._layout)
-                self._parts[part.level].append(part)
-        except ValueError as error:
-            raise unusable(path / layout.MANIFEST, error) from error
+        self._layout = manifest.vectors
+        self._schemas = manifest.schemas
+        self._metadata = codec.metadata_from_json(manifest["metadata"])
+
+    @functools.cached_property
+    def _parts(self) -> Mapping[Level, list[PartInfo]]:
+        found: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
+        for part in (part for stored in self.manifest.receipts for part in stored.receipt.parts):
+            found[part.level].append(part)
+        return found
 
     @classmethod
     @files.os_errors(StoreError)
@@ -62,7 +59,7 @@ class StoreDescription:
                 f"{root}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
                 "run the command that made it again to finish it, or open it with allow_incomplete=True"
             )
-        return cls(root, json.loads(build_manifest(plan, done)))
+        return cls(root, build_manifest(plan, done))
 
     @property
     def levels(self) -> tuple[Level, ...]:

@@ -19,7 +19,7 @@ from bertfeat.records import PartInfo, Plan
 from bertfeat.storage import ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.folder import Folder
-from bertfeat.store.manifest import build_manifest, read_manifest, receipts_in
+from bertfeat.store.manifest import build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.parts import read_part_metadata
 from bertfeat.store.planstates import hash_of, state_of
@@ -155,7 +155,7 @@ class _Check:
                 raise StoreError(f"{self._folder.path}: not a bertfeat store")
             self._add(None, layout.PLAN, "missing")
         try:
-            listed = receipts_in(read_manifest(self._folder))
+            listed = read_manifest(self._folder).receipts
         except (OSError, StoreError, ValueError) as error:
             self._add(None, layout.MANIFEST, str(error))
             return None
@@ -242,7 +242,7 @@ class _Check:
             self._add(None, layout.MANIFEST, "missing: the run has not finished")
         elif not isinstance(found, bytes):
             self._add(None, layout.MANIFEST, str(found.__cause__ or found))
-        elif stored is not None and found != build_manifest(plan, stored):
+        elif stored is not None and found != build_manifest(plan, stored).encoded():
             self._add(None, layout.MANIFEST, "does not match the plan and the receipts")
 
     def extras(self, plan: Plan, shards: set[int]) -> None:

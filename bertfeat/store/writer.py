@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from bertfeat.corpus.duplicates import IdDigests
 from bertfeat.durable import files
@@ -14,9 +14,9 @@ from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import ObjectPath
 from bertfeat.store import commit, idfile, layout, opening, planfile, receipts
 from bertfeat.store.folder import Folder, Lease, Lock
-from bertfeat.store.manifest import build_manifest, read_manifest
+from bertfeat.store.manifest import Manifest, build_manifest, read_manifest, write_manifest
 from bertfeat.store.openfolder import folder_at
-from bertfeat.store.planstates import later_first, state_of, states
+from bertfeat.store.planstates import later_first, number_of, state_of
 from bertfeat.store.receipts import StoredReceipt
 from bertfeat.store.schema import arrow_schema
 
@@ -51,7 +51,8 @@ def open_for_writing(
     folder = folder_at(path)
     for schema in plan.schemas.values():
         arrow_schema(schema, plan)
-    opening.look(folder, plan, overwrite=overwrite, drop_unfinished=drop_unfinished)
+    if opening.look(folder, overwrite=overwrite) and not overwrite:
+        opening.check_plan(folder, plan, drop_unfinished=drop_unfinished)
     folder.create()
     try:
         return _open_locked(folder, plan, overwrite, drop_unfinished, recheck)
@@ -65,8 +66,10 @@ def _open_locked(folder: Folder, plan: Plan, overwrite: bool, drop_unfinished: b
     # From here on, no other process can change the folder.
     writer = StoreWriter(folder, plan, lock)
     try:
-        if opening.look(folder, plan, overwrite=overwrite, drop_unfinished=drop_unfinished) and overwrite:
+        if overwrite:
             opening.clear(folder)
+        else:
+            opening.check_plan(folder, plan, drop_unfinished=drop_unfinished)
         writer.whole = plan if drop_unfinished else opening.whole_plan(folder, plan)
         folder.prepare(tuple(plan.schemas))
         _settle_plan(folder, writer.whole)
@@ -111,7 +114,7 @@ class StoreWriter:
         self._lock = lock
         self._known: dict[int, StoredReceipt] = {}
         # The manifest of the store before an append, and the number of its shards, which are not looked at again.
-        self._finished: dict[str, Any] | None = None
+        self._finished: Manifest | None = None
         self._n_finished = 0
 
     def __enter__(self) -> Self:
@@ -158,7 +161,7 @@ class StoreWriter:
         if self.plan.appends and self._folder.info(layout.DAMAGED) is None:
             with contextlib.suppress(FileNotFoundError, StoreError):
                 manifest = read_manifest(self._folder)
-                if manifest["plan_hash"] in states(self.whole):
+                if number_of(self.whole, manifest["plan_hash"]) is not None:
                     self._finished, self._n_finished = manifest, len(manifest["shards"])
         return self._n_finished
 
@@ -186,9 +189,9 @@ class StoreWriter:
         """Whether every shard is done and the manifest matches."""
         if self._finished is not None:
             state = state_of(self.whole, self._finished["plan_hash"])
-            return state is not None and self.plan.plan_hash in states(state)
+            return state is not None and number_of(state, self.plan.plan_hash) is not None
         try:
-            return not self.pending() and self._folder.read(layout.MANIFEST) == self._manifest()
+            return not self.pending() and self._folder.read(layout.MANIFEST) == self._manifest().encoded()
         except FileNotFoundError:
             return False
 
@@ -208,16 +211,8 @@ class StoreWriter:
         self._folder.clean_tmp()
         if not self.is_complete:
             with files.write_errors(self.root / layout.MANIFEST):
-                self._write_manifest()
-
-    def _write_manifest(self) -> None:
-        """Write the manifest, or replace that of the store before an append in one step."""
-        if self.whole.appends:
-            self._folder.write(layout.MANIFEST, self._manifest(), "manifest")
-            self._finished, self._n_finished = None, 0
-            return
-        self._folder.remove(layout.MANIFEST)
-        self._folder.commit(layout.MANIFEST, self._manifest(), "manifest")
+                self._finished = self._manifest()
+                write_manifest(self._folder, self._finished)
 
     @files.os_errors(RunError)
     def keep_ids(self, state: Plan, ids: IdDigests) -> None:
@@ -247,7 +242,7 @@ class StoreWriter:
         planfile.write_plan(self._folder, before)
         return True
 
-    def _manifest(self) -> bytes:
+    def _manifest(self) -> Manifest:
         """Return the manifest of the last state of the plan that is whole."""
         # A resumed run may describe itself differently (a newer library); the manifest follows the stored plan.
         stored = planfile.read_plan(self._folder)

@@ -15,7 +15,12 @@ from bertfeat.durable import steps
 from bertfeat.errors import InputError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import append, extract
-from bertfeat.store import mark_for_redoing, open_store, verify
+from bertfeat.store import manifest as manifest_file
+from bertfeat.store import mark_for_redoing, open_store, planfile, verify
+from bertfeat.store.codec import LastFile
+from bertfeat.store.manifest import read_manifest
+from bertfeat.store.openfolder import folder_at
+from bertfeat.store.planfile import read_plan
 from tests.support.cli_runs import run_cli, three_shards
 from tests.support.drill import orphans, result_files, run_pooled, write_corpus
 
@@ -342,6 +347,9 @@ def test_the_command_line_appends_with_the_settings_of_the_store(root, later):
     assert shown[-1].endswith(f"24 documents from {later[0]}")
     entries = json.loads(run_cli("inspect", str(root), "--json")[1])["appends"]
     assert [(entry["n_documents"], entry["inputs"]) for entry in entries] == [(24, [later[0]])]
+    (root / "word/part-00004.parquet").write_bytes(b"x")
+    assert f"append {later[0]} again to redo 1 shard" in run_cli("verify", str(root))[2][0]
+    assert run_cli("extract", later[0], f"-o{root}", "--append")[1].startswith(f"{root}: damaged shards repeated: ")
 
 
 def test_overwrite_touches_nothing_that_has_finished(tmp_path, settings, root, later, monkeypatch):
@@ -387,6 +395,26 @@ def test_the_first_inputs_repair_their_own_shards_and_leave_the_others_marked(se
     assert mark_for_redoing(root, verify(root)) == (shard,)
     append(root, later[0])
     assert verify(root).is_good
+
+
+def test_a_damaged_manifest_of_a_grown_store_is_written_again_by_an_append(root, later):
+    append(root, later)
+    whole = result_files(root)
+    (root / "manifest.json").write_bytes(whole["manifest.json"][:-9])
+    assert len(append(root, later[1])) == 54
+    assert result_files(root) == whole
+
+
+def test_what_an_append_remembers_of_its_files_is_what_they_say(root, later, monkeypatch):
+    for inputs in later:
+        append(root, inputs)
+        plan, manifest = read_plan(root), read_manifest(folder_at(root))
+        with monkeypatch.context() as patch:
+            for module in (planfile, manifest_file):
+                patch.setattr(module, "_last", LastFile())
+            assert read_plan(root) == plan
+            fresh = read_manifest(folder_at(root))
+        assert (fresh, fresh.receipts) == (manifest, manifest.receipts)
 
 
 def test_a_repair_that_was_stopped_is_finished_by_the_same_call(root, later, monkeypatch):

@@ -18,6 +18,7 @@ from bertfeat.probes.features import Choice, choose_feature
 from bertfeat.probes.labels import LabelTable
 from bertfeat.probes.learningrows import Dataset, read_vectors, select_rows
 from bertfeat.probes.vectorstream import StoreStream
+from bertfeat.store.manifest import Manifest
 from bertfeat.store.reader import Store
 from tests.support.probe_stores import Stores, numbered, word_frame, write_fake
 from tests.support.store_fakes import HIDDEN
@@ -296,7 +297,7 @@ class TestFeatures:
 
     def test_several_without_the_last_four_are_named(self, tmp_path: Path) -> None:
         store = write_fake(tmp_path / "s", shards_of_words(), numbered, combine="none", n_layers=8)
-        other = Store(store.path, {**store.manifest, "model": {**store.manifest["model"], "n_layers": 8}})
+        other = Store(store.path, Manifest({**store.manifest, "model": {**store.manifest["model"], "n_layers": 8}}))
         with pytest.raises(UserError, match=r"several features at level word: layer_03, .*; name one: `feature`"):
             choose_feature(other, Level.WORD, None, None)
 

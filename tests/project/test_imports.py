@@ -88,7 +88,7 @@ HOMES = {
     "transformers": {"encoder", "text", "pipelines"},
     "huggingface_hub": {"encoder"},
     "safetensors": {"encoder", "heads", "ann"},
-    "tokenizers": {"text"},
+    "tokenizers": {"text", "pipelines"},
     "faiss": {"ann"},
     "pyarrow": {"store", "corpus", "cli"},
     # Probes and searches take and return frames; Parquet itself is left to the store.

@@ -201,3 +201,12 @@ def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
     gpt2 = build_model("gpt2", tmp_path / "gpt2")
     with pytest.raises(CheckpointError, match="transformers has no head for masked words for GPT-2"):
         open_task_model(str(gpt2), "masked")
+
+
+@pytest.mark.parametrize("family", ["longformer", "nystromformer"])
+def test_new_biases_are_zero(family: str, tmp_path: Path) -> None:
+    """transformers leaves some of them as they are in memory."""
+    model = open_task_model(str(build_model(family, tmp_path)), "masked")
+    biases = [name for name in model.new_weights if name.endswith("bias")]
+    assert len(biases) == 4
+    assert not any(model.model.state_dict()[name].any() for name in biases)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from bertfeat.errors import UserError
-from bertfeat.reports.plots import LayerScores, ScoreBar, plot_confusion, plot_layer_scores, plot_points
+from bertfeat.reports.plots import LayerScores, ScoreBar, plot_confusion, plot_layer_scores, plot_lines, plot_points
 from bertfeat.reports.tables import markdown_table, text_table, write_csv
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -159,6 +159,13 @@ def test_labels_that_would_cover_one_another_are_left_out(tmp_path: Path) -> Non
     assert [label for label in labels[2:] if label in written] == labels[2:3], "the first one stays"
 
 
+def test_lines_as_png_and_svg(tmp_path: Path) -> None:
+    lines = {"training": [(10.0, 4.0), (20.0, 3.0)], "held $out$": [(0.0, 9.0), (10.0, 5.0), (20.0, 4.5)]}
+    png, svg = plot_lines(lines, tmp_path / "curve", axis_names=("step", "loss"))
+    assert all(text in texts_of(svg) for text in ("training", "held $out$", "step", "loss"))
+    assert size_of(png)[0] > 400
+
+
 def test_the_same_plot_gives_the_same_svg_whatever_the_users_style(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +220,8 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
         (lambda stem: plot_layer_scores(LayerScores("F1", {3: ScoreBar(np.nan)}), stem), "score of 3 is .*not fini"),
         (lambda stem: plot_confusion(["a"], [[1, 2]], stem), r"shape \(1, 2\) does not match 1 labels"),
         (lambda stem: plot_confusion([], [], stem), "does not match 0 labels"),
+        (lambda stem: plot_lines({}, stem, axis_names=("", "")), "needs points"),
+        (lambda stem: plot_lines({"a": [(0, np.nan)]}, stem, axis_names=("", "")), "all of them finite"),
         (lambda stem: plot_points([[1, 2, 3]], ["a"], None, stem), r"points have shape \(1, 3\)"),
         (lambda stem: plot_points(np.zeros((0, 2)), [], None, stem), r"points have shape \(0, 2\)"),
         (lambda stem: plot_points([[1, 2], [np.inf, 0]], ["a", "b"], None, stem), "point 1 is not finite"),

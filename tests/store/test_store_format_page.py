@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import os
@@ -176,6 +177,11 @@ def test_the_page_describes_a_grown_store(folder, tmp_path):
     assert set(plan["plan"]) == keys_of("## plan.json")
     (append,) = manifest["appends"]
     assert set(append) == keys_of("## Appends")
+    file = plan["plan"]["inputs"][append["first_input"]]
+    added = {"before": append["before"], "n_inputs": 1, **{f"input.0.{key}": file[key] for key in ("format", "digest")}}
+    for content, plan_hash in ((plan["plan"]["fields"], append["before"]), (added, manifest["plan_hash"])):
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        assert hashlib.sha256(canonical.encode()).hexdigest() == plan_hash
     for shard in manifest["shards"]:
         told = json.loads(pq.read_metadata(store.path / shard["parts"][0]["path"]).metadata[b"bertfeat"])
         is_old = shard["shard"] < append["first_shard"]

@@ -1,0 +1,203 @@
+"""Questions of SQuAD files, and the scores of answers as the official scripts compute them.
+
+The scores are those of evaluate-v1.1.py (Rajpurkar et al. 2016), and of evaluate-v2.0.py (Rajpurkar et al. 2018) for
+files with unanswerable questions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from bertfeat.errors import UserError
+from bertfeat.heads.bootstrap import resamples
+from bertfeat.records import Float64Array
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_BETWEEN_SENTENCES = re.compile(r"(?<=[.!?])\s+")
+_N_RESAMPLES = 1000
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a paragraph.
+
+    Attributes:
+        id: Its id, unique in a file.
+        text: The question.
+        context: The paragraph.
+        article: The number of the paragraph's article in the file.
+        answers: The start and the end of each right answer, in characters of the paragraph; none if it has no answer.
+    """
+
+    id: str
+    text: str
+    context: str
+    article: int
+    answers: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The answer to a question: `context[start:end]`.
+
+    `score` is higher for better answers to the same question; `no_answer_score` is that of no answer, if that was
+    considered. An empty answer, 0 to 0, means no answer.
+    """
+
+    id: str
+    answer: str
+    start: int
+    end: int
+    score: float
+    no_answer_score: float | None = None
+
+
+def read_squad(path: str | Path) -> list[Question]:
+    """Return the questions of a file in the format of SQuAD 1.1 or 2.0.
+
+    Raises:
+        UserError: The file has another format or no questions, an id occurs twice, or an answer is not at its place.
+    """
+    try:
+        articles = json.loads(Path(path).read_bytes())["data"]
+        questions = [
+            _question(path, number, paragraph["context"], entry)
+            for number, article in enumerate(articles)
+            for paragraph in article["paragraphs"]
+            for entry in paragraph["qas"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UserError(f"{path}: not a SQuAD file ({said}); pass a file such as train-v1.1.json") from error
+    if not questions:
+        raise UserError(f"{path}: has no questions; pass a SQuAD file that has some")
+    name, n = Counter(question.id for question in questions).most_common(1)[0]
+    if n > 1:
+        raise UserError(f"{path}: {n} questions have the id {name!r}; give each its own")
+    return questions
+
+
+def _question(path: str | Path, article: int, context: str, entry: Mapping[str, Any]) -> Question:
+    """Check a question of a file, and return it."""
+    name, text = str(entry["id"]), entry["question"]
+    if not isinstance(text, str) or not isinstance(context, str):
+        raise TypeError(f"question {name!r} or its paragraph is not text")
+    if not context.strip():
+        raise UserError(f"{path}: question {name!r}: its paragraph is empty; leave the question out")
+    answers = []
+    for answer in entry.get("answers", ()):
+        start, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+        if start < 0 or not answer["text"].strip() or context[start:end] != answer["text"]:
+            raise UserError(
+                f"{path}: question {name!r}: its paragraph has {context[max(0, start) : end]!r:.60} at answer_start "
+                f"{start}, not {answer['text']!r:.60}; correct the file"
+            )
+        answers.append((start, end))
+    if not answers and not entry.get("is_impossible"):
+        raise UserError(f"{path}: question {name!r} has no answer; add one, or is_impossible: true")
+    return Question(name, text, context, article, tuple(answers))
+
+
+def hold_out_articles(
+    questions: Sequence[Question], n_articles: int, seed: int
+) -> tuple[list[Question], list[Question]]:
+    """Return the questions about all but some articles, which are drawn at random, and those about these."""
+    articles = np.unique([question.article for question in questions])
+    drawn = set(np.random.default_rng(seed).permutation(articles)[:n_articles].tolist())
+    rest = [question for question in questions if question.article not in drawn]
+    return rest, [question for question in questions if question.article in drawn]
+
+
+def normalized(text: str) -> str:
+    """Return a text as the official scripts compare it: lower case, no punctuation, no articles, single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, truth: str) -> float:
+    """Return 1 for the same text after normalization, else 0."""
+    return float(normalized(answer) == normalized(truth))
+
+
+def f1(answer: str, truth: str, *, no_answers: bool = False) -> float:
+    """Return the F1 of the words of two texts; with `no_answers`, two texts without words agree, as in version 2.0."""
+    found, wanted = normalized(answer).split(), normalized(truth).split()
+    if no_answers and not (found and wanted):
+        return float(found == wanted)
+    n_same = sum((Counter(found) & Counter(wanted)).values())
+    return 2 * n_same / (len(found) + len(wanted)) if n_same else 0.0
+
+
+def score_each(questions: Sequence[Question], answers: Mapping[str, str]) -> Float64Array:
+    """Return the exact match and the F1 of each question, (n_questions, 2), the best over its right answers.
+
+    Files with unanswerable questions are scored as version 2.0 does, others as version 1.1.
+    """
+    no_answers = has_unanswerable(questions)
+    scores = []
+    for question in questions:
+        truths = [question.context[start:end] for start, end in question.answers]
+        if no_answers:
+            truths = [truth for truth in truths if normalized(truth)] or [""]
+        answer = answers[question.id]
+        both = [(exact_match(answer, truth), f1(answer, truth, no_answers=no_answers)) for truth in truths]
+        scores.append(np.max(both, axis=0))
+    return np.array(scores)
+
+
+def has_unanswerable(questions: Sequence[Question]) -> bool:
+    """Return whether a question has no answer."""
+    return any(not question.answers for question in questions)
+
+
+def summarize(questions: Sequence[Question], answers: Mapping[str, str], seed: int) -> dict[str, Any]:
+    """Return mean scores in percent, with bootstrap intervals for which whole articles are drawn."""
+    scores = 100 * score_each(questions, answers)
+    summary = dict(zip(("exact_match", "f1"), scores.mean(axis=0).tolist(), strict=True))
+    if has_unanswerable(questions):
+        answerable = np.array([bool(question.answers) for question in questions])
+        for name, chosen in (("answerable", answerable), ("unanswerable", ~answerable)):
+            if chosen.any():
+                pair = scores[chosen].mean(axis=0).tolist()
+                summary[name] = {"n_questions": int(chosen.sum()), "exact_match": pair[0], "f1": pair[1]}
+    articles, unit = np.unique([question.article for question in questions], return_inverse=True)
+    sums = np.zeros((len(articles), 3))
+    np.add.at(sums, unit, np.column_stack([scores, np.ones(len(scores))]))
+    drawn = np.array([sums[units].sum(axis=0) for units in resamples(len(articles), _N_RESAMPLES, seed)])
+    bounds = np.quantile(drawn[:, :2] / drawn[:, 2:], [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2], axis=0)
+    for column, name in enumerate(("exact_match", "f1")):
+        # One article says nothing of others.
+        summary[f"{name}_interval"] = bounds[:, column].tolist() if len(articles) > 1 else None
+    return summary
+
+
+def best_sentence(question: Question) -> Prediction:
+    """Answer with the sentence of the paragraph that has the most words of the question; the first of several."""
+    words = set(normalized(question.text).split())
+    gaps = [found.span() for found in _BETWEEN_SENTENCES.finditer(question.context)]
+    starts = [0, *(end for _, end in gaps)]
+    ends = [*(start for start, _ in gaps), len(question.context)]
+    spans = list(zip(starts, ends, strict=True))
+    counts = [len(words & set(normalized(question.context[start:end]).split())) for start, end in spans]
+    start, end = spans[int(np.argmax(counts))]
+    return Prediction(question.id, question.context[start:end], start, end, float(max(counts)))
+
+
+def write_predictions(folder: Path, name: str, predictions: Sequence[Prediction]) -> None:
+    """Write predictions as Parquet, and as the JSON that the official scripts read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = {field: [getattr(one, field) for one in predictions] for field in Prediction.__slots__}
+    pl.DataFrame(columns, schema_overrides={"no_answer_score": pl.Float64}).write_parquet(folder / f"{name}.parquet")
+    texts = {one.id: one.answer for one in predictions}
+    (folder / f"{name}.json").write_text(json.dumps(texts, indent=1) + "\n", encoding="utf-8")
