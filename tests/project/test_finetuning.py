@@ -19,6 +19,7 @@ from scipy import stats
 
 import bertfeat
 from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.errors import StoreError
 from bertfeat.pipelines._correlations import correlate
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._finetuning import FineTuned, finetune
@@ -291,6 +292,22 @@ def test_the_row_of_table7(tiny: Path, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out" / "finetuned").rglob("*.pt")} == set()
     windows = fine["trainings"][0]["n_windows"]
     assert windows["dev"] > 10
+
+
+def test_each_choice_counts(tiny: Path, tmp_path: Path) -> None:
+    """Document context, frozen layers and the seed change what is learned, and do not continue another training."""
+    settings = replace(FAST, learning_rate=1e-12, epochs=1)
+    among, alone = (tuned("tag", tiny, tmp_path / str(on), settings, context=on) for on in (True, False))
+    assert among.report["n_windows"]["train"] < 24 <= alone.report["n_windows"]["train"]
+    assert among.report["n_rows"] == alone.report["n_rows"]
+    with pytest.raises(StoreError, match="document_context was True, now False"):
+        tuned("tag", tiny, tmp_path / "True", settings)
+    with pytest.raises(StoreError, match="frozen"):
+        tuned("tag", tiny, tmp_path / "False", settings, frozen="0")
+    other = tuned("tag", tiny, tmp_path / "other", replace(settings, seed=1))
+    assert other.report["settings"]["seed"] == 1
+    heads = [open_task_model(str(one.folder), "token").model.classifier.weight for one in (alone, other)]
+    assert not torch.allclose(*heads, atol=1e-6), "a new head is drawn by the seed"
 
 
 def test_labels_that_train_lacks_are_errors_and_named(tiny: Path, tmp_path: Path, capsys: Any) -> None:

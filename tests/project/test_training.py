@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,52 @@ def test_a_finished_training_is_loaded_until_it_is_discarded(folder: Path, tmp_p
     discard(tmp_path)
     with pytest.raises(Killed):
         trained(opened(folder), tmp_path, progress=KilledAt(1))
+
+
+def test_the_weights_of_the_best_epoch_are_kept(folder: Path, tmp_path: Path) -> None:
+    model, seen = opened(folder), []
+
+    def evaluate() -> float:
+        seen.append(weights(model))
+        return [0.1, 0.3, 0.2][len(seen) - 1]
+
+    history = train(
+        model.model, LENGTHS, make_batch, SETTINGS, tmp_path, identity={}, evaluate=evaluate, progress=Silent()
+    )
+    assert (history.best_epoch, history.epoch) == (2, 3)
+    found = [all(torch.equal(*pair) for pair in zip(weights(model), one, strict=True)) for one in seen]
+    assert found == [False, True, False]
+
+
+def test_a_seed_decides_the_order_and_dropout(folder: Path, tmp_path: Path) -> None:
+    orders, losses = [], []
+    for number, seed in enumerate((1, 1, 2)):
+        rows: list[int] = []
+
+        def recorded(batch: Sequence[int], random: np.random.Generator, rows: list[int] = rows) -> Mapping[str, Any]:
+            rows.extend(batch)
+            return make_batch(range(4), np.random.default_rng(0))
+
+        settings, place = replace(SETTINGS, seed=seed), tmp_path / str(number)
+        history = train(opened(folder).model, LENGTHS, recorded, settings, place, identity={}, progress=Silent())
+        orders.append(rows)
+        losses.append(history.losses)
+    assert orders[0] == orders[1] != orders[2]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_the_rate_rises_and_falls(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    plain = torch.optim.AdamW.step
+
+    def step(self: torch.optim.AdamW, closure: None = None) -> None:
+        rates.append(self.param_groups[0]["lr"])
+        plain(self, closure)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    settings = Settings(learning_rate=1e-3, epochs=10, batch_size=11, device="cpu")
+    trained(opened(folder), tmp_path, settings)
+    assert rates == pytest.approx([5e-4, 1e-3, *(1e-3 * left / 18 for left in range(18, 0, -1))])
 
 
 def test_other_settings_do_not_continue_a_training(folder: Path, tmp_path: Path) -> None:
