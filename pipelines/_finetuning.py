@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, codes_of, encode_labels, require_same_kind
 from bertfeat.pipelines._correlations import Correlations, correlate
 from bertfeat.pipelines._models import MODEL, TaskModel, check_model_place, freeze, open_task_model, replace_model
-from bertfeat.pipelines._taskbatches import Padding, batches_of, outputs_of
+from bertfeat.pipelines._taskbatches import Padding, batches_of, check_ends, outputs_of
 from bertfeat.pipelines._taskexamples import Examples, LabelledTexts, cut_examples, label_texts, label_words
 from bertfeat.pipelines._training import History, Settings, digest_of, train
 from bertfeat.probes.scoring import ProbeScore, score_predicted
@@ -118,7 +118,7 @@ def finetune(
     """
     target = folder / MODEL
     texts = {name: _labelled(task, documents, label, name) for name, documents in splits.items()}
-    classes, codes = _encode(texts, label)
+    classes, codes = encode_splits(texts, label)
     opened = _open(task, model, classes, settings.seed)
     check_model_place(opened, target)
     layers = () if frozen is None else freeze(opened, frozen)
@@ -126,7 +126,9 @@ def finetune(
     examples = {
         name: cut_examples(split, opened.checkpoint, tokenizer, context=context) for name, split in texts.items()
     }
-    report = _report(task, opened, texts, examples, classes, layers)
+    for name, split in examples.items():
+        check_ends(split, opened, name)
+    report = {**_report(task, opened, texts, examples, classes, layers), "settings": asdict(settings)}
     _warn(report)
     run = _Run(opened, Padding.of(opened), settings, classes, texts, examples)
     history = run.train(codes, folder, _identity(task, opened, texts, layers, context=context))
@@ -186,13 +188,14 @@ def _labelled(task: str, documents: Sequence[Document], label: str, where: str) 
         return label_words(documents, label, where)
     has_pair = {document.text_pair is not None for document in documents}
     if task == "pair" and has_pair != {True}:
-        raise UserError(f"{where}: its rows have one text; --task pair needs --text-pair-column")
+        some = "some of " if True in has_pair else ""
+        raise UserError(f"{where}: {some}its rows have one text; --task pair needs --text-pair-column")
     if task == "classify" and has_pair == {True}:
         raise UserError(f"{where}: its rows have two texts; use --task pair, or drop --text-pair-column")
     return label_texts(documents, label, where, quantities=task == "regress")
 
 
-def _encode(texts: Mapping[str, LabelledTexts], label: str) -> tuple[Labels, npt.NDArray[Any]]:
+def encode_splits(texts: Mapping[str, LabelledTexts], label: str) -> tuple[Labels, npt.NDArray[Any]]:
     """Return the classes, none for quantities, and the targets of train.
 
     Raises:

@@ -65,13 +65,11 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
     """
     import transformers
 
-    checkpoint = open_checkpoint(name)
+    checkpoint = require_head(name, head)
     class_name, title = HEADS[head]
     auto = getattr(transformers, class_name)
     with checkpoint_errors(checkpoint.folder, "config.json does not fit its family"):
         settings = transformers.AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True, **config)
-    if type(settings) not in auto._model_mapping:
-        raise CheckpointError(f"{name}: transformers has no {title} for {checkpoint.family.title}; use another model")
     with (
         torch.random.fork_rng(devices=[]),
         no_progress_bars(),
@@ -85,18 +83,33 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    new = tuple(sorted(report["missing_keys"]))
+    # A head for another number of classes does not fit, and is drawn at random.
+    new = tuple(sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}))
     # transformers leaves the biases of some heads as they are in memory (5.23: Longformer, Nyströmformer and others).
     for key, values in model.named_parameters():
         if key in new and key.endswith("bias"):
             torch.nn.init.zeros_(values)
     inside = [key for key in new if key.startswith(f"{model.base_model_prefix}.") and ".pooler." not in key]
     if inside or (trained and new):
-        what = "that weight of the encoder" if inside else f"a trained {title}"
+        what = "that weight of the encoder in its size" if inside else f"a trained {title}"
         raise CheckpointError(f"{name}: its files do not have {what} ({(inside or new)[0]}); use another model")
     return TaskModel(checkpoint, model, load_tokenizer(checkpoint), new)
+
+
+def require_head(name: str, head: str) -> Checkpoint:
+    """Return the files of a model whose family has such a head in transformers; its weights may still be missing.
+
+    Raises:
+        CheckpointError: There is no such model, or its family has no such head.
+    """
+    checkpoint = open_checkpoint(name)
+    if not has_head(checkpoint, head):
+        title = checkpoint.family.title
+        raise CheckpointError(f"{name}: transformers has no {HEADS[head][1]} for {title}; use another model")
+    return checkpoint
 
 
 def has_head(checkpoint: Checkpoint, head: str) -> bool:
@@ -132,25 +145,29 @@ def freeze(opened: TaskModel, layers: str) -> tuple[int, ...]:
     """
     n_layers = opened.checkpoint.n_layers
     chosen = parse_layers(layers, n_layers, model=opened.checkpoint.name)
-    base = opened.model.base_model
-    lists = [module for module in base.modules() if isinstance(module, nn.ModuleList) and len(module) == n_layers]
-    if not lists:
-        raise ConfigError(
-            f"{opened.checkpoint.family.title}: its blocks cannot be frozen one by one; leave out --freeze"
-        )
-    blocks = lists[0]
+    family, base = opened.checkpoint.family, opened.model.base_model
+    encoder = base.get_submodule(family.inner or "")
+    # XLM has its blocks in parts: a list of attentions, one of norms, ...
+    lists = next(filter(None, (_lists(module, n_layers) for module in encoder.modules())), None)
+    if lists is None:
+        raise ConfigError(f"{family.title}: its blocks cannot be frozen one by one; leave out --freeze")
     if 0 in chosen:
-        in_blocks = {id(parameter) for parameter in blocks.parameters()}
-        for parameter in base.parameters():
-            if id(parameter) in in_blocks:
-                break
-            parameter.requires_grad_(requires_grad=False)
+        # Beside the embeddings: what all blocks share, such as the relative positions of DeBERTa and MPNet.
+        later = [*lists, getattr(base, "pooler", None), family.final_norm and encoder.get_submodule(family.final_norm)]
+        kept = {id(parameter) for module in later if module for parameter in module.parameters()}
+        for parameter in encoder.parameters():
+            if id(parameter) not in kept:
+                parameter.requires_grad_(requires_grad=False)
     for layer in chosen:
-        if layer:
+        for blocks in lists if layer else ():
             blocks[layer - 1].requires_grad_(requires_grad=False)
     if not any(parameter.requires_grad for parameter in opened.model.parameters()):
         raise ConfigError("--freeze leaves nothing to train; name fewer layers")
     return chosen
+
+
+def _lists(module: nn.Module, n_layers: int) -> list[nn.ModuleList]:
+    return [part for part in module.children() if isinstance(part, nn.ModuleList) and len(part) == n_layers]
 
 
 def save_model(opened: TaskModel, folder: Path) -> None:
@@ -174,10 +191,12 @@ def check_model_place(opened: TaskModel, target: Path) -> None:
 
 def replace_model(opened: TaskModel, target: Path) -> int:
     """Save a model in the place of an older one; return its size in bytes."""
-    written = target.with_name(f"{target.name}.tmp")
-    shutil.rmtree(written, ignore_errors=True)
+    written, older = (target.with_name(f"{target.name}.{ending}") for ending in ("tmp", "old"))
+    for folder in (written, older):
+        shutil.rmtree(folder, ignore_errors=True)
     save_model(opened, written)
     if target.exists():
-        shutil.rmtree(target)
+        target.rename(older)
     written.rename(target)
+    shutil.rmtree(older, ignore_errors=True)
     return sum(path.stat().st_size for path in target.iterdir())

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from bertfeat.devices import resolve_device
+from bertfeat.errors import UserError
 from bertfeat.pipelines._models import TaskModel
 from bertfeat.pipelines._taskexamples import NO_LABEL, Examples
 from bertfeat.pipelines._training import MakeBatch, Settings
@@ -57,6 +58,26 @@ class Padding:
             padded[is_token] = values[source]
             batch[name] = torch.from_numpy(padded)
         return batch, is_token
+
+
+def check_ends(examples: Examples, opened: TaskModel, where: str) -> None:
+    """Check that a head can read a split.
+
+    Raises:
+        UserError: The head of an encoder-decoder, which reads the state at the end of a text, does not find it; or no
+            window has a token.
+    """
+    windows, config = examples.windows, opened.model.config
+    if not windows.lengths.any():
+        raise UserError(f"{where}: no text has a token")
+    if examples.lengths is None and config.is_encoder_decoder:
+        is_end = np.concatenate([[0], np.cumsum(windows.input_ids == config.eos_token_id)])
+        n_ends = np.diff(is_end[windows.starts])
+        if not n_ends.min() or np.ptp(n_ends):
+            raise UserError(
+                f"{where}: the head of {opened.checkpoint.name} reads the end token (id {config.eos_token_id}), and "
+                f"texts have {n_ends.min()} to {n_ends.max()} of them; use another model, or leave such texts out"
+            )
 
 
 def batches_of(examples: Examples, codes: npt.NDArray[Any], padding: Padding) -> tuple[MakeBatch, IntArray]:

@@ -23,7 +23,7 @@ import torch
 
 from bertfeat.devices import resolve_device
 from bertfeat.durable.differences import differing, named
-from bertfeat.errors import RunError, StoreError
+from bertfeat.errors import ConfigError, RunError, StoreError
 from bertfeat.progress import Progress
 
 #: Makes the inputs of some examples, labels included; the generator is for what is drawn in each step.
@@ -33,6 +33,8 @@ _MAX_GRADIENT_NORM = 1.0
 # Examples are sorted by length within this many batches.
 _SORTED_BATCHES = 50
 _CHECKPOINT = "training.pt"
+#: Seeds of torch and polars.
+SEED = click.IntRange(min=0, max=2**32 - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,10 @@ class Settings:
     device: str = "auto"
     weight_decay: float = 0.01
     save_every: int = 500
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.learning_rate):
+            raise ConfigError(f"the learning rate {self.learning_rate} is not a finite number")
 
 
 @dataclass
@@ -96,7 +102,7 @@ def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--epochs", type=click.IntRange(min=1), default=4, show_default=True, help="The most epochs."),
             click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True),
             click.option("--patience", type=click.IntRange(min=1), help="Stop after N epochs without a better score."),
-            click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
+            click.option("--seed", type=SEED, default=0, show_default=True),
             click.option("--device", default="auto", show_default=True, help="auto, cpu, mps, or cuda:N."),
             click.option("--save-every", type=click.IntRange(min=1), default=500, show_default=True, help="In steps."),
         )
@@ -132,7 +138,7 @@ def train(
         progress: Takes the reports.
 
     Raises:
-        StoreError: The folder has a training with other settings.
+        StoreError: The folder has a training with other settings, or something else in its place.
         RunError: The loss is not finite.
     """
     device = resolve_device(settings.device)[0]
@@ -188,8 +194,12 @@ class _Checkpoint:
         """Load the state into a model and its optimizer; return how far it is."""
         if not self._path.exists():
             return History()
-        state = torch.load(self._path, map_location="cpu", weights_only=True)
-        if fields := differing(state["identity"], self._identity):
+        try:
+            state = torch.load(self._path, map_location="cpu", weights_only=True)
+            fields = differing(state["identity"], self._identity)
+        except Exception as error:  # torch has no class of its own for files that it cannot read
+            raise StoreError(f"{self._path}: is not a checkpoint of bertfeat; choose another --out") from error
+        if fields:
             raise StoreError(
                 f"{self._path.parent}: has an unfinished training with other settings ({named(fields)}); repeat its "
                 f"settings, choose another --out, or remove {self._path.name}"

@@ -64,6 +64,10 @@ def main(
     """Train a model with a head for a task, keep the best weights on dev, score them, and save them."""
     if (is_split_into_words or document_context) and task != "tag":
         raise click.UsageError("--is-split-into-words and --document-context go with --task tag")
+    if text_pair_column is not None and task == "tag":
+        raise click.UsageError("--text-pair-column goes with --task pair and regress")
+    if document_context and (limit or not dev or not test):
+        raise click.UsageError("--document-context needs --dev and --test, and no --limit: drawn rows lose neighbours")
     columns: dict[str, Any] = {"text_column": text_column, "format": kind}
     if task != "tag":
         columns |= {"text_pair_column": text_pair_column, "keep_columns": [label], "levels": "sentence"}
@@ -88,7 +92,6 @@ def main(
         "files": {name: path and Path(path).name for name, path in {"train": corpus, "dev": dev, "test": test}.items()},
         "label": label,
         "limit": limit,
-        "settings": training,
         **tuned.to_dict(),
     }
     (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

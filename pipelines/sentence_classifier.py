@@ -20,9 +20,10 @@ import polars as pl
 import bertfeat
 from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._finetuning import finetune, finetuning_options
+from bertfeat.pipelines._finetuning import TASKS, finetune, finetuning_options
+from bertfeat.pipelines._models import require_head
 from bertfeat.pipelines._splits import draw_rows, hold_out
-from bertfeat.pipelines._training import Settings, discard
+from bertfeat.pipelines._training import SEED, Settings, discard
 from bertfeat.reports.plots import plot_confusion
 
 L2 = [0.01, 0.1, 1.0, 10.0]
@@ -41,7 +42,7 @@ CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 @click.option("--head", type=click.Choice([*CHOSEN_BY, "centroid", "knn", "mlp"]), default="logreg", show_default=True)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=10), help="N rows of each file, drawn at random.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=SEED, default=0, show_default=True)
 @finetuning_options
 def main(
     corpus: str,
@@ -61,6 +62,8 @@ def main(
 ) -> None:
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
     started = time.perf_counter()
+    if with_finetuning:
+        require_head(model, TASKS["classify"])
     folder = Path(out)
     frames = _split(_read(corpus, limit), None if test is None else _read(test, limit), text_column, label, seed)
     stores = {}

@@ -21,9 +21,11 @@ import numpy as np
 import polars as pl
 
 import bertfeat
+from bertfeat.errors import InputError
 from bertfeat.pipelines._costs import cost_table, extraction_seconds
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._finetuning import finetune
+from bertfeat.pipelines._finetuning import TASKS, encode_splits, finetune
+from bertfeat.pipelines._models import require_head
 from bertfeat.pipelines._pairs import combine, cosine, fit_and_score
 from bertfeat.pipelines._splits import hold_out
 from bertfeat.pipelines._taskexamples import label_texts
@@ -67,6 +69,8 @@ def main(
     """Compare features of pairs of texts on one task."""
     started = time.perf_counter()
     folder, settings = Path(out), Settings(**training)
+    if with_finetuning:
+        require_head(model, TASKS["pair"])
     columns = {
         "text_column": text_column,
         "text_pair_column": text_pair_column,
@@ -78,9 +82,17 @@ def main(
     labelled = {
         name: label_texts(documents, label, name, quantities=task == "regress") for name, documents in splits.items()
     }
+    encode_splits(labelled, label)
     splits = {name: texts.documents for name, texts in labelled.items()}
     labels = {name: texts.labels for name, texts in labelled.items()}
-    encoding = {"model": model, "levels": "sentence", "layers": layers, "combine": "concat", "pooling": pooling}
+    encoding = {
+        "model": model,
+        "levels": "sentence",
+        "layers": layers,
+        "combine": "concat",
+        "pooling": pooling,
+        "device": settings.device,
+    }
     rows = [*_apart(splits, labels, folder, encoding), _together(splits, labels, folder, encoding)]
     if with_finetuning:
         tuned = finetune("pair" if task == "classify" else task, splits, label, model, settings, folder / "finetuned")
@@ -115,6 +127,11 @@ def _read(
     splits: dict[str, Sequence[Any]] = {
         name: read_documents(path, **settings) for name, path in files.items() if path is not None
     }
+    for part in splits.values():
+        for pair in part:
+            if pair.text_pair is None:
+                reason = f"column {columns['text_pair_column']!r} is null; give it a text, if only an empty one"
+                raise InputError(reason, path=pair.path, row=pair.row)
     rows = hold_out(len(splits["train"]), seed, [name for name in ("test", "dev") if name not in splits])
     return splits | {name: [splits["train"][number] for number in numbers] for name, numbers in rows.items()}
 

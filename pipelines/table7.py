@@ -25,7 +25,8 @@ import bertfeat
 from bertfeat.pipelines._conllfiles import conll_kind, find_files, first_sentences, marks_documents
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._finetuning import finetune, finetuning_options
+from bertfeat.pipelines._finetuning import TASKS, finetune, finetuning_options
+from bertfeat.pipelines._models import require_head
 from bertfeat.pipelines._training import Settings, discard
 from bertfeat.reports.tables import markdown_table
 
@@ -85,6 +86,8 @@ def main(
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
     folder = Path(out)
     files = find_files(corpus, train, dev, test)
+    if with_finetuning:
+        require_head(model, TASKS["tag"])
     context = document_context == "on" or (document_context == "auto" and all(map(marks_documents, files.values())))
     click.echo(f"document context: {'on' if context else 'off'}", err=True)
     inputs = {name: first_sentences(path, limit, folder, name) for name, path in files.items()}

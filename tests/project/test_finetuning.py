@@ -317,6 +317,8 @@ def test_a_mistake_is_one_line(tiny: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.conll"
     words.write_text("A B-X\nb O\n\nC B-X\n\n" * 6, encoding="utf-8")
     numbers = write_jsonl(tmp_path / "numbers.jsonl", [{"text": "a", "label": n} for n in range(12)])
+    few = write_jsonl(tmp_path / "few.jsonl", rows[:2])
+    ends = build_model("t5", tmp_path / "ends", num_layers=1)
     model, out = ("--model", tiny), tmp_path / "out"
     (tmp_path / "taken" / "model").mkdir(parents=True)
     for asked, message in [
@@ -329,11 +331,17 @@ def test_a_mistake_is_one_line(tiny: Path, tmp_path: Path) -> None:
         (("classify", "--corpus", path, "--dev", numbers), "give the label column the same type in all data"),
         (("classify", "--corpus", path, "--freeze", "0..9"), "out of range"),
         (("classify", "--corpus", path, "--document-context"), "go with --task tag"),
+        (("tag", "--corpus", words, "--document-context", "--dev", words), "--document-context needs --dev and --test"),
+        (("tag", "--corpus", words, "--text-pair-column", "b"), "--text-pair-column goes with --task pair and regress"),
+        (("classify", "--corpus", few), "2 rows are too few to train on and to hold out test and dev"),
+        (("classify", "--corpus", path, "--learning-rate", "nan"), "the learning rate nan is not a finite number"),
+        (("classify", "--corpus", path, "--seed", 2**70), "Invalid value for '--seed'"),
+        (("classify", "--corpus", path, "--model", ends), "reads the end token (id 1), and texts have 0 to 0 of them"),
         (("tag", "--corpus", path), "its rows are texts; --task tag takes words with labels"),
         (("tag", "--corpus", words, "--label", "upos"), "no word column 'upos'"),
         (("tag", "--corpus", words, "--freeze", "7"), "out of range"),
     ]:
-        assert message in refusal("finetune", "--task", *asked, *model, "--out", out)
+        assert message in refusal("finetune", "--task", asked[0], *model, *asked[1:], "--out", out)
         assert not out.exists()
     taken = ("--task", "classify", "--corpus", path, "--out", tmp_path / "taken")
     assert "is there and is not a model's folder" in refusal("finetune", *taken, *model)

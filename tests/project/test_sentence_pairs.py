@@ -16,6 +16,7 @@ from bertfeat.pipelines._pairs import combine, cosine, fit_and_score
 from tests.support.families import build_model
 from tests.support.pipeline_runs import refusal, result_of
 from tests.support.places import TESTS
+from tests.support.probe_stores import write_jsonl
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
 
@@ -134,3 +135,13 @@ def test_mistakes_are_one_line(belongs: Path, tmp_path: Path) -> None:
         "sentence_pairs", *asked, *COLUMNS, "--task", "regress"
     )
     assert "no column 'gold'" in refusal("sentence_pairs", *asked, *COLUMNS, "--label", "gold")
+    alone = write_jsonl(tmp_path / "alone.jsonl", [{"a": "x", "b": None, "c": 1, "d": n} for n in range(9)])
+    columns = ("--text-column", "a", "--text-pair-column")
+    asked = ("--train", alone, "--out", tmp_path / "out")
+    assert "alone.jsonl:1: column 'b' is null" in refusal("sentence_pairs", *asked, *columns, "b", "--label", "d")
+    assert "column 'c' holds one class alone" in refusal("sentence_pairs", *asked, *columns, "a", "--label", "c")
+    assert "--device 'abacus'" in refusal("sentence_pairs", *asked, *columns, "a", "--label", "d", "--device", "abacus")
+    bert = build_model("bert-generation", tmp_path / "bert")
+    tuning = ("--with-finetuning", "--model", bert)
+    assert "no head for whole texts" in refusal("sentence_pairs", *asked, *columns, "a", "--label", "d", *tuning)
+    assert not (tmp_path / "out").exists()

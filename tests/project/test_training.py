@@ -10,11 +10,20 @@ import numpy as np
 import pytest
 import torch
 
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError, ConfigError, RunError, StoreError
-from bertfeat.pipelines._models import TaskModel, freeze, open_task_model, save_model
+from bertfeat.pipelines._models import (
+    TaskModel,
+    check_model_place,
+    freeze,
+    open_task_model,
+    replace_model,
+    save_model,
+)
 from bertfeat.pipelines._training import History, MakeBatch, Settings, discard, train
 from bertfeat.progress import Silent
-from tests.support.families import build_model
+from tests.support.families import build_model, random_pack
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
 
@@ -192,6 +201,64 @@ def test_frozen_layers_stay(folder: Path, tmp_path: Path) -> None:
     assert any(name.startswith("bert.encoder.layer.2.") for name in changed)
     with pytest.raises(ConfigError, match="out of range"):
         freeze(model, "9")
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "mpnet", "xlm", "bart", "roberta-prelayernorm"])
+def test_features_of_frozen_layers_stay(family: str, tmp_path: Path) -> None:
+    """Blocks may share weights, such as those of relative positions, and may be in several parts."""
+    original = build_model(family, tmp_path / "original")
+    model = open_task_model(str(original), "sequence", seed=1, num_labels=2)
+    freeze(model, "0..2")
+    with torch.no_grad():
+        for weights in model.model.parameters():
+            if weights.requires_grad:
+                weights.add_(torch.linspace(-1, 1, weights.numel()).reshape(weights.shape))
+    save_model(model, tmp_path / "saved")
+    states = []
+    for folder in (original, tmp_path / "saved"):
+        encoder = load_encoder(open_checkpoint(str(folder)), range(5))
+        states.append(encoder.encode(random_pack([7])))
+    for layer in range(5):
+        assert torch.equal(*(one.layer(layer) for one in states)) == (layer <= 2), layer
+
+
+def test_a_head_for_other_classes_is_drawn_at_random(folder: Path, tmp_path: Path) -> None:
+    save_model(opened(folder), tmp_path)
+    assert not open_task_model(str(tmp_path), "sequence", num_labels=2).new_weights
+    models = [open_task_model(str(tmp_path), "sequence", seed=seed, num_labels=3) for seed in (1, 1, 2)]
+    assert models[0].new_weights == ("classifier.bias", "classifier.weight")
+    first, same, other = (model.model.classifier.weight for model in models)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+    assert torch.equal(models[0].model.bert.pooler.dense.weight, opened(folder).model.bert.pooler.dense.weight)
+
+
+@pytest.mark.parametrize("content", [b"", b"other", b"PK"])
+def test_a_file_that_is_no_checkpoint_is_left(folder: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "training.pt").write_bytes(content)
+    with pytest.raises(StoreError, match=r"training\.pt: is not a checkpoint of bertfeat; choose another --out"):
+        trained(opened(folder), tmp_path)
+    assert (tmp_path / "training.pt").read_bytes() == content
+
+
+def test_a_model_is_replaced_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill while the older model is removed does not stop the next run."""
+    replace_model(opened(folder), tmp_path / "model")
+    removed: list[Path] = []
+
+    def removing(path: Path, **_: object) -> None:
+        removed.append(path)
+        if path.exists():
+            raise Killed
+
+    monkeypatch.setattr("shutil.rmtree", removing)
+    with pytest.raises(Killed):
+        replace_model(opened(folder), tmp_path / "model")
+    monkeypatch.undo()
+    assert removed[-1].name == "model.old"
+    check_model_place(opened(folder), tmp_path / "model")
+    replace_model(opened(folder), tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(folder: Path, tmp_path: Path) -> None:
