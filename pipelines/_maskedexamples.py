@@ -46,7 +46,7 @@ class Examples:
         Raises:
             CheckpointError: The tokenizer does not fit the model.
             ConfigError: A window has no room beside its special tokens.
-            InputError: The documents are shorter than a window, or a pair has no second document.
+            InputError: The documents have no known word, or a pair has no second document.
         """
         backend = opened.tokenizer.backend_tokenizer
         backend.no_truncation()
@@ -108,20 +108,20 @@ class Examples:
         bounds = np.stack([starts, ends], axis=1)[ends - starts >= 2]
         cut = [pieces(start, end, room) for start, end in bounds.tolist()]
         self._bounds = np.concatenate([np.zeros((0, 2), dtype=np.int64), *cut])
-        self._document = np.repeat(np.arange(len(cut)), [len(part) for part in cut])
+        self._document = np.repeat(np.arange(len(cut)), np.array([len(part) for part in cut], dtype=np.int64))
         self._document_ends = bounds[:, 1]
 
     def _leave_out(self) -> None:
         """Leave out windows without a token that can be masked."""
         is_kept = _counts(~self._vocabulary.is_special[self._tokens.ids], self._bounds) > 0
         self._bounds, self._document = self._bounds[is_kept], self._document[is_kept]
-        if not len(self._bounds):
-            raise InputError("a part of the corpus has no word that the tokenizer knows; use more text")
         if self._nsp and (n_documents := len(np.unique(self._document))) < 2:
             raise InputError(
                 f"documents of two words or more: {n_documents}; next sentences need 2 to train on and 2 to hold out; "
                 "mark more documents, or leave out --nsp"
             )
+        if not len(self._bounds):
+            raise InputError("a part of the corpus has no word that the tokenizer knows; use more text")
 
     def _texts_of(self, row: int, random: np.random.Generator) -> tuple[slice, slice, bool]:
         """Return the tokens of a window's texts, and whether the second is a random one."""

@@ -109,8 +109,9 @@ class Course:
     after: Scores
     history: History
 
-    def curve(self, n_steps: int) -> list[dict[str, float]]:
-        """Return the held-out loss at step 0 and after each epoch of that many steps, with the epoch's mean loss."""
+    def curve(self) -> list[dict[str, float]]:
+        """Return the held-out loss at step 0 and after each epoch, with the epoch's mean loss."""
+        n_steps = self.history.step // self.history.epoch
         epochs = zip(self.history.losses, self.history.scores, strict=True)
         points = [
             {"step": n_steps * number, "held_out_loss": -score, "loss": loss}

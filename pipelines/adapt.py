@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -96,8 +95,7 @@ def main(
     scored = HeldOut(others, settings.batch_size)
     course = pretrain(opened, examples, scored, settings, folder, identity=asked)
     save_model(opened, folder / "model")
-    curve = course.curve(math.ceil(len(examples.lengths) / settings.batch_size))
-    _draw(curve, folder)
+    _draw(course.curve(), folder)
     result = {
         "pipeline": "adapt",
         "corpus": Path(corpus).name,
@@ -117,11 +115,13 @@ def main(
         "after": asdict(course.after),
         "most_frequent_token": {"masked_accuracy": scored.guessed(examples.most_frequent())},
         "training": course.history.report(),
-        "curve": curve,
+        "curve": course.curve(),
         "seconds": time.perf_counter() - started,
     }
     (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     discard(folder)
+    if left_out := examples.n_left_out + others.n_left_out:
+        click.echo(f"{corpus}: {left_out} tokens are in no window; see result.json", err=True)
     click.echo(_table(result))
 
 

@@ -290,6 +290,8 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
     one.write_text('{"text": "one document alone, of some words"}\n')
     short = tmp_path / "short.txt"
     short.write_text("a short text\nanother one\n")
+    letters = tmp_path / "letters.txt"
+    letters.write_text("a\n" * 40)
     bad = {name: tmp_path / f"{name}.json" for name in ("list", "untyped", "large", "unknown", "heads")}
     texts = ("[]", "{}", '{"model_type": "bert", "vocab_size": "x"}', '{"model_type": "brt"}')
     for path, text in zip(bad.values(), (*texts, json.dumps({**CONFIG, "num_attention_heads": 5})), strict=True):
@@ -302,6 +304,7 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
         ((*tiny, "--max-length", 65), "--max-length 65 is more than the 64 tokens that the model takes"),
         ((*tiny, "--max-length", 5), "--max-length 5 leaves 3 tokens beside special ones"),
         ((*tiny, "--corpus", one), "documents of the corpus: 1; at least 1 to train on and 1 to hold out"),
+        ((*tiny, "--corpus", letters, "--nsp"), "documents of two words or more: 0; next sentences need 2 to train on"),
         ((*tiny, "--corpus", one, "--nsp"), "documents of the corpus: 1; at least 2 to train on and 2 to hold out"),
         (("--model", gpt2), "transformers has no head for masked words for GPT-2"),
         (("--model", maskless), "its tokenizer has no mask token"),
