@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bertfeat.errors import UserError
-from bertfeat.heads.networks import BiLSTM, Body, Network, RowByRow
+from bertfeat.heads.networks import Body, Network, RowByRow
 from bertfeat.heads.scaling import fit_scaling
 from bertfeat.pipelines._models import TaskModel
 from bertfeat.pipelines._spans import Sequences, stored_sequences, window_sequences
@@ -37,6 +37,33 @@ from bertfeat.text.tokenizer import Tokenizer
 Inputs = Mapping[str, torch.Tensor]
 _DROPOUT = 0.3
 _PREDICTED = 32  # sequences at a time
+
+
+class PaddedBiLSTM(Body):
+    """Two layers of a BiLSTM with dropout and a linear layer, over padded sequences.
+
+    The padding is after the last token in both directions, so that it changes no score. For narrow states this takes a
+    third of the time of the taggers' BiLSTM, whose sequences are packed.
+    """
+
+    def __init__(self, dim: int, hidden_size: int) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(_DROPOUT)
+        widths = (dim, dim, 2 * hidden_size, 2 * hidden_size)
+        self.lstms = nn.ModuleList(nn.LSTM(width, hidden_size, batch_first=True) for width in widths)
+        self.output = nn.Linear(2 * hidden_size, 2)
+
+    def forward(self, vectors: torch.Tensor, lengths: IntArray) -> torch.Tensor:
+        """Return scores (n_rows, 2) for vectors (n_rows, dim) of sequences that lie end to end."""
+        place, n_tokens = np.arange(lengths.max()), lengths[:, None]
+        back = torch.from_numpy(np.where(place < n_tokens, n_tokens - 1 - place, place)).to(vectors.device)[..., None]
+        states = pad_sequence(list(torch.split(vectors, lengths.tolist())), batch_first=True)
+        for forth, other in zip(self.lstms[::2], self.lstms[1::2], strict=True):
+            states = self.dropout(states)
+            after, _ = other(torch.take_along_dim(states, back, dim=1))
+            states = torch.cat([forth(states)[0], torch.take_along_dim(after, back, dim=1)], dim=-1)
+        scores: torch.Tensor = self.output(self.dropout(states))
+        return torch.cat([one[:length] for one, length in zip(scores, lengths.tolist(), strict=True)])
 
 
 class SpanHead(nn.Module):
@@ -168,7 +195,7 @@ def fit_head(
     dim = stores["train"].feature("token", feature).dim
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(task.settings.seed)
-        body: Body = BiLSTM(dim, hidden_size, 2, _DROPOUT, 2) if kind == "bilstm" else _linear(dim)
+        body: Body = PaddedBiLSTM(dim, hidden_size) if kind == "bilstm" else _linear(dim)
     head = SpanHead(Network(fit_scaling(StoreStream(stores["train"], "token", feature)), None, body))
     rows = np.intersect1d(learned.of(task.train), np.flatnonzero(learned.places[:, 0] >= 0))
     if task.no_answers:

@@ -43,7 +43,7 @@ def cosine(first: Float32Array, second: Float32Array) -> Float32Array:
     """Return the cosine of pairs of vectors, (n_pairs, 1); 0 where one is all zeros or NaN."""
     u, v = np.nan_to_num(first), np.nan_to_num(second)
     norms = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
-    return ((u * v).sum(axis=1) / np.where(norms > 0, norms, 1))[:, None].astype(np.float32)
+    return np.asarray((u * v).sum(axis=1) / np.where(norms > 0, norms, 1), dtype=np.float32)[:, None]
 
 
 def fit_and_score(vectors: Mapping[str, Float32Array], labels: Mapping[str, Any]) -> Fitted:

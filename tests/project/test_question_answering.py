@@ -20,7 +20,7 @@ from bertfeat.errors import UserError
 from bertfeat.heads.networks import Network, RowByRow
 from bertfeat.heads.scaling import Scaling
 from bertfeat.pipelines import _training
-from bertfeat.pipelines._answering import SpanHead
+from bertfeat.pipelines._answering import PaddedBiLSTM, SpanHead
 from bertfeat.pipelines._spans import Sequences, best_span, stored_sequences, window_sequences
 from bertfeat.pipelines._squad import Question, best_sentence, exact_match, f1, read_squad, summarize
 from bertfeat.text.spans import WindowLimits
@@ -272,6 +272,19 @@ class TestSpans:
         logs = [part.log_softmax(0) for part in (scores[1:4], scores[6:9])]
         expected = -(logs[0][0, 0] + logs[0][1, 1] + logs[1][1, 0] + logs[1][1, 1]) / 4
         assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+
+    def test_the_padded_bilstm_is_that_of_torch(self) -> None:
+        torch.manual_seed(0)
+        body = PaddedBiLSTM(3, 4).eval()
+        lstm = nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True)
+        for own, suffix in zip(body.lstms, ("l0", "l0_reverse", "l1", "l1_reverse"), strict=True):
+            for name, values in own.state_dict().items():
+                getattr(lstm, f"{name.removesuffix('l0')}{suffix}").data.copy_(values)
+        lengths = np.array([4, 1, 6])
+        vectors = torch.randn(11, 3)
+        with torch.inference_mode():
+            alone = [body.output(lstm(part[None])[0][0]) for part in vectors.split(lengths.tolist())]
+            assert torch.allclose(body(vectors, lengths), torch.cat(alone), atol=1e-6)
 
 
 class TestRuns:
