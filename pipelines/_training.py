@@ -278,6 +278,8 @@ def _end_epoch(history: History, loss: float, evaluate: Callable[[], float] | No
     if evaluate is not None:
         history.scores.append(evaluate())
     is_best = evaluate is None or history.scores[-1] > max(history.scores[:-1], default=-math.inf)
+    # A tagger may have an F1 of 0 for some epochs, until it finds its first entity.
+    is_best |= not any(history.scores)
     history.best_epoch = history.epoch if is_best else history.best_epoch
     patience = settings.patience if evaluate is not None and settings.patience else settings.epochs
     history.is_finished = history.epoch >= settings.epochs or history.epoch - history.best_epoch >= patience

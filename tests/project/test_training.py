@@ -143,6 +143,21 @@ def test_a_small_task_is_learned(folder: Path, tmp_path: Path) -> None:
     assert history.losses[-1] < history.losses[0] / 5
 
 
+@pytest.mark.parametrize(
+    ("scores", "epochs", "best"), [((0, 0, 0.5, 0.4, 0.6), 4, 3), ((0, 0, 0, 0, 0), 5, 5), ((0.2, 0.2, 0.6), 2, 1)]
+)
+def test_epochs_without_a_score_above_0_do_not_end_a_training(
+    scores: tuple[float, ...], epochs: int, best: int, folder: Path, tmp_path: Path
+) -> None:
+    model, found = opened(folder), iter(scores)
+    settings = Settings(learning_rate=1e-3, epochs=5, batch_size=11, patience=1, device="cpu")
+    evaluate = lambda: next(found)  # noqa: E731
+    history = train(
+        model.model, LENGTHS, make_batch, settings, tmp_path, identity={}, evaluate=evaluate, progress=Silent()
+    )
+    assert (history.epoch, history.best_epoch) == (epochs, best)
+
+
 def test_the_loss_is_that_of_the_head(folder: Path, tmp_path: Path) -> None:
     model, other = opened(folder), opened(folder)
     settings = Settings(learning_rate=1e-9, epochs=1, batch_size=len(LENGTHS), device="cpu")
