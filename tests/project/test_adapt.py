@@ -126,6 +126,9 @@ def test_next_sentences_are_half_true_and_false_ones_come_from_other_documents(p
     sep, n_true, n_pairs = paired.tokenizer.sep_token_id, 0, 0
     for step in range(12):
         batch = examples.make_batch(range(len(examples.lengths)), np.random.default_rng(step))
+        padding = batch["attention_mask"] == 0
+        assert padding.any()
+        assert (batch["labels"][padding] == IGNORED).all()
         columns = (batch["attention_mask"], batch["token_type_ids"], batch["next_sentence_label"])
         for ids, seen, types, label in zip(original(batch), *columns, strict=True):
             ids, types = ids[seen.bool()].tolist(), types[seen.bool()].tolist()
