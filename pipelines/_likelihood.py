@@ -25,6 +25,9 @@ MASK = "[MASK]"
 _MAX_TOKENS = 4096
 _MAX_LOGITS = 64 << 20
 _DOCUMENTS_AT_ONCE = 64
+# Models whose tokens see earlier tokens only. transformers has heads for next words for others too (XLNet), but run
+# like this they would see the word that they predict.
+_CAUSAL = ("gpt2", "openai-gpt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +57,25 @@ class LanguageModel:
         is_causal: Whether it predicts next words; a model that can predict masked words does that.
 
     Raises:
-        CheckpointError: There is no such model, or it has no trained head for words.
+        CheckpointError: There is no such model, it has no trained head for words, or no mask token for its head.
     """
 
     def __init__(self, name: str, device: str, *, given_words: bool = False) -> None:
         self.name = name
-        self.is_causal = not has_head(open_checkpoint(name), "masked")
+        checkpoint = open_checkpoint(name)
+        self.is_causal = not has_head(checkpoint, "masked")
+        if self.is_causal and checkpoint.family.model_type not in _CAUSAL:
+            raise CheckpointError(
+                f"{name}: {checkpoint.family.title} predicts neither masked nor next words here; use another model"
+            )
         self._opened = open_task_model(name, "causal" if self.is_causal else "masked", trained=True)
-        checkpoint = self._opened.checkpoint
-        self._device = resolve_device(device)[0]
-        self._model = self._opened.model.eval().to(self._device)
+        self.device = resolve_device(device)[0]
+        self._model = self._opened.model.eval().to(self.device)
         self.tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
         self._prefix, self._suffix = self._specials(self._opened)
         self.mask_id: int | None = self._opened.tokenizer.mask_token_id
+        if self.mask_id is None and not self.is_causal:
+            raise CheckpointError(f"{name}: its tokenizer has no mask token; use another model")
         self._capacity = checkpoint.max_length - len(self._prefix) - len(self._suffix)
 
     def fill(self, texts: Sequence[str], k: int) -> pl.DataFrame:
@@ -103,7 +112,7 @@ class LanguageModel:
         Raises:
             CheckpointError: The model has no mask.
         """
-        if self.is_causal or self.mask_id is None:
+        if self.is_causal:
             raise CheckpointError(f"{self._opened.checkpoint.name}: has no mask; choose a model that fills masks")
         return text.replace(MASK, self._opened.tokenizer.mask_token)
 
@@ -137,18 +146,23 @@ class LanguageModel:
     def _specials(self, opened: TaskModel) -> tuple[IntArray, IntArray]:
         """Return the special tokens around a text; a model of next words begins with its first token, if it has one."""
         template = self.tokenizer.single
-        first = opened.model.config.bos_token_id
-        if self.is_causal and not len(template.prefix) and first is not None:
-            return np.array([first]), template.suffix.ids
+        if self.is_causal and not len(template.prefix) and opened.model.config.bos_token_id is not None:
+            return np.array([opened.model.config.bos_token_id]), template.suffix.ids
         return template.prefix.ids, template.suffix.ids
 
     def _windows(self, tokens: Tokens) -> Iterator[_Query]:
-        """Yield the windows of documents; each token is asked for in one of them, where its context is largest."""
+        """Yield the windows of documents; each token is asked for in one of them, where its context is largest.
+
+        The context of a model of next words is what comes before a token: the earlier of two windows has more of it.
+        """
         n = len(self._prefix)
         for start, end in zip(tokens.starts[:-1].tolist(), tokens.starts[1:].tolist(), strict=True):
             if start == end:
                 continue
+            done = 0
             for first, last, keep, stop in lay_windows(end - start, self._capacity, self._capacity // 2):
+                if self.is_causal:
+                    keep, stop, done = done, last, last
                 inside = tokens.ids[start + first : start + last]
                 kept = np.arange(keep, stop)
                 places = kept - first + n
@@ -159,23 +173,28 @@ class LanguageModel:
 
     def _masked(self, tokens: Tokens) -> Iterator[_Query]:
         """Yield a window for each token, in which it and the later tokens of its word are masked."""
-        mask, n = self.mask_id or 0, len(self._suffix)
+        assert self.mask_id is not None, "a model without a mask is refused"
+        n = len(self._suffix)
         for window in self._windows(tokens):
             for place, token in zip(window.places.tolist(), window.tokens.tolist(), strict=True):
                 ids = window.ids.copy()
                 last = place
                 while last < len(ids) - n and _same_word(tokens, token, token + last - place):
-                    ids[last] = mask
+                    ids[last] = self.mask_id
                     last += 1
                 yield _Query(ids, *(np.array([number]) for number in (place, place, token)))
 
     def _run(self, queries: Iterator[_Query] | Sequence[_Query]) -> Iterator[tuple[_Query, torch.Tensor]]:
         """Yield each query with the logits of what it asks for: float32 (m, n_ids)."""
         waiting: list[_Query] = []
-        n_ids = self._opened.checkpoint.n_ids
+        checkpoint = self._opened.checkpoint
+        # Padding changes the states of these families.
+        no_padding = checkpoint.family.path == "equal-length"
         for query in queries:
             longest = max(len(query.ids), *(len(other.ids) for other in waiting), 0)
-            if waiting and longest * (len(waiting) + 1) > min(_MAX_TOKENS, max(longest, _MAX_LOGITS // n_ids)):
+            most = min(_MAX_TOKENS, max(longest, _MAX_LOGITS // checkpoint.n_ids))
+            is_other = no_padding and waiting and len(query.ids) != len(waiting[0].ids)
+            if waiting and (is_other or longest * (len(waiting) + 1) > most):
                 yield from self._batch(waiting)
                 waiting = []
             waiting.append(query)
@@ -190,7 +209,7 @@ class LanguageModel:
         for row, query in enumerate(queries):
             ids[row, : len(query.ids)] = torch.from_numpy(query.ids)
             mask[row, : len(query.ids)] = 1
-        logits = self._model(input_ids=ids.to(self._device), attention_mask=mask.to(self._device)).logits.float()
+        logits = self._model(input_ids=ids.to(self.device), attention_mask=mask.to(self.device)).logits.float()
         return [(query, logits[row, torch.from_numpy(query.read_at)]) for row, query in enumerate(queries)]
 
 

@@ -73,7 +73,7 @@ class Examples:
 
     def digest(self) -> str:
         """Return a sha256 (hex) of all that the windows are made of."""
-        parts = (self._tokens.ids, self._tokens.words, self._tokens.begins_text, self._bounds)
+        parts = (self._tokens.ids, self._tokens.words, self._tokens.begins_text, self._bounds, self._document)
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
     def most_frequent(self) -> int:

@@ -52,6 +52,11 @@ def make_model(config_path: str, texts: Sequence[str], head: str, folder: Path, 
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or vocab_size <= len(_SPECIALS):
         raise ConfigError(f"{path}: vocab_size is {vocab_size!r:.60}; it must be a whole number above {len(_SPECIALS)}")
     tokenizer = train_tokenizer(texts, vocab_size)
+    if len(tokenizer) > vocab_size:
+        raise ConfigError(
+            f"{path}: vocab_size is {vocab_size}, but the letters of the corpus alone make {len(tokenizer)} pieces; "
+            "use a larger one"
+        )
     values |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     auto = getattr(transformers, class_name)
     with (
@@ -71,7 +76,7 @@ def make_model(config_path: str, texts: Sequence[str], head: str, folder: Path, 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
     """Train a WordPiece tokenizer with at most that many pieces, special tokens included; return it for transformers.
 
-    The same texts give the same tokenizer.
+    It has more where the letters of the texts alone are more. The same texts give the same tokenizer.
     """
     import transformers
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers

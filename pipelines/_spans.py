@@ -108,6 +108,7 @@ def best_span(
     Returns:
         The earliest of several such spans, of these the shortest. A sum of -infinity if no span is possible.
     """
+    max_tokens = min(max_tokens, len(scores))
     starts = np.where(in_paragraph & may_start, scores[:, 0], -np.inf)
     ends = np.append(np.where(in_paragraph, scores[:, 1], -np.inf), np.full(max_tokens - 1, -np.inf))
     sums = starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_tokens)

@@ -20,7 +20,7 @@ import click
 
 import bertfeat
 from bertfeat.pipelines._maskedexamples import Examples
-from bertfeat.pipelines._models import TaskModel, save_model
+from bertfeat.pipelines._models import MODEL, TaskModel, check_model_place, replace_model
 from bertfeat.pipelines._pretraining import HeldOut, is_tied, open_masked_model, pretrain
 from bertfeat.pipelines._scratch import make_model
 from bertfeat.pipelines._training import Settings, discard, training_options
@@ -84,6 +84,7 @@ def main(
         texts = list(itertools.chain.from_iterable(parts[0]))
         make_model(from_scratch, texts, head, folder / "start", seed=settings.seed)
     opened = open_masked_model(str(model), nsp=nsp, seed=settings.seed)
+    check_model_place(opened, folder / MODEL)
     length = _length(max_length, opened)
     examples, others = (Examples(part, opened, length, nsp=nsp, whole_words=whole_words) for part in parts)
     if examples.n_tokens < length:
@@ -93,8 +94,8 @@ def main(
         )
     asked = {"nsp": nsp, "whole_words": whole_words}
     scored = HeldOut(others, settings.batch_size)
-    course = pretrain(opened, examples, scored, settings, folder, identity=asked)
-    save_model(opened, folder / "model")
+    course = pretrain(opened, examples, scored, settings, folder, identity={**asked, "held_out": others.digest()})
+    replace_model(opened, folder / MODEL)
     _draw(course.curve(), folder)
     result = {
         "pipeline": "adapt",

@@ -82,7 +82,8 @@ def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, fo
     if folder is not None:
         frame = pl.DataFrame({"text": [language.with_masks(text) for text in texts]})
         path = folder / "features"
-        store = bertfeat.extract(frame, path, model=language.name, levels="token", layers=layers, overwrite=True)
+        name, device = language.name, str(language.device)
+        store = bertfeat.extract(frame, path, model=name, levels="token", layers=layers, device=device, overwrite=True)
         states = store.polars("token").filter(pl.col("token_id") == language.mask_id)
         ranked = words.group_by("doc_id", "char_start", maintain_order=True).agg("word", "probability")
         kept = ["doc_id", "char_start", "char_end", *(feature.name for feature in store.features("token"))]
@@ -97,12 +98,12 @@ def _score(language: LanguageModel, documents: Sequence[Any], folder: Path) -> d
     sums = words.group_by("doc_id", maintain_order=True).agg(
         pl.len().alias("n_words"), *(pl.col(name).sum() for name in ("n_tokens", "log_prob", "surprisal"))
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    words.write_parquet(folder / "words.parquet")
-    sums.write_parquet(folder / "documents.parquet")
     known = words.drop_nulls("log_prob")
     if not len(known):
         raise click.UsageError("the corpus has no words that can be scored; pass texts of several words")
+    folder.mkdir(parents=True, exist_ok=True)
+    words.write_parquet(folder / "words.parquet")
+    sums.write_parquet(folder / "documents.parquet")
     n_words, n_tokens, log_prob = len(known), int(known["n_tokens"].sum()), float(known["log_prob"].sum())
     result = {
         "score": "log-likelihood" if language.is_causal else "pseudo-log-likelihood",

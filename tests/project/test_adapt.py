@@ -126,6 +126,9 @@ def test_next_sentences_are_half_true_and_false_ones_come_from_other_documents(p
     sep, n_true, n_pairs = paired.tokenizer.sep_token_id, 0, 0
     for step in range(12):
         batch = examples.make_batch(range(len(examples.lengths)), np.random.default_rng(step))
+        padding = batch["attention_mask"] == 0
+        assert padding.any()
+        assert (batch["labels"][padding] == IGNORED).all()
         columns = (batch["attention_mask"], batch["token_type_ids"], batch["next_sentence_label"])
         for ids, seen, types, label in zip(original(batch), *columns, strict=True):
             ids, types = ids[seen.bool()].tolist(), types[seen.bool()].tolist()
@@ -140,6 +143,14 @@ def test_next_sentences_are_half_true_and_false_ones_come_from_other_documents(p
             n_true, n_pairs = n_true + int(label == 0), n_pairs + 1
     assert n_pairs > 1000
     assert is_near(n_true / n_pairs, 0.5, n_pairs)
+
+
+def test_the_digest_tells_other_documents_apart(paired: TaskModel) -> None:
+    texts = ["she sells sea shells", "the quick brown fox jumps", "he buys them", "by the sea shore"]
+    split = [Examples(parts, paired, 32, nsp=True) for parts in ([[text] for text in texts], [texts[:2], texts[2:]])]
+    assert split[0].digest() != split[1].digest(), "other borders"
+    changed = Examples([[text] for text in [*texts[:3], "by the sea side"]], paired, 32, nsp=True)
+    assert changed.digest() != split[0].digest()
 
 
 @pytest.mark.parametrize("nsp", [False, True])
@@ -247,6 +258,9 @@ def test_a_killed_run_ends_with_the_same_model(tiny_folder: Path, tmp_path: Path
         assert open_task_model(str(tmp_path / "whole" / "model"), head, trained=True).new_weights == ()
     assert [point["step"] for point in whole["curve"]] == [0, n_steps // 2, n_steps]
     assert whole["after"]["loss"] < whole["before"]["loss"]
+    assert "is the model to start from" in refusal(
+        "adapt", *TINY, "--model", weights[0].parent, "--out", tmp_path / "whole"
+    )
     assert whole["after"]["loss"] == pytest.approx(min(point["held_out_loss"] for point in whole["curve"][1:]))
 
 
@@ -292,11 +306,17 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
     short.write_text("a short text\nanother one\n")
     letters = tmp_path / "letters.txt"
     letters.write_text("a\n" * 40)
-    bad = {name: tmp_path / f"{name}.json" for name in ("list", "untyped", "large", "unknown", "heads")}
+    bad = {name: tmp_path / f"{name}.json" for name in ("list", "untyped", "large", "unknown", "heads", "small")}
     texts = ("[]", "{}", '{"model_type": "bert", "vocab_size": "x"}', '{"model_type": "brt"}')
-    for path, text in zip(bad.values(), (*texts, json.dumps({**CONFIG, "num_attention_heads": 5})), strict=True):
+    changed = (json.dumps({**CONFIG, **values}) for values in ({"num_attention_heads": 5}, {"vocab_size": 40}))
+    for path, text in zip(bad.values(), (*texts, *changed), strict=True):
         path.write_text(text)
     tiny = ("--model", tiny_folder)
+    taken = tmp_path / "taken" / "model"
+    taken.mkdir(parents=True)
+    assert "is there and is not a model's folder" in refusal(
+        "adapt", "--corpus", PEPS, "--model", tiny_folder, "--out", taken.parent
+    )
     for asked, message in [
         ((), "pass --model, or --from-scratch with a config.json, and not both"),
         ((*tiny, "--from-scratch", config), "and not both"),
@@ -314,6 +334,7 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
         (("--from-scratch", bad["large"]), "vocab_size is 'x'"),
         (("--from-scratch", bad["unknown"]), "not a config of transformers"),
         (("--from-scratch", bad["heads"]), "not a config of transformers"),
+        (("--from-scratch", bad["small"]), "vocab_size is 40, but the letters of the corpus alone make"),
     ]:
         corpus = () if "--corpus" in asked else ("--corpus", PEPS)
         line = refusal("adapt", *corpus, *asked, "--out", tmp_path / "out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,9 @@ def test_the_words_for_each_mask_are_those_of_the_head(bert: Path, tmp_path: Pat
 
 
 def test_a_roberta_gets_its_own_mask(tmp_path: Path) -> None:
+    # MobileBERT's config names no first token.
+    mobilebert = with_head("mobilebert", tmp_path / "mobilebert", "MobileBertForMaskedLM")
+    assert run("masked_words", "A [MASK].", "--model", mobilebert, "-k", 1).code == 0
     roberta = with_head("roberta", tmp_path / "roberta", "RobertaForMaskedLM")
     ran = run("masked_words", "The quick [MASK] fox.", "--model", roberta, "-k", 1)
     assert ran.code == 0, ran.err
@@ -149,14 +153,44 @@ def test_surprisal_is_that_of_the_causal_head(gpt2: Path, tmp_path: Path) -> Non
     assert rows["surprisal"].drop_nulls().to_list() == [pytest.approx(value, abs=1e-4) for value in words.values()]
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_long_texts_are_scored_in_windows(family: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    model = request.getfixturevalue(family)
-    result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, LONG), "--model", model)
+def test_long_texts_are_scored_in_windows(bert: Path, tmp_path: Path) -> None:
+    result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, LONG), "--model", bert)
     words = pl.read_parquet(tmp_path / "out" / "words.parquet")
     assert words["n_tokens"].sum() > 3 * MAX_LENGTH
-    assert words["log_prob"].null_count() <= 1
+    assert words["log_prob"].null_count() == 0
     assert words["log_prob"].max() < 0
+
+
+def test_next_words_of_long_texts_follow_half_a_window_or_more(gpt2: Path, tmp_path: Path) -> None:
+    result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, LONG), "--model", gpt2)
+    words = pl.read_parquet(tmp_path / "out" / "words.parquet")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(gpt2)
+    model = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
+    encoding = tokenizer(LONG, add_special_tokens=False)
+    first, last = tokenizer("", return_tensors="pt")["input_ids"].split(1, dim=1)
+    ids = torch.tensor([encoding["input_ids"]])
+    room, expected = MAX_LENGTH - 2, torch.zeros(ids.shape[1])
+    for start in range(0, ids.shape[1] - room // 2, room // 2):
+        window = torch.cat([first, ids[:, start : start + room], last], dim=1)
+        with torch.no_grad():
+            logs = model(input_ids=window).logits[0, :-2].log_softmax(-1)
+        found = logs.gather(1, window[0, 1:-1, None])[:, 0]
+        begin = start + room // 2 if start else 0
+        expected[begin : start + room] = found[begin - start :]
+    sums = torch.zeros(len(words)).index_add(0, torch.tensor(encoding.word_ids()), expected)
+    assert len(words) > MAX_LENGTH
+    assert words["log_prob"].to_list() == [pytest.approx(value, abs=1e-4) for value in sums.tolist()]
+
+
+def test_a_document_is_scored_alike_beside_others(tmp_path: Path) -> None:
+    # A convolution sees the tokens beside a token, which would be padding.
+    model = with_head("convbert", tmp_path / "convbert", "ConvBertForMaskedLM")
+    texts, found = (SENTENCES[2][:40], SENTENCES[0][:9], SENTENCES[1]), []
+    for asked in (texts, texts[1:2]):
+        result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, *asked), "--model", model)
+        found.append(pl.read_parquet(tmp_path / "out" / "words.parquet"))
+    beside = found[0].filter(pl.col("doc_id") == 1)["log_prob"].to_list()
+    assert found[1]["log_prob"].to_list() == [pytest.approx(value, abs=1e-4) for value in beside]
 
 
 def test_mistakes_are_one_line(bert: Path, gpt2: Path, tmp_path: Path) -> None:
@@ -168,7 +202,18 @@ def test_mistakes_are_one_line(bert: Path, gpt2: Path, tmp_path: Path) -> None:
     assert "text 2 has no mask; write [MASK]" in refusal("masked_words", "a [MASK]", "no", "--model", bert)
     assert "--corpus needs --out" in refusal("masked_words", "--corpus", corpus, "--model", bert)
     assert "and not both" in refusal("masked_words", "a [MASK]", "--corpus", corpus, "--model", bert)
+    maskless = shutil.copytree(bert, tmp_path / "maskless")
+    settings = json.loads((maskless / "tokenizer_config.json").read_text())
+    del settings["mask_token"]
+    (maskless / "tokenizer_config.json").write_text(json.dumps(settings))
+    xlnet = with_head("xlnet", tmp_path / "xlnet", "XLNetLMHeadModel")
+    for model, message in [
+        (maskless, "its tokenizer has no mask token"),
+        (xlnet, "XLNet predicts neither masked nor next words here"),
+    ]:
+        assert message in refusal("masked_words", "--corpus", corpus, "--model", model, "--out", tmp_path / "out")
     empty = written(tmp_path, "", " ")
     assert "no words that can be scored" in refusal(
         "masked_words", "--corpus", empty, "--model", bert, "--out", tmp_path / "out"
     )
+    assert not (tmp_path / "out").exists()

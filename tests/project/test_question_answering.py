@@ -22,7 +22,15 @@ from bertfeat.heads.scaling import Scaling
 from bertfeat.pipelines import _training
 from bertfeat.pipelines._answering import PaddedBiLSTM, SpanHead
 from bertfeat.pipelines._spans import Sequences, best_span, stored_sequences, window_sequences
-from bertfeat.pipelines._squad import Question, best_sentence, exact_match, f1, read_squad, summarize
+from bertfeat.pipelines._squad import (
+    Question,
+    best_sentence,
+    exact_match,
+    f1,
+    hold_out_articles,
+    read_squad,
+    summarize,
+)
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.families import build_model
@@ -171,7 +179,7 @@ class TestReading:
 class TestSpans:
     def test_the_best_span_is_that_of_all(self) -> None:
         random = np.random.default_rng(0)
-        for n_tokens, max_tokens in itertools.product((1, 2, 7, 12), (1, 3, 20)):
+        for n_tokens, max_tokens in itertools.product((1, 2, 7, 12), (1, 3, 20, 10**12)):
             scores = random.normal(size=(n_tokens, 2)).astype(np.float32)
             inside, may_start = random.random((2, n_tokens)) < 0.7
             spans = {
@@ -353,6 +361,22 @@ class TestRuns:
         original = load_file(model / "model.safetensors")
         key = next(name for name in weights[0] if "word_embeddings" in name)
         assert torch.equal(weights[0][key], next(v for name, v in original.items() if "word_embeddings" in name))
+
+    def test_a_tenth_of_the_articles_chooses_the_epoch(self, tiny_folder: Path, tmp_path: Path) -> None:
+        names = ("fox", "dog", "cat", "owl", "bee", "ant", "cow", "hen", "pig", "rat")
+        facts: Facts = {f"The {name} jumps over the river bank.": {"the fox jumps?": f"The {name}"} for name in names}
+        path = written(tmp_path / "q.json", squad(facts))
+        chosen_on = hold_out_articles(read_squad(path), 1, 0)[1]
+        # Answered after training, the same questions have the score of the epoch that was kept.
+        dev = written(tmp_path / "dev.json", squad({one.context: facts[one.context] for one in chosen_on}))
+        asked = ("--corpus", path, "--dev", dev, "--model", tiny_folder, *LEARN, "--head-epochs", 6, *FINETUNE)
+        found = result_of(tmp_path / "out", "question_answering", *asked, "--epochs", 3)
+        assert found["n_questions"] == {"train": 9, "chosen_on": 1, "dev": 1}
+        for row in found["rows"][1:]:
+            scores = row["training"]["scores"]
+            assert len(scores) == row["training"]["epoch"]
+            assert row["f1"] == pytest.approx(100 * max(scores))
+            assert row["training"]["n_examples"] == 9
 
     def test_xquad(self, tmp_path: Path) -> None:
         asked = ("--corpus", XQUAD, "--limit", 16, "--layers", -1, "--head-epochs", 2, "--hidden-size", 8)
