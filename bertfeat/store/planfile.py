@@ -81,6 +81,8 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     remedy = "use another folder or `overwrite`"
     if fields.keys() == {"combine"} and fields["combine"] == (old_default, default):
         remedy = "pass `combine='none,concat'`, the default of 0.1.0"
+    elif stored.appends:
+        remedy = "the store has grown; pass new inputs with `append`, or use another folder"
     elif only_adds(fields, stored.inputs, plan.inputs):
         remedy = "pass the new ones alone with `append`, or use another folder or `overwrite`"
     text = f"{path}: made with another plan: {changes(fields, stored.inputs, plan.inputs)}; {remedy}"

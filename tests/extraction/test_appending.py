@@ -80,6 +80,8 @@ def test_an_input_that_is_there_is_left_out_and_the_same_call_does_nothing(setti
     for inputs in (later, later[0], settings["inputs"]):
         assert append(root, inputs).manifest == grown.manifest
     assert extract(output=root, **settings).manifest == grown.manifest
+    with pytest.raises(PlanMismatch, match="the store has grown; pass new inputs with `append`"):
+        extract(output=root, **settings | {"inputs": [settings["inputs"], *later]})
     assert {file: file.stat().st_mtime_ns for file in files if file.name != "lock"} == {
         file: time for file, time in files.items() if file.name != "lock"
     }
