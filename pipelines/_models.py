@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 
 #: The folder of the trained model, beside the results.
 MODEL = "model"
+# A file in that folder, which says that a recipe may replace it.
+_MARK = "made_by_a_recipe.json"
 # kind of head -> transformers' class, and what people call the head
 HEADS = {
     "sequence": ("AutoModelForSequenceClassification", "head for whole texts"),
@@ -181,12 +184,12 @@ def check_model_place(opened: TaskModel, target: Path) -> None:
     """Check that a trained model may be written to a folder.
 
     Raises:
-        ConfigError: The folder is there and is not a model's, or it is that of the model to start from.
+        ConfigError: The folder is there and was not made by a recipe, or it is that of the model to start from.
     """
-    if target.exists() and not (target / "config.json").is_file():
-        raise ConfigError(f"{target}: is there and is not a model's folder; choose another --out")
     if opened.checkpoint.folder == target.resolve():
         raise ConfigError(f"{target}: is the model to start from, and would be replaced; choose another --out")
+    if target.exists() and not (target / _MARK).is_file():
+        raise ConfigError(f"{target}: is there and was not made by a recipe; choose another --out")
 
 
 def replace_model(opened: TaskModel, target: Path) -> int:
@@ -195,6 +198,7 @@ def replace_model(opened: TaskModel, target: Path) -> int:
     for folder in (written, older):
         shutil.rmtree(folder, ignore_errors=True)
     save_model(opened, written)
+    (written / _MARK).write_text(json.dumps({"model": opened.checkpoint.name}) + "\n", encoding="utf-8")
     if target.exists():
         target.rename(older)
     written.rename(target)

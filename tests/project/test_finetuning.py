@@ -361,7 +361,7 @@ def test_a_mistake_is_one_line(tiny: Path, tmp_path: Path) -> None:
         assert message in refusal("finetune", "--task", asked[0], *model, *asked[1:], "--out", out)
         assert not out.exists()
     taken = ("--task", "classify", "--corpus", path, "--out", tmp_path / "taken")
-    assert "is there and is not a model's folder" in refusal("finetune", *taken, *model)
+    assert "is there and was not made by a recipe" in refusal("finetune", *taken, *model)
     build_model("bert", tmp_path / "taken" / "model", num_hidden_layers=1)
     assert "is the model to start from" in refusal("finetune", *taken, "--model", tmp_path / "taken" / "model")
 
