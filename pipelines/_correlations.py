@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertfeat.heads.bootstrap import Interval, resamples
+from bertfeat.probes.scoring import ProbeScore
 from bertfeat.records import Float64Array
 
 METRICS = ("spearman", "pearson")
@@ -58,6 +59,10 @@ class Correlations:
             lines += ["", f"{some.level:.0%} intervals ({some.n_resamples} resamples of {some.n_units} documents)"]
             lines += [f"{name.capitalize():<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
         return lines
+
+
+#: A score of classes or of quantities.
+Score = ProbeScore | Correlations
 
 
 def correlate(

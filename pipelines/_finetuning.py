@@ -14,20 +14,26 @@ import numpy.typing as npt
 from bertfeat.display import printable
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, codes_of, encode_labels, require_same_kind
-from bertfeat.pipelines._correlations import Correlations, correlate
-from bertfeat.pipelines._models import MODEL, TaskModel, check_model_place, freeze, open_task_model, replace_model
+from bertfeat.pipelines._correlations import Score, correlate
+from bertfeat.pipelines._models import (
+    MODEL,
+    TaskModel,
+    check_model_place,
+    freeze,
+    open_task_model,
+    replace_model,
+    require_head,
+)
 from bertfeat.pipelines._taskbatches import Padding, batches_of, check_ends, outputs_of
 from bertfeat.pipelines._taskexamples import Examples, LabelledTexts, cut_examples, label_texts, label_words
-from bertfeat.pipelines._training import History, Settings, digest_of, train
-from bertfeat.probes.scoring import ProbeScore, score_predicted
+from bertfeat.pipelines._training import History, Settings, digest_of, refuse_without_finetuning, train
+from bertfeat.probes.scoring import score_predicted
 from bertfeat.progress import reporting
 from bertfeat.records import Document
 from bertfeat.text.tokenizer import Tokenizer
 
 # task -> the kind of head
 TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": "sequence"}
-
-Score = ProbeScore | Correlations
 
 
 def finetuning_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,6 +55,19 @@ def finetuning_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def check_finetuning(model: str, task: str, *, asked: bool) -> None:
+    """Check the options of a fine-tuned row before anything is extracted.
+
+    Raises:
+        CheckpointError: The row is asked for, and the model cannot be used.
+        UsageError: The row is not asked for, and an option of it is given.
+    """
+    if asked:
+        require_head(model, TASKS[task])
+    else:
+        refuse_without_finetuning("finetuning_epochs", "finetuning_rate")
+
+
 @dataclass(frozen=True, slots=True)
 class FineTuned:
     """A fine-tuned model and what it reached.
@@ -57,18 +76,14 @@ class FineTuned:
         folder: The model's folder, which `--model` takes.
         history: The course of the training.
         scores: The score of each split but train.
-        classes: The classes in the order of the head's outputs; empty for quantities.
         report: Counts and settings of the training, as JSON values.
-        seconds: The time of training, with the score on dev after each epoch.
         n_bytes: The size of the model's folder.
     """
 
     folder: Path
     history: History
     scores: Mapping[str, Score]
-    classes: tuple[Any, ...]
     report: Mapping[str, Any]
-    seconds: float
     n_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +92,7 @@ class FineTuned:
             **self.report,
             "training": self.history.report(),
             "scores": {name: score.to_dict() for name, score in self.scores.items()},
-            "seconds": self.seconds,
+            "seconds": self.history.seconds,
             "n_bytes": self.n_bytes,
         }
 
@@ -134,7 +149,7 @@ def finetune(
     history = run.train(codes, folder, _identity(task, opened, texts, layers, context=context))
     scores = {name: run.score(name, bootstrap=True) for name in splits if name != "train"}
     n_bytes = replace_model(opened, target)
-    return FineTuned(target, history, scores, tuple(classes.tolist()), report, history.seconds, n_bytes)
+    return FineTuned(target, history, scores, report, n_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

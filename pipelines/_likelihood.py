@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from bertfeat.cli.options import refuse_given
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import CheckpointError, InputError
@@ -28,6 +29,20 @@ _DOCUMENTS_AT_ONCE = 64
 # Models whose tokens see earlier tokens only. transformers has heads for next words for others too (XLNet), but run
 # like this they would see the word that they predict.
 _CAUSAL = ("gpt2", "openai-gpt")
+
+
+def refuse_ignored(*, texts: bool, out: bool) -> None:
+    """Refuse options of the command that the other use of it reads.
+
+    Raises:
+        UsageError: Such an option is given.
+    """
+    if not texts:
+        refuse_given(("k", "layers"), "is for texts with a mask, not for --corpus")
+        return
+    refuse_given(("text_column", "id_column", "limit"), "is for --corpus")
+    if not out:
+        refuse_given(("layers",), "is for --out, which keeps the states at the masks")
 
 
 @dataclass(frozen=True, slots=True)

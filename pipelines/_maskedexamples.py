@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from bertfeat.errors import ConfigError, InputError
-from bertfeat.pipelines._masking import IGNORED, Vocabulary, mask
-from bertfeat.pipelines._models import TaskModel
+from bertfeat.pipelines._masking import Vocabulary, mask
+from bertfeat.pipelines._models import NO_LABEL, TaskModel
 from bertfeat.pipelines._windows import Texts, pieces, tokens_of
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.text.template import read_templates
@@ -87,7 +87,7 @@ class Examples:
         shape = (len(rows), width)
         names = ("input_ids", "attention_mask", "token_type_ids", "labels")
         batch = {name: np.zeros(shape, dtype=np.int64) for name in names}
-        batch["input_ids"][:], batch["labels"][:] = self._vocabulary.padding_id, IGNORED
+        batch["input_ids"][:], batch["labels"][:] = self._vocabulary.padding_id, NO_LABEL
         is_random = np.zeros(len(rows), dtype=np.int64)
         for place, row in enumerate(rows):
             first, second, is_random[place] = self._texts_of(row, random)

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertfeat.errors import CheckpointError
-from bertfeat.pipelines._models import TaskModel
+from bertfeat.pipelines._models import NO_LABEL, TaskModel
 from bertfeat.records import BoolArray, IntArray
 
-# The label of a token that is not to be guessed, as in torch.
-IGNORED = -100
 _MASKED_SHARE = 0.15
 # Of the chosen tokens, this share is replaced by the mask token, one more tenth by a random token; the rest is kept.
 _REPLACED, _RANDOM = 0.8, 0.1
@@ -72,7 +70,7 @@ def mask(
         chosen = candidates[_whole_words(words[candidates], n_chosen, random)]
     else:
         chosen = random.permutation(candidates)[:n_chosen]
-    seen, labels = ids.copy(), np.full_like(ids, IGNORED)
+    seen, labels = ids.copy(), np.full_like(ids, NO_LABEL)
     labels[chosen] = ids[chosen]
     kind = random.random(len(chosen))
     seen[chosen[kind < _REPLACED]] = vocabulary.mask_id

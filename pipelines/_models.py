@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from bertfeat.durable.publication import publish_folder
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.layers import parse_layers
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 
+#: The label of a token that the heads of transformers leave out of the loss.
+NO_LABEL = -100
 #: The folder of the trained model, beside the results.
 MODEL = "model"
 # A file in that folder, which says that a recipe may replace it.
@@ -193,14 +195,12 @@ def check_model_place(opened: TaskModel, target: Path) -> None:
 
 
 def replace_model(opened: TaskModel, target: Path) -> int:
-    """Save a model in the place of an older one; return its size in bytes."""
-    written, older = (target.with_name(f"{target.name}.{ending}") for ending in ("tmp", "old"))
-    for folder in (written, older):
-        shutil.rmtree(folder, ignore_errors=True)
-    save_model(opened, written)
-    (written / _MARK).write_text(json.dumps({"model": opened.checkpoint.name}) + "\n", encoding="utf-8")
-    if target.exists():
-        target.rename(older)
-    written.rename(target)
-    shutil.rmtree(older, ignore_errors=True)
+    """Save a model in the place of an older one; return its size in bytes.
+
+    Raises:
+        RunError: The system refused; an older model still exists.
+    """
+    with publish_folder(target) as written:
+        save_model(opened, written)
+        (written / _MARK).write_text(json.dumps({"model": opened.checkpoint.name}) + "\n", encoding="utf-8")
     return sum(path.stat().st_size for path in target.iterdir())

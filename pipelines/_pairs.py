@@ -8,17 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.errors import UserError
 from bertfeat.heads.registry import make_head
-from bertfeat.pipelines._correlations import Correlations, correlate
-from bertfeat.probes.scoring import ProbeScore, score_predicted
+from bertfeat.pipelines._correlations import Correlations, Score, correlate
+from bertfeat.probes.scoring import score_predicted
 from bertfeat.records import Float32Array
 
 # The strengths of the L2 penalty that are tried on dev: C of the logistic regression, alpha of the ridge regression.
 C = (0.001, 0.01, 0.1, 1.0, 10.0)
 ALPHA = (1.0, 10.0, 100.0, 1000.0, 10000.0)
-
-Score = ProbeScore | Correlations
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +79,6 @@ def _regress(vectors: Mapping[str, Float32Array], labels: Mapping[str, Any]) -> 
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    if len(np.unique(labels["train"])) == 1:
-        raise UserError("train: all labels are equal; they must differ")
     heads = {
         alpha: make_pipeline(StandardScaler(), Ridge(alpha=alpha)).fit(vectors["train"], labels["train"])
         for alpha in ALPHA

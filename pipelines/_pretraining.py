@@ -15,8 +15,7 @@ from torch.nn.functional import cross_entropy
 from bertfeat.devices import resolve_device
 from bertfeat.errors import CheckpointError
 from bertfeat.pipelines._maskedexamples import Examples
-from bertfeat.pipelines._masking import IGNORED
-from bertfeat.pipelines._models import TaskModel, open_task_model
+from bertfeat.pipelines._models import NO_LABEL, TaskModel, open_task_model
 from bertfeat.pipelines._training import History, Settings, train
 from bertfeat.progress import reporting
 
@@ -78,7 +77,7 @@ class HeldOut:
         for batch in self._batches:
             inputs = {name: values.to(device) for name, values in batch.items()}
             out = model(**inputs)
-            is_masked = inputs["labels"] != IGNORED
+            is_masked = inputs["labels"] != NO_LABEL
             logits = out.prediction_logits if "next_sentence_label" in inputs else out.logits
             sums[:3] += _sums(logits[is_masked], inputs["labels"][is_masked])
             if "next_sentence_label" in inputs:
@@ -92,7 +91,7 @@ class HeldOut:
     def guessed(self, token_id: int) -> float:
         """Return the masked accuracy of always guessing one token."""
         labels = torch.cat([batch["labels"].flatten() for batch in self._batches])
-        return float((labels[labels != IGNORED] == token_id).float().mean())
+        return float((labels[labels != NO_LABEL] == token_id).float().mean())
 
 
 def _sums(logits: torch.Tensor, labels: torch.Tensor) -> tuple[float, float, float]:

@@ -12,8 +12,8 @@ import torch
 
 from bertfeat.devices import resolve_device
 from bertfeat.errors import UserError
-from bertfeat.pipelines._models import TaskModel
-from bertfeat.pipelines._taskexamples import NO_LABEL, Examples
+from bertfeat.pipelines._models import NO_LABEL, TaskModel
+from bertfeat.pipelines._taskexamples import Examples
 from bertfeat.pipelines._training import MakeBatch, Settings
 from bertfeat.ragged import ragged_arange, run_of
 from bertfeat.records import BoolArray, Float32Array, IntArray

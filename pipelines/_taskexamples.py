@@ -15,6 +15,7 @@ from bertfeat.choices import Level, OnOverlong
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels
+from bertfeat.pipelines._models import NO_LABEL
 from bertfeat.probes.learningrows import as_labels, is_given
 from bertfeat.ragged import ragged_arange, run_of
 from bertfeat.records import BoolArray, Document, IntArray
@@ -22,9 +23,6 @@ from bertfeat.text.alignment import Takes, word_rows, word_units
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
-
-#: The label of a token that the heads of transformers leave out of the loss.
-NO_LABEL = -100
 
 
 @dataclass(frozen=True, slots=True, eq=False)

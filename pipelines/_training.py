@@ -10,19 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import click
 import numpy as np
 import torch
 
+from bertfeat.cli.options import refuse_given
 from bertfeat.devices import resolve_device
 from bertfeat.durable.differences import differing, named
+from bertfeat.durable.publication import publish_file
 from bertfeat.errors import ConfigError, RunError, StoreError
 from bertfeat.progress import Progress
 
@@ -109,6 +110,15 @@ def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = option(function)
     return function
+
+
+def refuse_without_finetuning(*names: str) -> None:
+    """Refuse options of the command that are for fine-tuning, which is not asked for.
+
+    Raises:
+        UsageError: Such an option is given.
+    """
+    refuse_given(names, "is for fine-tuning; pass --with-finetuning too, or drop it")
 
 
 def train(
@@ -221,12 +231,9 @@ class _Checkpoint:
             "loss": loss,
             "history": asdict(history),
         }
-        written = self._path.with_suffix(".tmp")
-        with written.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        written.replace(self._path)
+        # Under one name, so that kills leave at most one.
+        with publish_file(self._path, aside=self._path.with_suffix(".tmp")) as sink:
+            torch.save(state, cast("IO[bytes]", sink))
 
 
 def _groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:

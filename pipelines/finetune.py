@@ -117,7 +117,7 @@ def _shown(tuned: FineTuned) -> str:
     history, score = tuned.history, tuned.scores["test"]
     rows = zip(range(1, history.epoch + 1), history.losses, history.scores, strict=True)
     table = text_table(["epoch", "loss", f"{tuned.scores['dev'].metric} on dev"], rows)
-    kept = f"kept: epoch {history.best_epoch}, in {tuned.folder}; {tuned.seconds:.1f} s, {tuned.n_bytes / 1e6:.1f} MB"
+    kept = f"kept: epoch {history.best_epoch}, in {tuned.folder}; {history.seconds:.1f} s, {tuned.n_bytes / 1e6:.1f} MB"
     return "\n".join([table, kept, "", *score.lines()])
 
 

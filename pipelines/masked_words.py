@@ -23,7 +23,7 @@ import polars as pl
 
 import bertfeat
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._likelihood import LanguageModel
+from bertfeat.pipelines._likelihood import LanguageModel, refuse_ignored
 from bertfeat.reports.tables import text_table
 
 
@@ -56,6 +56,7 @@ def main(
         raise click.UsageError("pass texts with a mask, or --corpus, and not both")
     if corpus is not None and out is None:
         raise click.UsageError("--corpus needs --out, the folder of the scores")
+    refuse_ignored(texts=bool(texts), out=out is not None)
     folder = None if out is None else Path(out)
     if corpus is None:
         result = _fill(texts, LanguageModel(model, device), k, layers, folder)

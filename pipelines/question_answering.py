@@ -33,7 +33,7 @@ from bertfeat.pipelines._squad import (
     summarize,
     write_predictions,
 )
-from bertfeat.pipelines._training import Settings, digest_of, discard, training_options
+from bertfeat.pipelines._training import Settings, digest_of, discard, refuse_without_finetuning, training_options
 from bertfeat.reports.tables import markdown_table
 
 HEADS = ("linear", "bilstm")
@@ -73,8 +73,8 @@ def main(
     **training: Any,
 ) -> None:
     """Find the answers of questions in their paragraphs by frozen features and by fine-tuning, and compare."""
-    if frozen is not None and not with_finetuning:
-        raise click.UsageError("--freeze is for fine-tuning; pass --with-finetuning too, or drop it")
+    if not with_finetuning:
+        refuse_without_finetuning("frozen", "learning_rate", "epochs")
     folder = Path(out)
     settings = Settings(**training)
     splits = _split(_read(corpus, limit), None if dev is None else _read(dev, limit), corpus, settings.seed)

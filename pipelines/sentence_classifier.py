@@ -20,8 +20,7 @@ import polars as pl
 import bertfeat
 from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._finetuning import TASKS, finetune, finetuning_options
-from bertfeat.pipelines._models import require_head
+from bertfeat.pipelines._finetuning import check_finetuning, finetune, finetuning_options
 from bertfeat.pipelines._splits import draw_rows, hold_out
 from bertfeat.pipelines._training import SEED, Settings, discard
 from bertfeat.reports.plots import plot_confusion
@@ -62,8 +61,7 @@ def main(
 ) -> None:
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
     started = time.perf_counter()
-    if with_finetuning:
-        require_head(model, TASKS["classify"])
+    check_finetuning(model, "classify", asked=with_finetuning)
     folder = Path(out)
     frames = _split(_read(corpus, limit), None if test is None else _read(test, limit), text_column, label, seed)
     stores = {}

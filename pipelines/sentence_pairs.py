@@ -29,7 +29,7 @@ from bertfeat.pipelines._models import require_head
 from bertfeat.pipelines._pairs import combine, cosine, fit_and_score
 from bertfeat.pipelines._splits import hold_out
 from bertfeat.pipelines._taskexamples import label_texts
-from bertfeat.pipelines._training import Settings, discard, training_options
+from bertfeat.pipelines._training import Settings, discard, refuse_without_finetuning, training_options
 
 # feature set -> how the vectors of two texts become one
 APART: dict[str, Callable[[Any, Any], Any]] = {"cosine": cosine, "u, v, |u-v|, u*v": combine}
@@ -71,6 +71,8 @@ def main(
     folder, settings = Path(out), Settings(**training)
     if with_finetuning:
         require_head(model, TASKS["pair"])
+    else:
+        refuse_without_finetuning("learning_rate", "epochs", "batch_size", "patience", "save_every")
     columns = {
         "text_column": text_column,
         "text_pair_column": text_pair_column,

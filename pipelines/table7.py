@@ -25,8 +25,7 @@ import bertfeat
 from bertfeat.pipelines._conllfiles import conll_kind, find_files, first_sentences, marks_documents
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._finetuning import TASKS, finetune, finetuning_options
-from bertfeat.pipelines._models import require_head
+from bertfeat.pipelines._finetuning import check_finetuning, finetune, finetuning_options
 from bertfeat.pipelines._training import Settings, discard
 from bertfeat.reports.tables import markdown_table
 
@@ -86,8 +85,7 @@ def main(
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
     folder = Path(out)
     files = find_files(corpus, train, dev, test)
-    if with_finetuning:
-        require_head(model, TASKS["tag"])
+    check_finetuning(model, "tag", asked=with_finetuning)
     context = document_context == "on" or (document_context == "auto" and all(map(marks_documents, files.values())))
     click.echo(f"document context: {'on' if context else 'off'}", err=True)
     inputs = {name: first_sentences(path, limit, folder, name) for name, path in files.items()}
@@ -224,8 +222,8 @@ def _finetune(
         **{split: _summary([100 * one.scores[split].value for one in tuned]) for split in splits if split != "train"},
         "paper": PAPER_TUNED,
         "trainings": [one.to_dict() for one in tuned],
-        "seconds": sum(one.seconds for one in tuned),
-        "seconds_of_one": tuned[0].seconds,
+        "seconds": sum(one.history.seconds for one in tuned),
+        "seconds_of_one": tuned[0].history.seconds,
         "n_bytes": tuned[0].n_bytes,
     }
 

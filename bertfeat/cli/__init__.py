@@ -14,7 +14,7 @@ from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
 from bertfeat.cli.groups import Group
 
-__all__ = ["failures", "main", "run"]
+__all__ = ["failures", "main", "options", "run"]
 
 # name -> (module, one-line help); the modules may import heavy things, this table may not.
 _COMMANDS = {

@@ -17,8 +17,8 @@ import bertfeat
 from bertfeat.errors import InputError
 from bertfeat.pipelines import _pretraining
 from bertfeat.pipelines._maskedexamples import Examples
-from bertfeat.pipelines._masking import IGNORED, Vocabulary, mask
-from bertfeat.pipelines._models import TaskModel, open_task_model
+from bertfeat.pipelines._masking import Vocabulary, mask
+from bertfeat.pipelines._models import NO_LABEL, TaskModel, open_task_model
 from bertfeat.pipelines._pretraining import HeldOut, is_tied, open_masked_model
 from bertfeat.pipelines._scratch import train_tokenizer
 from bertfeat.pipelines._windows import hold_out, read_texts, tokens_of
@@ -70,7 +70,7 @@ def is_near(share: float, expected: float, n: int) -> bool:
 
 def original(batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the token ids of a batch before they were masked."""
-    return torch.where(batch["labels"] == IGNORED, batch["input_ids"], batch["labels"])
+    return torch.where(batch["labels"] == NO_LABEL, batch["input_ids"], batch["labels"])
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
@@ -83,7 +83,7 @@ def test_masks_are_those_of_the_paper(masked: TaskModel, whole_words: bool) -> N
         ids = np.concatenate([[2], random.choice(vocabulary.ordinary, 120), [1, 3, 0, 0]])
         words = np.concatenate([[-1], np.cumsum(random.random(120) < 0.7), [-1, -1, -1, -1]])
         seen, labels = mask(ids, words, vocabulary, random, whole_words=whole_words)
-        chosen = labels != IGNORED
+        chosen = labels != NO_LABEL
         assert (seen[~chosen] == ids[~chosen]).all()
         assert (labels[chosen] == ids[chosen]).all()
         assert not vocabulary.is_special[ids[chosen]].any(), "special tokens are never masked"
@@ -128,7 +128,7 @@ def test_next_sentences_are_half_true_and_false_ones_come_from_other_documents(p
         batch = examples.make_batch(range(len(examples.lengths)), np.random.default_rng(step))
         padding = batch["attention_mask"] == 0
         assert padding.any()
-        assert (batch["labels"][padding] == IGNORED).all()
+        assert (batch["labels"][padding] == NO_LABEL).all()
         columns = (batch["attention_mask"], batch["token_type_ids"], batch["next_sentence_label"])
         for ids, seen, types, label in zip(original(batch), *columns, strict=True):
             ids, types = ids[seen.bool()].tolist(), types[seen.bool()].tolist()
@@ -165,7 +165,7 @@ def test_the_held_out_loss_is_that_of_the_heads(nsp: bool, masked: TaskModel, pa
         out = opened.model(**batch)
     assert scores.loss == pytest.approx(float(out.loss), rel=1e-5)
     logits = out.prediction_logits if nsp else out.logits
-    chosen = batch["labels"] != IGNORED
+    chosen = batch["labels"] != NO_LABEL
     right = (logits.argmax(-1) == batch["labels"])[chosen]
     assert scores.masked_accuracy == pytest.approx(float(right.float().mean()))
     if nsp:

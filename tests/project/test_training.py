@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertfeat.durable import steps
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError, ConfigError, RunError, StoreError
@@ -117,10 +118,20 @@ def test_a_killed_training_ends_with_the_same_weights(folder: Path, tmp_path: Pa
 def test_a_half_written_checkpoint_is_not_read(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = opened(folder)
     trained(whole, tmp_path / "whole")
-    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        trained(opened(folder), tmp_path / "killed", progress=KilledAt(3))
+    before = (tmp_path / "killed" / "training.pt").read_bytes()
+    # What a process leaves that is killed while it writes the next one.
+    (tmp_path / "killed" / "training.tmp").write_bytes(before[: len(before) // 2])
+
+    def stop(name: str) -> None:
+        if name == "training.pt.synced":
+            raise Killed
+
+    monkeypatch.setattr(steps, "hook", stop)
     with pytest.raises(Killed):
         trained(opened(folder), tmp_path / "killed")
-    assert [path.name for path in (tmp_path / "killed").iterdir()] == ["training.tmp"]
+    assert (tmp_path / "killed" / "training.pt").read_bytes() == before
     monkeypatch.undo()
     again = opened(folder)
     trained(again, tmp_path / "killed")
@@ -289,23 +300,25 @@ def test_a_file_that_is_no_checkpoint_is_left(folder: Path, tmp_path: Path, cont
 
 
 def test_a_model_is_replaced_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill while the older model is removed does not stop the next run."""
+    """A stop at any step of it does not stop the next run."""
     replace_model(opened(folder), tmp_path / "model")
-    removed: list[Path] = []
+    passed: list[str] = []
+    monkeypatch.setattr(steps, "hook", passed.append)
+    replace_model(opened(folder), tmp_path / "model")
+    assert "folder.aside" in passed
+    for at in dict.fromkeys(passed):
 
-    def removing(path: Path, **_: object) -> None:
-        removed.append(path)
-        if path.exists():
-            raise Killed
+        def stop(name: str, at: str = at) -> None:
+            if name == at:
+                raise Killed
 
-    monkeypatch.setattr("shutil.rmtree", removing)
-    with pytest.raises(Killed):
+        monkeypatch.setattr(steps, "hook", stop)
+        with pytest.raises(Killed):
+            replace_model(opened(folder), tmp_path / "model")
+        monkeypatch.undo()
+        check_model_place(opened(folder), tmp_path / "model")
         replace_model(opened(folder), tmp_path / "model")
-    monkeypatch.undo()
-    assert removed[-1].name == "model.old"
-    check_model_place(opened(folder), tmp_path / "model")
-    replace_model(opened(folder), tmp_path / "model")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(folder: Path, tmp_path: Path) -> None:
