@@ -14,7 +14,8 @@ from typing import Any
 
 from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
-from bertfeat.encoder.families import Family, family_of
+from bertfeat.encoder.families import family_of
+from bertfeat.encoder.family import Family
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_hint
 from bertfeat.encoder.refusals import REFUSED, rope_fault

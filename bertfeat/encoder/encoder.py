@@ -15,7 +15,7 @@ from torch import nn
 
 from bertfeat.devices import one_thread
 from bertfeat.encoder.attention import find_groups, make_layout, packed
-from bertfeat.encoder.families import Family
+from bertfeat.encoder.family import Family
 from bertfeat.encoder.transfers import to_device
 from bertfeat.errors import RunError, is_out_of_memory
 from bertfeat.records import BoolArray, IntArray, Pack

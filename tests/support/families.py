@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-from bertfeat.encoder.families import Family, families, family_of
+from bertfeat.encoder.families import families, family_of
+from bertfeat.encoder.family import Family
 from bertfeat.records import Pack
 
 N_LAYERS = 4
