@@ -90,7 +90,7 @@ def test_a_prompt_counts_as_the_model_says(mode: str, include_prompt: bool, tiny
 def test_minilm_equals_sentence_transformers_on_real_text(tmp_path) -> None:
     paragraphs = Path("examples/data/peps.txt").read_text("utf-8").splitlines()
     oracle = SentenceTransformer(str(minilm().folder), device="cpu")
-    for prompt, lines in ((None, paragraphs), ("query: ", paragraphs[::4])):
+    for prompt, lines in ((None, paragraphs[::3]), ("query: ", paragraphs[1::12])):
         expected = oracle.encode(lines, prompt=prompt)
         assert np.abs(own(lines, tmp_path, Path("minilm"), prompt=prompt) - expected).max() < 1e-5
 
