@@ -11,7 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from bertfeat.encoder.family import Family
-from bertfeat.encoder.refusals import esm_fault, flaubert_fault, nystromformer_fault, padding_fault, xmod_fault
+from bertfeat.encoder.refusals import (
+    esm_fault,
+    flaubert_fault,
+    nystromformer_fault,
+    opt_fault,
+    padding_fault,
+    xmod_fault,
+)
 
 _NORMED = "the last layer alone is normed"
 _UNLIMITED = "relative positions without a limit: 512 tokens unless the tokenizer says less or more"
@@ -46,6 +53,14 @@ _BART_LIKE: dict[str, Any] = {
     "overrides": {"decoder_layers": 0},
 }
 _MBART_LIKE: dict[str, Any] = {**_BART_LIKE, "final_norm": "layer_norm", "note": f"encoder only; {_NORMED}"}
+# Decoders, of which the hidden states of a given text are taken: nothing is generated.
+_DECODER: dict[str, Any] = {"final_norm": "norm", "note": f"causal; {_NORMED}"}
+_PACKED_DECODER: dict[str, Any] = {**_PACKED, **_DECODER}
+_MIXED_DECODER: dict[str, Any] = {
+    **_PACKED_DECODER,
+    "per_layer": ("layer_types",),
+    "note": f"causal; {_NORMED}; sliding windows are kept",
+}
 _XLM_LIKE: dict[str, Any] = {
     **_PLAIN,
     "layers_key": ("n_layers", "num_hidden_layers"),
@@ -129,6 +144,25 @@ _FAMILIES: tuple[Family, ...] = (
     ),
     Family("esmc", "ESM C", "EsmcModel", final_norm="norm", whole=True, note=_NORMED, **_PACKED),
     Family("gpt2", "GPT-2", "GPT2Model", final_norm="ln_f", note=f"causal; {_NORMED}", **_PACKED, **_GPT_LIKE),
+    Family("llama", "Llama", "LlamaModel", **_PACKED_DECODER),
+    Family("mistral", "Mistral", "MistralModel", **_PACKED_DECODER),
+    Family("qwen2", "Qwen2", "Qwen2Model", **_MIXED_DECODER),
+    Family("qwen3", "Qwen3", "Qwen3Model", **_MIXED_DECODER),
+    Family("gemma", "Gemma", "GemmaModel", **_PACKED_DECODER),
+    Family("gemma2", "Gemma 2", "Gemma2Model", **_MIXED_DECODER),
+    Family("gemma3_text", "Gemma 3 text", "Gemma3TextModel", **_MIXED_DECODER),
+    Family("gpt_neox", "GPT-NeoX and Pythia", "GPTNeoXModel", **{**_PACKED_DECODER, "final_norm": "final_layer_norm"}),
+    Family(
+        "opt",
+        "OPT",
+        "OPTModel",
+        inner="decoder",
+        fault=opt_fault,
+        **{**_PACKED_DECODER, "final_norm": "final_layer_norm"},
+    ),
+    Family("phi3", "Phi-3", "Phi3Model", **_PACKED_DECODER),
+    Family("olmo2", "OLMo 2", "Olmo2Model", **_PACKED_DECODER),
+    Family("smollm3", "SmolLM3", "SmolLM3Model", **{**_MIXED_DECODER, "per_layer": ("layer_types", "no_rope_layers")}),
     Family(
         "mobilebert",
         "MobileBERT",
@@ -221,6 +255,24 @@ _FAMILIES: tuple[Family, ...] = (
     Family("bart", "BART", "BartModel", note="encoder only", **_BART_LIKE),
     Family("mbart", "mBART", "MBartModel", **_MBART_LIKE),
     Family("m2m_100", "M2M100 and NLLB", "M2M100Model", fault=padding_fault, **_MBART_LIKE),
+    Family(
+        "bloom",
+        "BLOOM",
+        "BloomModel",
+        layers_key=("n_layer", "num_hidden_layers"),
+        hidden_key=("hidden_size", "n_embed"),
+        positions_key=(),
+        positions="unlimited",
+        picks_states=False,
+        **{**_PLAIN, **_DECODER, "final_norm": "ln_f", "note": f"causal; {_NORMED}; {_UNLIMITED}"},
+    ),
+    Family(
+        "falcon",
+        "Falcon",
+        "FalconModel",
+        picks_states=False,
+        **{**_PLAIN, **_DECODER, "final_norm": "ln_f"},
+    ),
     Family("openai-gpt", "OpenAI GPT", "OpenAIGPTModel", note="causal", picks_states=False, **_PLAIN, **_GPT_LIKE),
 )
 _BY_TYPE = {family.model_type: family for family in _FAMILIES}
@@ -235,7 +287,7 @@ def family_of(model_type: str) -> Family | None:
     """Return the family of a config's `model_type`, or None where it is not supported.
 
     Examples:
-        >>> family_of("roberta").path, family_of("llama")
+        >>> family_of("roberta").path, family_of("funnel")
         ('packed', None)
     """
     return _BY_TYPE.get(model_type)

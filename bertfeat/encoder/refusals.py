@@ -63,6 +63,14 @@ def flaubert_fault(config: Mapping[str, Any]) -> str | None:
     return padding_fault(config)
 
 
+def opt_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why OPT cannot run: transformers narrows its last hidden state to the width of the word embeddings."""
+    width, narrow = config.get("hidden_size"), config.get("word_embed_proj_dim")
+    if narrow is None or narrow == width:
+        return None
+    return f"word_embed_proj_dim is {narrow!r:.60}, hidden_size {width!r:.60}: {_WIDTHS}"
+
+
 def nystromformer_fault(config: Mapping[str, Any]) -> str | None:
     """Return why Nyströmformer cannot run: true landmarks need texts whose length is a multiple of their number."""
     n_means, n_landmarks = config.get("segment_means_seq_len", 64), config.get("num_landmarks", 64)

@@ -195,7 +195,7 @@ def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
         ("embedding_gemma2_text", "another width"),
         ("new", "not part of transformers; take a copy of the model with the model type 'gte'"),
         ("roc_bert", "no character offsets"),
-        ("llama", "'llama' is not supported; `bertfeat models` lists"),
+        ("no_such", "'no_such' is not supported; `bertfeat models` lists"),
     ],
 )
 def test_other_families_are_refused(tmp_path: Path, model_type: str, reason: str) -> None:

@@ -89,6 +89,16 @@ _XLM = {
     "max_position_embeddings": MAX_LENGTH,
     "n_langs": 2,
 }
+# Grouped heads, no token for padding; sliding windows are shorter than the texts.
+_DECODER = {**_BERT, "num_key_value_heads": 2, "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 2}
+_WINDOWED = {**_DECODER, "sliding_window": 6}
+_MIXED = {
+    **_WINDOWED,
+    "use_sliding_window": True,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+}
+_GEMMA = {**_DECODER, "head_dim": 16}
+_FALCON = {**_BERT, "pad_token_id": None, "ffn_hidden_size": 48}
 # The config of each family.
 _CONFIGS: dict[str, dict[str, Any]] = {
     "bert": _BERT,
@@ -168,6 +178,22 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "longt5": {**_T5, "local_radius": 4},
     **dict.fromkeys(("bart", "mbart", "m2m_100"), _BART),
     "openai-gpt": _GPT,
+    **dict.fromkeys(("llama", "olmo2"), _DECODER),
+    **dict.fromkeys(("mistral", "phi3"), _WINDOWED),
+    "qwen2": _MIXED,
+    "qwen3": {**_MIXED, "head_dim": 16},
+    "gemma": _GEMMA,
+    "gemma2": {**_MIXED, **_GEMMA, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0},
+    "gemma3_text": {**_MIXED, **_GEMMA, "query_pre_attn_scalar": 24},
+    "gpt_neox": {
+        **_BERT,
+        "pad_token_id": None,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5},
+    },
+    "opt": {**_BERT, "pad_token_id": 1, "ffn_dim": 48},
+    "smollm3": {**_MIXED, "no_rope_layers": [1, 0, 0, 1]},
+    "bloom": {"vocab_size": VOCAB_SIZE, "hidden_size": HIDDEN, "n_layer": N_LAYERS, "n_head": 4, "pad_token_id": None},
+    "falcon": _FALCON,
 }
 # Classes with heads and decoders, whose weights must be ignored without a message.
 _SAVED_AS = {
@@ -183,6 +209,10 @@ _SAVED_AS = {
     "mt5": "MT5Model",
     "umt5": "UMT5Model",
     "bart": "BartForConditionalGeneration",
+    "llama": "LlamaForCausalLM",
+    "opt": "OPTForCausalLM",
+    "bloom": "BloomForCausalLM",
+    "falcon": "FalconForCausalLM",
 }
 _BYTE_BPE = "roberta gpt2 openai-gpt longformer bart modernbert deberta eurobert data2vec-text ultrabert luke ibert"
 _UNIGRAM = (
