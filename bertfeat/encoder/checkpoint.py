@@ -17,8 +17,9 @@ from bertfeat.encoder import hub
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.family import Family
 from bertfeat.encoder.filedigests import named_digest, weights_digest
+from bertfeat.encoder.modeltypes import refusal_of
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_hint
-from bertfeat.encoder.refusals import REFUSED, rope_fault
+from bertfeat.encoder.refusals import rope_fault
 from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
@@ -228,7 +229,7 @@ def _refuse_code(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapp
     for file, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config)):
         if content.get("auto_map"):
             model_type = str(config.get("model_type"))
-            known, reason = family_of(model_type), REFUSED.get(model_type)
+            known, reason = family_of(model_type), refusal_of(model_type)
             hint = f"; {known.title} is built in, so a copy without that key may do" if known else ""
             hint = f"; {reason}" if reason else hint
             raise CheckpointError(f"{folder / file}: auto_map asks to run code of its own; that never runs here{hint}")
@@ -244,7 +245,8 @@ def _family(folder: Path, config: Mapping[str, Any]) -> Family:
         raise CheckpointError(f"{folder / 'config.json'}: no 'model_type', so the family is unknown")
     family = family_of(model_type)
     if family is None:
-        reason = REFUSED.get(model_type)
+        text_config = config.get("text_config")
+        reason = refusal_of(model_type, text_config.get("model_type") if isinstance(text_config, dict) else None)
         why = f": {reason}" if reason else ""
         raise CheckpointError(
             f"{folder}: model type {model_type!r:.60} is not supported{why}; `bertfeat models` lists those that are"

@@ -15,6 +15,8 @@ from torch import nn
 _TYPES = (torch.float32, torch.bfloat16)
 # The number of rows that the layout is chosen for; any number works.
 _N_ROWS = 1024
+# Narrower layers gain nothing; some are no layers at all, but weights that a model reads itself (LayoutLMv3).
+_LEAST_WIDTH = 32
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
@@ -67,7 +69,7 @@ def pack_linears(model: nn.Module) -> None:
             module.intermediate_act_fn = nn.Identity()
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and min(child.weight.shape) >= _LEAST_WIDTH:
                 setattr(module, name, PackedLinear(child))
 
 

@@ -72,6 +72,7 @@ def load_encoder(
     model = model.to(device).eval().requires_grad_(False)
     if can_pack(torch.device(device), compute_dtype):
         pack_linears(model)
+    padding_idx = getattr(config, "pad_token_id", None)
     return PackEncoder(
         model,
         checkpoint.family,
@@ -80,7 +81,7 @@ def load_encoder(
         n_blocks=n_blocks,
         compute_dtype=compute_dtype,
         with_pooler=with_pooler,
-        padding_idx=1 if config.pad_token_id is None else config.pad_token_id,
+        padding_idx=1 if padding_idx is None else padding_idx,
         supports_type_ids=checkpoint.family.type_ids and getattr(config, "type_vocab_size", 2) >= 2,
     )
 

@@ -1,22 +1,11 @@
-"""Reasons why models are refused: by their type, or by a value in their config."""
+"""Reasons why models of supported families are refused: by a value in their config."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-_LENGTHS = "its layers have different lengths, so that a token has no vector in most of them"
-_WIDTHS = "its last layer is projected to another width than that of the others"
-# Model types that are refused for a reason of their own.
-REFUSED = {
-    "funnel": _LENGTHS,
-    "canine": _LENGTHS,
-    "embedding_gemma2": _WIDTHS,
-    "embedding_gemma2_text": _WIDTHS,
-    "new": "its code is not part of transformers; take a copy of the model with the model type 'gte'",
-    "roc_bert": "it reads the shapes and sounds of characters from a tokenizer that gives no character offsets",
-}
-
+WIDTHS = "its last layer is projected to another width than that of the others"
 # The published model has 81 languages; each of them has modules in every block.
 _MAX_LANGUAGES = 1_000
 
@@ -68,7 +57,7 @@ def opt_fault(config: Mapping[str, Any]) -> str | None:
     width, narrow = config.get("hidden_size"), config.get("word_embed_proj_dim")
     if narrow is None or narrow == width:
         return None
-    return f"word_embed_proj_dim is {narrow!r:.60}, hidden_size {width!r:.60}: {_WIDTHS}"
+    return f"word_embed_proj_dim is {narrow!r:.60}, hidden_size {width!r:.60}: {WIDTHS}"
 
 
 def nystromformer_fault(config: Mapping[str, Any]) -> str | None:

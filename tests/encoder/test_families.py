@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import shutil
 import sys
@@ -60,14 +61,14 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, what: str) -> None
 def assert_equal_layers(encoder: PackEncoder, pack: Pack, expected: list[torch.Tensor]) -> None:
     states = encoder.encode(pack)
     for layer in encoder.layers:
-        assert states.layer(layer).shape == (pack.n_tokens, HIDDEN)
+        assert states.layer(layer).shape == (pack.n_tokens, encoder.hidden_size)
         assert_close(states.layer(layer), expected[layer], f"layer {layer}")
 
 
 @pytest.mark.parametrize("model_type", all_model_types())
 def test_layers_equal_transformers_at_every_length(folders: dict[str, Path], model_type: str) -> None:
     checkpoint = checkpoint_of(folders, model_type)
-    assert (checkpoint.n_layers, checkpoint.hidden_size) == (N_LAYERS, HIDDEN)
+    assert (checkpoint.n_layers, checkpoint.hidden_size) == (N_LAYERS, HIDDEN if model_type != "lilt" else 48)
     unlimited = checkpoint.family.positions == "unlimited"
     assert checkpoint.max_length == (UNLIMITED_DEFAULT if unlimited else MAX_LENGTH)
     encoder = load_encoder(checkpoint, ALL_LAYERS)
@@ -99,7 +100,17 @@ def test_cut_models_equal_the_whole_one(folders: dict[str, Path], model_type: st
         assert n_cut < n_whole or model_type == "albert" or checkpoint.family.whole
 
 
-@pytest.mark.parametrize("model_type", [family.model_type for family in families() if family.pooler != "none"])
+@pytest.mark.parametrize("model_type", all_model_types())
+def test_causal_families_see_the_tokens_to_the_left_alone(folders: dict[str, Path], model_type: str) -> None:
+    encoder = load_encoder(checkpoint_of(folders, model_type), [2])
+    pack = random_pack([12], seed=8)
+    states = encoder.encode(pack).layer(2)[:6]
+    ids = np.where(np.arange(12) == 11, 9, pack.input_ids)
+    changed = encoder.encode(dataclasses.replace(pack, input_ids=ids)).layer(2)[:6]
+    assert torch.allclose(states, changed, atol=1e-4) == encoder.family.attention.startswith("causal")
+
+
+@pytest.mark.parametrize("model_type", all_model_types(with_pooler=True))
 def test_pooler_equals_transformers(folders: dict[str, Path], model_type: str) -> None:
     checkpoint = checkpoint_of(folders, model_type)
     if model_type == "roberta":
@@ -195,12 +206,21 @@ def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
         ("embedding_gemma2_text", "another width"),
         ("new", "not part of transformers; take a copy of the model with the model type 'gte'"),
         ("roc_bert", "no character offsets"),
+        ("clip", "save its text model alone, of the type 'clip_text_model'; `bertfeat models` lists"),
+        ("vit", "'vit' is not supported: it is not a model of text; `bertfeat models` lists"),
         ("no_such", "'no_such' is not supported; `bertfeat models` lists"),
     ],
 )
 def test_other_families_are_refused(tmp_path: Path, model_type: str, reason: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     with pytest.raises(CheckpointError, match=reason):
+        open_checkpoint(str(tmp_path))
+
+
+def test_the_type_inside_a_model_of_images_is_named(tmp_path: Path) -> None:
+    config = {"model_type": "llava", "text_config": {"model_type": "llama"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="save its text model alone, of the type 'llama'"):
         open_checkpoint(str(tmp_path))
 
 
@@ -295,12 +315,15 @@ def test_luke_keeps_no_table_of_entities_and_esm_no_contact_head(folders: dict[s
         assert not any(unused in name for name, _ in encoder._model.named_parameters())
 
 
-def test_packed_families_take_the_attention_interface() -> None:
+def test_packed_families_take_the_attention_interface_and_hand_it_their_windows() -> None:
     import transformers
 
-    for family in families():
+    for family in (family for family in families() if family.path == "packed"):
         module = sys.modules[getattr(transformers, family.model_class).__module__]
-        assert hasattr(module, "ALL_ATTENTION_FUNCTIONS") or family.path == "equal-length", family.model_type
+        assert hasattr(module, "ALL_ATTENTION_FUNCTIONS"), family.model_type
+        # Packs have no mask: a window that only a mask knows would be lost.
+        source = inspect.getsource(module)
+        assert "create_sliding_window" not in source or "sliding_window=" in source, family.model_type
     assert family_of("mobilebert").path == "equal-length"  # type: ignore[union-attr]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -99,6 +100,36 @@ _MIXED = {
 }
 _GEMMA = {**_DECODER, "head_dim": 16}
 _FALCON = {**_BERT, "pad_token_id": None, "ffn_hidden_size": 48}
+_CLIP = {**_BERT, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "projection_dim": 16}
+_SMALL_HEADS = {**_DECODER, "head_dim": 8, "pad_token_id": 0}
+_MIXED_SMALL_HEADS = {**_MIXED, "head_dim": 8}
+_EXPERTS = {
+    **_MIXED_SMALL_HEADS,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
+_LATENT = {
+    **_DECODER,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+_SECTIONS = {
+    **_SMALL_HEADS,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 1, 1]},
+}
 # The config of each family.
 _CONFIGS: dict[str, dict[str, Any]] = {
     "bert": _BERT,
@@ -194,7 +225,101 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "smollm3": {**_MIXED, "no_rope_layers": [1, 0, 0, 1]},
     "bloom": {"vocab_size": VOCAB_SIZE, "hidden_size": HIDDEN, "n_layer": N_LAYERS, "n_head": 4, "pad_token_id": None},
     "falcon": _FALCON,
+    **dict.fromkeys(
+        (
+            *("clip_text_model", "metaclip_2_text_model", "clipseg_text_model", "owlvit_text_model"),
+            *("owlv2_text_model", "xclip_text_model", "groupvit_text_model", "siglip_text_model"),
+            *("siglip2_text_model", "tipsv2_text_model"),
+        ),
+        _CLIP,
+    ),
+    **dict.fromkeys(("chinese_clip_text_model", "align_text_model", "flava_text_model", "visual_bert"), _BERT),
+    "clap_text_model": _ROBERTA,
+    "altclip_text_model": {**_ROBERTA, "project_dim": HIDDEN},
+    "blip_text_model": {**_BERT, "bos_token_id": 0, "eos_token_id": 2, "sep_token_id": 2, "encoder_hidden_size": 16},
+    **dict.fromkeys(("pegasus", "blenderbot", "blenderbot-small", "marian", "plbart", "mvp"), _BART),
+    "led": {
+        **_BART,
+        "max_encoder_position_embeddings": MAX_LENGTH,
+        "max_decoder_position_embeddings": MAX_LENGTH,
+        "attention_window": [10, 10, 10, 10],
+    },
+    "bigbird_pegasus": {**_BART, "attention_type": "original_full"},
+    "nllb-moe": {**_BART, "num_experts": 4, "encoder_sparse_step": 2, "decoder_sparse_step": 1, "expert_capacity": 64},
+    "switch_transformers": {**_T5, "num_experts": 4, "num_sparse_encoder_layers": 2, "expert_capacity": 8},
+    # A token, a place and a third of the box of six take equal parts of the width.
+    "lilt": {**_ROBERTA, "hidden_size": 48, "max_2d_position_embeddings": 64},
+    "layoutlmv3": {
+        **_ROBERTA,
+        "max_2d_position_embeddings": 64,
+        "coordinate_size": 6,
+        "shape_size": 4,
+        "input_size": 32,
+    },
+    "markuplm": {**_ROBERTA, "type_vocab_size": 2, "max_depth": 4, "xpath_unit_hidden_size": 8},
+    "fnet": _BERT,
+    "yoso": _BERT,
+    "openai_privacy_filter": {**_EXPERTS, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
+    **dict.fromkeys(
+        (
+            *("apertus", "arcee", "cohere", "ernie4_5", "glm", "glm4", "granite", "helium", "hunyuan_v1_dense"),
+            *("nemotron", "olmo", "seed_oss", "stablelm"),
+        ),
+        _SMALL_HEADS,
+    ),
+    **dict.fromkeys(("cohere2", "exaone4", "ministral", "ministral3", "olmo3", "vaultgemma"), _MIXED_SMALL_HEADS),
+    "qwen2_vl_text": {**_MIXED, **_SECTIONS},
+    "qwen2_5_vl_text": {**_MIXED, **_SECTIONS},
+    "qwen3_vl_text": _SECTIONS,
+    "starcoder2": _WINDOWED,
+    "phi": _DECODER,
+    "persimmon": {**_BERT, "pad_token_id": 0},
+    "biogpt": {**_BERT, "pad_token_id": 1},
+    "modernbert-decoder": {**_BERT, "local_attention": 8, "global_attn_every_n_layers": 2},
+    "gpt_bigcode": _GPT,
+    "ctrl": {**_GPT, "dff": 48},
+    "gptj": {**_GPT, "rotary_dim": 4},
+    "codegen": {**_GPT, "rotary_dim": 4},
+    "gpt_neo": {
+        **_BERT,
+        "num_layers": N_LAYERS,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 2]],
+        "window_size": 6,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
+    "xglm": {
+        "vocab_size": VOCAB_SIZE,
+        "d_model": HIDDEN,
+        "num_layers": N_LAYERS,
+        "attention_heads": 4,
+        "ffn_dim": 48,
+        "max_position_embeddings": MAX_LENGTH,
+    },
+    "mpt": {
+        "vocab_size": VOCAB_SIZE,
+        "d_model": HIDDEN,
+        "n_layers": N_LAYERS,
+        "n_heads": 4,
+        "max_seq_len": MAX_LENGTH,
+        "expansion_ratio": 2,
+    },
+    **dict.fromkeys(
+        ("mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "granitemoe", "olmoe", "phimoe", "gpt_oss"), _EXPERTS
+    ),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3"), _LATENT),
 }
+# Those that differ from another family in names, or that few people run: only the long tests run them.
+_RARE = (
+    "metaclip_2_text_model clipseg_text_model owlvit_text_model owlv2_text_model xclip_text_model "
+    "groupvit_text_model siglip2_text_model tipsv2_text_model chinese_clip_text_model "
+    "align_text_model clap_text_model flava_text_model blip_text_model blenderbot blenderbot-small plbart mvp "
+    "bigbird_pegasus nllb-moe lilt visual_bert yoso apertus arcee ernie4_5 exaone4 glm glm4 granite helium "
+    "hunyuan_v1_dense nemotron olmo olmo3 seed_oss stablelm ministral ministral3 vaultgemma qwen2_vl_text "
+    "qwen3_vl_text persimmon biogpt ctrl codegen qwen2_moe ernie4_5_moe granitemoe olmoe phimoe "
+    "deepseek_v3 minicpm3 openai_privacy_filter cohere"
+)
 # Classes with heads and decoders, whose weights must be ignored without a message.
 _SAVED_AS = {
     "bert": "BertForPreTraining",
@@ -357,6 +482,10 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
     )
 
 
-def all_model_types() -> list[str]:
-    """Return the model types of the table, so that a family without a tiny model fails the tests."""
-    return [family.model_type for family in families()]
+def all_model_types(*, with_pooler: bool = False) -> list[Any]:
+    """Return the model types of the table as parameters, so that a family without a tiny model fails the tests."""
+    return [
+        pytest.param(family.model_type, marks=[pytest.mark.long] if family.model_type in _RARE.split() else [])
+        for family in families()
+        if not with_pooler or family.pooler != "none"
+    ]
