@@ -54,12 +54,24 @@ _BART_LIKE: dict[str, Any] = {
 }
 _MBART_LIKE: dict[str, Any] = {**_BART_LIKE, "final_norm": "layer_norm", "note": f"encoder only; {_NORMED}"}
 # Decoders, of which the hidden states of a given text are taken: nothing is generated.
-_DECODER: dict[str, Any] = {"final_norm": "norm", "note": f"causal; {_NORMED}"}
+# Many take 32,768 tokens and more: windows of that length would need memory that short texts do not.
+_DECODER: dict[str, Any] = {"final_norm": "norm", "window": 8_192, "note": f"causal; {_NORMED}"}
 _PACKED_DECODER: dict[str, Any] = {**_PACKED, **_DECODER}
 _MIXED_DECODER: dict[str, Any] = {
     **_PACKED_DECODER,
     "per_layer": ("layer_types",),
     "note": f"causal; {_NORMED}; sliding windows are kept",
+}
+# Old configs name no limit; the models were trained on 2,048 tokens.
+_BLOOM_LIKE: dict[str, Any] = {
+    **_PLAIN,
+    **_DECODER,
+    "layers_key": ("n_layer", "num_hidden_layers"),
+    "hidden_key": ("hidden_size", "n_embed"),
+    "positions": "unlimited",
+    "window": 2_048,
+    "final_norm": "ln_f",
+    "picks_states": False,
 }
 _XLM_LIKE: dict[str, Any] = {
     **_PLAIN,
@@ -255,24 +267,8 @@ _FAMILIES: tuple[Family, ...] = (
     Family("bart", "BART", "BartModel", note="encoder only", **_BART_LIKE),
     Family("mbart", "mBART", "MBartModel", **_MBART_LIKE),
     Family("m2m_100", "M2M100 and NLLB", "M2M100Model", fault=padding_fault, **_MBART_LIKE),
-    Family(
-        "bloom",
-        "BLOOM",
-        "BloomModel",
-        layers_key=("n_layer", "num_hidden_layers"),
-        hidden_key=("hidden_size", "n_embed"),
-        positions_key=(),
-        positions="unlimited",
-        picks_states=False,
-        **{**_PLAIN, **_DECODER, "final_norm": "ln_f", "note": f"causal; {_NORMED}; {_UNLIMITED}"},
-    ),
-    Family(
-        "falcon",
-        "Falcon",
-        "FalconModel",
-        picks_states=False,
-        **{**_PLAIN, **_DECODER, "final_norm": "ln_f"},
-    ),
+    Family("bloom", "BLOOM", "BloomModel", **_BLOOM_LIKE),
+    Family("falcon", "Falcon", "FalconModel", **_BLOOM_LIKE),
     Family("openai-gpt", "OpenAI GPT", "OpenAIGPTModel", note="causal", picks_states=False, **_PLAIN, **_GPT_LIKE),
 )
 _BY_TYPE = {family.model_type: family for family in _FAMILIES}

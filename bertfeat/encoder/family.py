@@ -20,7 +20,9 @@ class Family:
         hidden_key: The same for the width.
         positions_key: The same for the number of positions.
         positions: `absolute`: as many tokens as positions; `after-padding`: positions start at padding_idx + 1, so
-            as many fewer; `unlimited`: relative positions, where the tokenizer's limit counts, else 512.
+            as many fewer; `unlimited`: relative positions, where the tokenizer's limit counts, else that of the
+            config, else `window`.
+        window: Tokens of a window unless the user says otherwise, where the model takes more; None: what it takes.
         inner: Attribute of the encoder inside an encoder-decoder.
         final_norm: Attribute of the norm that transformers applies to the last hidden state only. A model that is cut
             below the last block leaves it out, as `output_hidden_states` of the whole model does.
@@ -46,6 +48,7 @@ class Family:
     hidden_key: tuple[str, ...] = ("hidden_size",)
     positions_key: tuple[str, ...] = ("max_position_embeddings",)
     positions: Literal["absolute", "after-padding", "unlimited"] = "absolute"
+    window: int | None = None
     inner: str | None = None
     final_norm: str | None = None
     per_layer: tuple[str, ...] = ()
