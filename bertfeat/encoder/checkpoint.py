@@ -19,7 +19,7 @@ from bertfeat.encoder.family import Family
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.modeltypes import refusal_of
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_hint
-from bertfeat.encoder.refusals import rope_fault
+from bertfeat.encoder.refusals import rope_fault, rope_length
 from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
@@ -71,6 +71,7 @@ class Checkpoint:
         weights_sha256: sha256 (hex) of their bytes in that order.
         tokenizer_sha256: sha256 (hex) over the tokenizer's files.
         n_values: Values in the weight files, unused heads included.
+        is_bfloat16: Most of these values are bfloat16.
         config: The content of config.json.
     """
 
@@ -86,6 +87,7 @@ class Checkpoint:
     weights_sha256: str
     tokenizer_sha256: str
     n_values: int
+    is_bfloat16: bool
     config: Mapping[str, Any] = field(repr=False)
 
     def info(self) -> ModelInfo:
@@ -174,6 +176,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         weights_sha256=digest,
         tokenizer_sha256=named_digest(tokenizer_files),
         n_values=weights.n_values,
+        is_bfloat16=weights.dtype == "BF16",
         config=config,
     )
 
@@ -289,12 +292,16 @@ def _max_length(folder: Path, family: Family, config: Mapping[str, Any], tokeniz
     if family.positions == "unlimited":
         said = tokenizer_config.get("model_max_length")
         # transformers writes 1e30 where it knows none.
-        return said if isinstance(said, int) and 2 <= said <= _MAX_LENGTH else UNLIMITED_DEFAULT
+        if isinstance(said, int) and 2 <= said <= _MAX_LENGTH:
+            return said
+        if not any(config.get(key) is not None for key in family.positions_key):
+            return family.window or UNLIMITED_DEFAULT
     positions = _size(path, config, family.positions_key, _LIMITS["max_position_embeddings"])
     if family.positions == "after-padding":
         padding = config.get("pad_token_id", 1)
         positions -= _bounded(path, "pad_token_id", padding, positions - 2, least=0) + 1
-    return positions
+    short = rope_length(config) if family.path == "packed" else None
+    return positions if short is None else min(positions, short)
 
 
 def _tokenizer_files(folder: Path, root: Path, family: Family) -> list[Path]:

@@ -70,7 +70,9 @@ def load_encoder(
         model.set_submodule(name, nn.Identity())
     _unify_dtype(model, compute_dtype)
     model = model.to(device).eval().requires_grad_(False)
-    if can_pack(torch.device(device), compute_dtype):
+    # Weights of the type that they have in the file are mapped into memory from there: packing would copy them.
+    is_mapped = checkpoint.is_bfloat16 and compute_dtype is torch.bfloat16
+    if can_pack(torch.device(device), compute_dtype) and not is_mapped:
         pack_linears(model)
     padding_idx = getattr(config, "pad_token_id", None)
     return PackEncoder(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 WIDTHS = "its last layer is projected to another width than that of the others"
@@ -11,13 +11,44 @@ _MAX_LANGUAGES = 1_000
 
 
 def rope_fault(config: Mapping[str, Any]) -> str | None:
-    """Return why a model cannot run in packs: transformers sets these frequencies by the longest text of a batch."""
+    """Return why a model cannot run in packs: the length is unknown up to which its frequencies stay the same."""
+    for key, rope in _long_ropes(config):
+        values = [value for value in _original_lengths(config, rope) if value is not None]
+        if not values:
+            return (
+                f"{key} has the type longrope without original_max_position_embeddings, which is not supported: "
+                "it depends on the length of the text"
+            )
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                return f"original_max_position_embeddings is {value!r:.60}; expected a whole number of 1 or more"
+    return None
+
+
+def rope_length(config: Mapping[str, Any]) -> int | None:
+    """Return the tokens up to which the frequencies of a model stay the same; None where they always do.
+
+    With the type longrope, transformers sets them by the longest text of a batch: up to this length, all texts have the
+    short ones.
+    """
+    found = [value for _, rope in _long_ropes(config) for value in _original_lengths(config, rope) if value is not None]
+    return min(found, default=None)
+
+
+def _long_ropes(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the settings of the type longrope, which older configs of Phi-3 call su or yarn, with their key."""
     for key in ("rope_parameters", "rope_scaling"):
         values = config.get(key)
         for rope in (values, *values.values()) if isinstance(values, dict) else ():
-            if isinstance(rope, dict) and "longrope" in (rope.get("rope_type"), rope.get("type")):
-                return f"{key} has the type longrope, which is not supported: it depends on the length of the text"
-    return None
+            if isinstance(rope, dict) and (
+                "longrope" in (rope.get("rope_type"), rope.get("type")) or "short_factor" in rope
+            ):
+                yield key, rope
+
+
+def _original_lengths(config: Mapping[str, Any], rope: Mapping[str, Any]) -> tuple[Any, Any]:
+    name = "original_max_position_embeddings"
+    return config.get(name), rope.get(name)
 
 
 def xmod_fault(config: Mapping[str, Any]) -> str | None:

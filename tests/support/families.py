@@ -91,7 +91,7 @@ _XLM = {
     "n_langs": 2,
 }
 # Grouped heads, no token for padding; sliding windows are shorter than the texts.
-_DECODER = {**_BERT, "num_key_value_heads": 2, "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 2}
+_DECODER = {**_BERT, "vocab_size": 448, "num_key_value_heads": 2, "pad_token_id": None, "bos_token_id": 1}
 _WINDOWED = {**_DECODER, "sliding_window": 6}
 _MIXED = {
     **_WINDOWED,
@@ -344,7 +344,12 @@ _UNIGRAM = (
     "albert camembert xlm-roberta xlm-roberta-xl xlnet deberta-v2 t5 mt5 umt5 mbart rembert big_bird xmod gte "
     "jina_embeddings_v3 bert-generation longt5 m2m_100"
 )
-_TOKENIZER_KINDS = dict.fromkeys(_BYTE_BPE.split(), "bpe") | dict.fromkeys(_UNIGRAM.split(), "unigram")
+_TOKENIZER_KINDS = {
+    **dict.fromkeys(_BYTE_BPE.split(), "bpe"),
+    **dict.fromkeys(_UNIGRAM.split(), "unigram"),
+    **dict.fromkeys(["llama", "mistral", "gemma", "gemma2", "gemma3_text", "phi3"], "sentencepiece"),
+    **dict.fromkeys(["qwen2", "qwen3", "gpt_neox", "olmo2", "smollm3", "bloom", "falcon"], "bytes"),
+}
 
 
 def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
@@ -383,21 +388,25 @@ def _randomize(model: torch.nn.Module) -> None:
 
 
 def build_tokenizer(kind: str, folder: Path, **changes: Any) -> Path:
-    """Train a small tokenizer (`wordpiece`, `bpe` or `unigram`) and save it as a fast tokenizer into `folder`.
+    """Save a small fast tokenizer into `folder`.
+
+    Those of BERT and others, `wordpiece`, `bpe` and `unigram`, put special tokens around a text. Those of decoders have
+    no token for padding: `sentencepiece`, with a token before the text, leaves the text whole; `bytes` has no template.
 
     Args:
         kind: Of the tokenizer.
         folder: Where to save it; created.
         changes: Further values of tokenizer_config.json.
     """
-    specials = _SPECIALS[kind == "wordpiece"]
+    specials = _SPECIALS.get(kind, _SPECIALS["bpe"])
     tokenizer = _trained(kind, list(specials.values()))
-    first, last = specials["cls"], specials["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B:1 {last}:1",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
-    )
+    if kind != "bytes":
+        first, last = specials.get("cls", "<s>"), specials.get("sep")
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {last}" if last else f"{first} $A",
+            pair=f"{first} $A {last} $B:1 {last}:1" if last else f"{first} $A $B:1",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last) if token],
+        )
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings: dict[str, Any] = {f"{name}_token": token for name, token in specials.items()}
@@ -408,19 +417,24 @@ def build_tokenizer(kind: str, folder: Path, **changes: Any) -> Path:
 
 # In the order of their ids: those of BERT, and those of the others.
 _SPECIALS = {
-    True: {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
-    False: {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
+    "wordpiece": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    "bpe": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
+    "bytes": {"eos": "<|endoftext|>"},
+    "sentencepiece": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
 }
 
 
 def _trained(kind: str, specials: list[str]) -> Tokenizer:
     """Return a tokenizer with a vocabulary from tests/data: training one again breaks its ties at random."""
-    found = json.loads(_VOCABULARIES.read_text(encoding="utf-8"))[kind]
+    trained = json.loads(_VOCABULARIES.read_text(encoding="utf-8"))
+    found = trained["bpe" if kind in ("bytes", "sentencepiece") else kind]
     if kind == "wordpiece":
         tokenizer = Tokenizer(models.WordPiece(_numbered([*specials, *found]), unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    elif kind == "bpe":
+    elif kind == "sentencepiece":
+        tokenizer = _sentencepiece(found["merges"], specials)
+    elif kind in ("bpe", "bytes"):
         merges = [(first, second) for first, second in found["merges"]]
         tokenizer = Tokenizer(models.BPE(_numbered([*specials, *found["pieces"]]), merges))
         tokenizer.pre_tokenizer, tokenizer.decoder = (
@@ -433,6 +447,21 @@ def _trained(kind: str, specials: list[str]) -> Tokenizer:
         tokenizer.normalizer = normalizers.NFKC()
         tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer.add_special_tokens(specials)
+    return tokenizer
+
+
+def _sentencepiece(byte_merges: list[list[str]], specials: list[str]) -> Tokenizer:
+    """Return a tokenizer as Llama has it: BPE over the whole text, and bytes for characters that have no piece."""
+    spaced = [(first.replace("Ġ", "▁"), second) for first, second in byte_merges]
+    merges = [(first, second) for first, second in spaced if (first + second).replace("▁", "").isascii()]
+    pieces = [*(f"<0x{byte:02X}>" for byte in range(256)), "▁", *map(chr, range(33, 127)), *map("".join, merges)]
+    tokenizer = Tokenizer(
+        models.BPE(_numbered([*specials, *pieces]), merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     return tokenizer
 
 
