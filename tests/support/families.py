@@ -109,6 +109,7 @@ _EXPERTS = {
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
 }
 _LATENT = {
     **_DECODER,
