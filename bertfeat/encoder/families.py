@@ -17,6 +17,7 @@ from bertfeat.encoder.refusals import (
     nystromformer_fault,
     opt_fault,
     padding_fault,
+    smollm3_fault,
     xmod_fault,
 )
 
@@ -174,7 +175,13 @@ _FAMILIES: tuple[Family, ...] = (
     ),
     Family("phi3", "Phi-3", "Phi3Model", **_PACKED_DECODER),
     Family("olmo2", "OLMo 2", "Olmo2Model", **_PACKED_DECODER),
-    Family("smollm3", "SmolLM3", "SmolLM3Model", **{**_MIXED_DECODER, "per_layer": ("layer_types", "no_rope_layers")}),
+    Family(
+        "smollm3",
+        "SmolLM3",
+        "SmolLM3Model",
+        fault=smollm3_fault,
+        **{**_MIXED_DECODER, "per_layer": ("layer_types", "no_rope_layers")},
+    ),
     Family(
         "mobilebert",
         "MobileBERT",

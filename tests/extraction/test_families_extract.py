@@ -13,7 +13,15 @@ from transformers import AutoTokenizer
 
 import bertfeat
 from bertfeat.encoder.families import family_of
-from tests.support.families import HIDDEN, MAX_LENGTH, N_LAYERS, SENTENCES, all_model_types, build_model, reference_encoder
+from tests.support.families import (
+    HIDDEN,
+    MAX_LENGTH,
+    N_LAYERS,
+    SENTENCES,
+    all_model_types,
+    build_model,
+    reference_encoder,
+)
 from tests.support.oracle import assert_close
 
 TEXTS = ("", "a", *(text[:55] for text in SENTENCES), "tabs\tand  spaces", "naïve café")

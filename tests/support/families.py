@@ -344,10 +344,10 @@ def _numbered(pieces: list[str]) -> dict[str, int]:
     return {piece: number for number, piece in enumerate(pieces)}
 
 
-def reference_encoder(family: Family, folder: Path) -> torch.nn.Module:
+def reference_encoder(family: Family, folder: Path, **options: Any) -> torch.nn.Module:
     """Load the whole encoder with plain transformers."""
     # Some classes make a pooler only when they are asked for it.
-    options = {"add_pooling_layer": True} if family.pooler == "optional" else {}
+    options |= {"add_pooling_layer": True} if family.pooler == "optional" else {}
     model = getattr(transformers, family.model_class).from_pretrained(folder, **options).eval()
     return model if family.inner is None else model.get_submodule(family.inner)
 
