@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertfeat.encoder.family import Family
-from bertfeat.encoder.refusals import opt_fault
+from bertfeat.encoder.refusals import opt_fault, smollm3_fault
 
 _NORMED = "the last layer alone is normed"
 # Many take 32,768 tokens and more: windows of that length would need memory that short texts do not.
@@ -49,7 +49,13 @@ DECODERS: tuple[Family, ...] = (
     Family("olmo", "OLMo", "OlmoModel", **_PACKED),
     Family("olmo2", "OLMo 2", "Olmo2Model", **_PACKED),
     Family("olmo3", "OLMo 3", "Olmo3Model", **_SLIDING),
-    Family("smollm3", "SmolLM3", "SmolLM3Model", **{**_SLIDING, "per_layer": ("layer_types", "no_rope_layers")}),
+    Family(
+        "smollm3",
+        "SmolLM3",
+        "SmolLM3Model",
+        fault=smollm3_fault,
+        **{**_SLIDING, "per_layer": ("layer_types", "no_rope_layers")},
+    ),
     Family("apertus", "Apertus", "ApertusModel", **_PACKED),
     Family("arcee", "Arcee", "ArceeModel", **_PACKED),
     Family("biogpt", "BioGPT", "BioGptModel", slow_tokenizer=True, **{**_PACKED, "final_norm": "layer_norm"}),

@@ -66,7 +66,8 @@ def load_encoder(
     dropped = list(checkpoint.family.unused)
     if checkpoint.family.final_norm is not None and n_blocks < checkpoint.n_layers:
         dropped.append(checkpoint.family.final_norm)
-    for name in dropped:
+    # The last norm is optional in OPT.
+    for name in {name for name, _ in model.named_modules()}.intersection(dropped):
         model.set_submodule(name, nn.Identity())
     _unify_dtype(model, compute_dtype)
     model = model.to(device).eval().requires_grad_(False)

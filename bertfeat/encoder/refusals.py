@@ -91,6 +91,13 @@ def opt_fault(config: Mapping[str, Any]) -> str | None:
     return f"word_embed_proj_dim is {narrow!r:.60}, hidden_size {width!r:.60}: {WIDTHS}"
 
 
+def smollm3_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why SmolLM3 cannot run: its config contradicts itself on sliding windows, and so do the attentions."""
+    if "sliding_attention" in (config.get("layer_types") or ()) and not config.get("use_sliding_window"):
+        return "layer_types has sliding_attention, but use_sliding_window is not set"
+    return None
+
+
 def nystromformer_fault(config: Mapping[str, Any]) -> str | None:
     """Return why Nyströmformer cannot run: true landmarks need texts whose length is a multiple of their number."""
     n_means, n_landmarks = config.get("segment_means_seq_len", 64), config.get("num_landmarks", 64)

@@ -6,7 +6,7 @@ Weights are drawn wide (not at the 0.02 of a fresh model), so that a wrong posit
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -470,10 +470,10 @@ def _numbered(pieces: list[str]) -> dict[str, int]:
     return {piece: number for number, piece in enumerate(pieces)}
 
 
-def reference_encoder(family: Family, folder: Path) -> torch.nn.Module:
+def reference_encoder(family: Family, folder: Path, **options: Any) -> torch.nn.Module:
     """Load the whole encoder with plain transformers."""
     # Some classes make a pooler only when they are asked for it.
-    options = {"add_pooling_layer": True} if family.pooler == "optional" else {}
+    options |= {"add_pooling_layer": True} if family.pooler == "optional" else {}
     model = getattr(transformers, family.model_class).from_pretrained(folder, **options).eval()
     return model if family.inner is None else model.get_submodule(family.inner)
 
@@ -512,10 +512,10 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
     )
 
 
-def all_model_types(*, with_pooler: bool = False) -> list[Any]:
-    """Return the model types of the table as parameters, so that a family without a tiny model fails the tests."""
+def all_model_types(chosen: Callable[[Family], bool] = lambda _: True) -> list[Any]:
+    """Return the model types of families as parameters, so that one without a tiny model fails the tests."""
     return [
         pytest.param(family.model_type, marks=[pytest.mark.long] if family.model_type in _RARE.split() else [])
         for family in families()
-        if not with_pooler or family.pooler != "none"
+        if chosen(family)
     ]
