@@ -14,6 +14,7 @@ _PACKED: dict[str, Any] = {**_DECODER, "path": "packed", "per_layer": ("layer_ty
 _SLIDING: dict[str, Any] = {**_PACKED, "attention": "causal, sliding"}
 _ALONE: dict[str, Any] = {**_DECODER, "path": "equal-length"}
 _SLIDING_ALONE: dict[str, Any] = {**_SLIDING, "path": "equal-length"}
+_EXPERTS: dict[str, Any] = {"note": f"{_NORMED}; in bfloat16, rounding may choose other experts for a token"}
 _GPT: dict[str, Any] = {
     "layers_key": ("n_layer", "num_hidden_layers"),
     "hidden_key": ("n_embd", "hidden_size"),
@@ -94,20 +95,24 @@ DECODERS: tuple[Family, ...] = (
     Family("stablelm", "StableLM", "StableLmModel", **_PACKED),
     Family("starcoder2", "StarCoder2", "Starcoder2Model", **_SLIDING),
     Family("vaultgemma", "VaultGemma", "VaultGemmaModel", **_SLIDING),
-    # Mixtures of experts.
-    Family("mixtral", "Mixtral", "MixtralModel", **_SLIDING),
-    Family("qwen3_moe", "Qwen3 MoE", "Qwen3MoeModel", **_SLIDING),
-    Family("ernie4_5_moe", "ERNIE 4.5 MoE", "Ernie4_5_MoeModel", **_PACKED),
-    Family("granitemoe", "Granite MoE", "GraniteMoeModel", **_PACKED),
+    Family("mixtral", "Mixtral", "MixtralModel", **{**_SLIDING, **_EXPERTS}),
+    Family("qwen3_moe", "Qwen3 MoE", "Qwen3MoeModel", **{**_SLIDING, **_EXPERTS}),
+    Family("ernie4_5_moe", "ERNIE 4.5 MoE", "Ernie4_5_MoeModel", **{**_PACKED, **_EXPERTS}),
+    Family("granitemoe", "Granite MoE", "GraniteMoeModel", **{**_PACKED, **_EXPERTS}),
     # Its attention takes a sliding window that its masks do not know.
-    Family("olmoe", "OLMoE", "OlmoeModel", overrides={"sliding_window": None}, **_PACKED),
+    Family("olmoe", "OLMoE", "OlmoeModel", overrides={"sliding_window": None}, **{**_PACKED, **_EXPERTS}),
     # Sliding windows that only their masks know.
-    Family("qwen2_moe", "Qwen2 MoE", "Qwen2MoeModel", **_SLIDING_ALONE),
-    Family("phimoe", "Phi MoE", "PhimoeModel", **_SLIDING_ALONE),
-    Family("gpt_oss", "gpt-oss", "GptOssModel", **{**_SLIDING_ALONE, "attention": "causal, sliding, with sinks"}),
+    Family("qwen2_moe", "Qwen2 MoE", "Qwen2MoeModel", **{**_SLIDING_ALONE, **_EXPERTS}),
+    Family("phimoe", "Phi MoE", "PhimoeModel", **{**_SLIDING_ALONE, **_EXPERTS}),
+    Family(
+        "gpt_oss",
+        "gpt-oss",
+        "GptOssModel",
+        **{**_SLIDING_ALONE, **_EXPERTS, "attention": "causal, sliding, with sinks"},
+    ),
     # Keys and values of different widths.
-    Family("deepseek_v2", "DeepSeek-V2", "DeepseekV2Model", **_ALONE),
-    Family("deepseek_v3", "DeepSeek-V3", "DeepseekV3Model", **_ALONE),
+    Family("deepseek_v2", "DeepSeek-V2", "DeepseekV2Model", **{**_ALONE, **_EXPERTS}),
+    Family("deepseek_v3", "DeepSeek-V3", "DeepseekV3Model", **{**_ALONE, **_EXPERTS}),
     Family("minicpm3", "MiniCPM3", "MiniCPM3Model", whole=True, **_ALONE),
     # Attention of their own, or relative positions.
     Family(

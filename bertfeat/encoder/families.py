@@ -302,7 +302,7 @@ _ENCODERS: tuple[Family, ...] = (
         final_norm="norm",
         per_layer=("layer_types",),
         attention="sliding, with sinks",
-        note=_NORMED,
+        note=f"{_NORMED}; in bfloat16, rounding may choose other experts for a token",
         **_PLAIN,
     ),
 )

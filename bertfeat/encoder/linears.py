@@ -15,7 +15,7 @@ from torch import nn
 _TYPES = (torch.float32, torch.bfloat16)
 # The number of rows that the layout is chosen for; any number works.
 _N_ROWS = 1024
-# Narrower layers gain nothing; some are no layers at all, but weights that a model reads itself (LayoutLMv3).
+# Narrower layers gain nothing, and LayoutLMv3 reads the weights of some without calling them.
 _LEAST_WIDTH = 32
 
 
