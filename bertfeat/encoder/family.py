@@ -62,3 +62,7 @@ class Family:
     slow_tokenizer: bool = False
     picks_states: bool = True
     note: str = ""
+
+    def usual_length(self, max_length: int) -> int:
+        """Return the tokens of a window unless the user says otherwise, for a model that takes `max_length`."""
+        return min(max_length, self.window or max_length)
