@@ -39,6 +39,7 @@ _LIMITS = {
     "intermediate_size": 1_000_000,
     "type_vocab_size": 100_000,
     **dict.fromkeys(("num_attention_heads", "num_heads", "n_heads", "n_head", "encoder_attention_heads"), 65_536),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "head_dim"), 65_536),
     "embedding_size": 65_536,
     "num_hidden_groups": 1_000,
     "inner_group_num": 1,

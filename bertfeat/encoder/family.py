@@ -66,3 +66,7 @@ class Family:
     attention: str = "full"
     since: str = "0.2.0"
     note: str = ""
+
+    def usual_length(self, max_length: int) -> int:
+        """Return the tokens of a window unless the user says otherwise, for a model that takes `max_length`."""
+        return min(max_length, self.window or max_length)

@@ -93,7 +93,8 @@ def opt_fault(config: Mapping[str, Any]) -> str | None:
 
 def smollm3_fault(config: Mapping[str, Any]) -> str | None:
     """Return why SmolLM3 cannot run: its config contradicts itself on sliding windows, and so do the attentions."""
-    if "sliding_attention" in (config.get("layer_types") or ()) and not config.get("use_sliding_window"):
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and "sliding_attention" in kinds and not config.get("use_sliding_window"):
         return "layer_types has sliding_attention, but use_sliding_window is not set"
     return None
 

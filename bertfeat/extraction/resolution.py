@@ -142,8 +142,9 @@ def _limits(
 
 def _max_length(config: ExtractConfig, info: ModelInfo, sentence: SentenceModel | None) -> int:
     family = family_of(info.family)
-    limits = (info.max_length, family.window if family else None, sentence.max_length if sentence else None)
-    max_length = config.max_length or min(limit for limit in limits if limit)
+    usual = family.usual_length(info.max_length) if family else info.max_length
+    tuned_on = sentence.max_length if sentence else None
+    max_length = config.max_length or min(usual, tuned_on or usual)
     if max_length > info.max_length:
         raise ConfigError(f"`max_length={max_length}` is more than {config.model} takes, which is {info.max_length}")
     return max_length
