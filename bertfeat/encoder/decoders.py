@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertfeat.encoder.family import Family
-from bertfeat.encoder.refusals import opt_fault, smollm3_fault
+from bertfeat.encoder.refusals import gpt_neo_fault, opt_fault, smollm3_fault, square_fault
 
 _NORMED = "the last layer alone is normed"
 # Many take 32,768 tokens and more: windows of that length would need memory that short texts do not.
@@ -74,7 +74,7 @@ DECODERS: tuple[Family, ...] = (
     Family("exaone4", "EXAONE 4", "Exaone4Model", **_SLIDING),
     Family("glm", "GLM", "GlmModel", **_PACKED),
     Family("glm4", "GLM-4", "Glm4Model", **_PACKED),
-    Family("gpt_bigcode", "GPTBigCode (StarCoder)", "GPTBigCodeModel", **_PACKED_GPT),
+    Family("gpt_bigcode", "GPTBigCode (StarCoder)", "GPTBigCodeModel", fault=square_fault, **_PACKED_GPT),
     Family("granite", "Granite", "GraniteModel", **_PACKED),
     Family("helium", "Helium", "HeliumModel", **_PACKED),
     Family("hunyuan_v1_dense", "Hunyuan", "HunYuanDenseV1Model", **_PACKED),
@@ -121,10 +121,11 @@ DECODERS: tuple[Family, ...] = (
         "GPTNeoModel",
         layers_key=("num_layers", "num_hidden_layers"),
         per_layer=("attention_layers", "attention_types"),
+        fault=gpt_neo_fault,
         **{**_ALONE, "final_norm": "ln_f", "attention": "causal, sliding"},
     ),
-    Family("gptj", "GPT-J", "GPTJModel", **_GPT_ALONE),
-    Family("codegen", "CodeGen", "CodeGenModel", **_GPT_ALONE),
+    Family("gptj", "GPT-J", "GPTJModel", fault=square_fault, **_GPT_ALONE),
+    Family("codegen", "CodeGen", "CodeGenModel", fault=square_fault, **_GPT_ALONE),
     Family(
         "xglm",
         "XGLM",
@@ -148,6 +149,7 @@ DECODERS: tuple[Family, ...] = (
         "openai-gpt",
         "OpenAI GPT",
         "OpenAIGPTModel",
+        fault=square_fault,
         picks_states=False,
         since="0.1.0",
         **{**_GPT_ALONE, "final_norm": None, "note": ""},

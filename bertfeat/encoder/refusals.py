@@ -8,6 +8,9 @@ from typing import Any
 WIDTHS = "its last layer is projected to another width than that of the others"
 # The published model has 81 languages; each of them has modules in every block.
 _MAX_LANGUAGES = 1_000
+# A table for as many positions has a gigabyte.
+_MAX_SQUARE = 32_768
+_MAX_REPEATS = 1_000
 
 
 def rope_fault(config: Mapping[str, Any]) -> str | None:
@@ -97,6 +100,24 @@ def smollm3_fault(config: Mapping[str, Any]) -> str | None:
     if isinstance(kinds, list) and "sliding_attention" in kinds and not config.get("use_sliding_window"):
         return "layer_types has sliding_attention, but use_sliding_window is not set"
     return None
+
+
+def square_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why an older decoder cannot run: transformers makes tables whose size is the square of the positions."""
+    for key in ("n_positions", "max_position_embeddings"):
+        value = config.get(key)
+        if isinstance(value, int) and value > _MAX_SQUARE:
+            return f"{key} is {value}; expected at most {_MAX_SQUARE} in this family"
+    return None
+
+
+def gpt_neo_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why GPT-Neo cannot run: each kind of attention is repeated as often as its config says."""
+    kinds = config.get("attention_types") or []
+    counts = [kind[1] for kind in kinds if isinstance(kind, list) and len(kind) == 2] if isinstance(kinds, list) else []
+    if counts and not all(isinstance(count, int) and 0 <= count <= _MAX_REPEATS for count in counts):
+        return f"attention_types is {kinds!r:.60}; expected pairs of a list and a number up to {_MAX_REPEATS}"
+    return square_fault(config)
 
 
 def nystromformer_fault(config: Mapping[str, Any]) -> str | None:

@@ -304,6 +304,13 @@ def test_the_type_inside_a_model_of_images_is_named(tmp_path: Path) -> None:
         ("m2m_100", {"activation_dropout": -1}, "activation_dropout is -1; expected a number from 0 to 1"),
         ("longt5", {"local_radius": -1}, "local_radius is -1; expected a whole number"),
         ("t5", {"relative_attention_max_distance": -1}, "relative_attention_max_distance is -1"),
+        (
+            "gpt_neo",
+            {"attention_types": [[["global"], 10**9]]},
+            "attention_types is .*; expected pairs of a list and a",
+        ),
+        ("gptj", {"n_positions": 10**5}, "n_positions is 100000; expected at most 32768 in this family"),
+        ("mixtral", {"num_local_experts": 10**9}, "num_local_experts is 1000000000; expected a whole number"),
         ("xlm", {"emb_dim": "x"}, "emb_dim is 'x'; expected a whole number"),
         ("xlm", {"vocab_size": None, "n_words": 0}, "n_words is 0; expected a whole number"),
         ("gte", {"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters has the type longrope"),
