@@ -157,7 +157,7 @@ feature_options = together(
 )
 length_options = together(
     "Long documents and context",
-    _number("max_length", "Tokens in a window, special ones included.", auto="what the model takes"),
+    _number("max_length", "Tokens in a window, special ones included.", auto="what the model takes; decoders 8,192"),
     _number("stride", "Tokens that neighbouring windows share.", auto="max-length / 4"),
     _choice("on_overlong", choices.OnOverlong, "What happens to documents longer than a window."),
     _switch("document_context", "Encode sentences together with their neighbours in the document."),

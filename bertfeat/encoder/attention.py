@@ -199,7 +199,7 @@ def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rules: R
     """Attend with torch's own attention: (n_windows, heads, length, head_size)."""
     mask = None
     if rules.sliding_window is not None and query.shape[2] > rules.sliding_window:
-        places = torch.arange(query.shape[2], device=query.device)
+        places = torch.arange(query.shape[2], dtype=torch.int32, device=query.device)
         mask = _seen(places, places, rules)
     return scaled_dot_product_attention(
         *(query, key, value),
@@ -216,7 +216,7 @@ def _softcapped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rul
     n_windows, n_heads, length, head_size = query.shape
     key, value = (states.repeat_interleave(n_heads // states.shape[1], dim=1) for states in (key, value))
     scaling = head_size**-0.5 if rules.scaling is None else rules.scaling
-    places = torch.arange(length, device=query.device)
+    places = torch.arange(length, dtype=torch.int32, device=query.device)
     mixed = []
     for rows in torch.split(places, max(1, _MAX_SCORES // (n_windows * n_heads * length))):
         scores = query[:, :, rows] @ key.transpose(2, 3) * (scaling / rules.softcap)
@@ -229,7 +229,9 @@ def _seen(rows: torch.Tensor, places: torch.Tensor, rules: Rules) -> torch.Tenso
     """Return bool (n_rows, n_places), True where the token of a row sees that at a place."""
     distance = rows[:, None] - places[None, :]
     seen = distance >= 0 if rules.causal else torch.ones_like(distance, dtype=torch.bool)
-    return seen if rules.sliding_window is None else seen & (distance.abs() < rules.sliding_window)
+    if rules.sliding_window is None:
+        return seen
+    return seen & ((distance if rules.causal else distance.abs_()) < rules.sliding_window)
 
 
 def varlen_window(causal: bool, sliding_window: int | None) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Description of one encoder family; `bertfeat.encoder.families` is the table."""
+"""Description of one encoder family: what must be known of it; `bertfeat.encoder.families` is the table."""
 
 from __future__ import annotations
 
