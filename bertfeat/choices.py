@@ -78,7 +78,7 @@ class VectorEncoding(_Choice):
 
 
 class ComputeDtype(_Choice):
-    """The type that the encoder computes in; `auto` is float32 on CPU, bfloat16 on CUDA."""
+    """The type that the encoder computes in; `auto`: bfloat16 on CUDA and for weights in bfloat16, else float32."""
 
     AUTO = "auto"
     FLOAT32 = "float32"

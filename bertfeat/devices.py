@@ -111,16 +111,19 @@ def _cuda(piece: str) -> tuple[torch.device, ...]:
     return (devices[int(index)],)
 
 
-def resolve_compute_dtype(choice: ComputeDtype | str, device_kind: str) -> str:
-    """Return the name of the type that the encoder computes in; `auto` is bfloat16 on CUDA and float32 elsewhere.
+def resolve_compute_dtype(choice: ComputeDtype | str, device_kind: str, *, is_bfloat16: bool = False) -> str:
+    """Return the name of the type that the encoder computes in.
+
+    `auto` is float32, but bfloat16 on CUDA, and for a model whose weights are bfloat16 in its files (`is_bfloat16`):
+    it needs no more memory than they do.
 
     Examples:
-        >>> resolve_compute_dtype("auto", "cpu")
-        'float32'
+        >>> resolve_compute_dtype("auto", "cpu"), resolve_compute_dtype("auto", "cpu", is_bfloat16=True)
+        ('float32', 'bfloat16')
     """
     chosen = ComputeDtype(choice)
     if chosen is ComputeDtype.AUTO:
-        return "bfloat16" if device_kind == "cuda" else "float32"
+        return "bfloat16" if device_kind == "cuda" or is_bfloat16 else "float32"
     return str(chosen)
 
 

@@ -49,8 +49,10 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         "n_layers": checkpoint.n_layers,
         "hidden_size": checkpoint.hidden_size,
         "max_length": checkpoint.max_length,
+        "usual_length": checkpoint.family.usual_length(checkpoint.max_length),
         "tuned_length": sentence.max_length if sentence else None,
         "n_parameters": checkpoint.n_values,
+        "is_bfloat16": checkpoint.is_bfloat16,
         "weights_sha256": checkpoint.weights_sha256,
         "tokenizer_sha256": checkpoint.tokenizer_sha256,
         "embedding": _embedding(sentence, checkpoint.hidden_size) if sentence else None,
@@ -80,6 +82,9 @@ def _flags(sentence: SentenceModel | None, prompts: Prompts) -> str:
 def _lines(summary: dict[str, Any]) -> list[str]:
     revision = f" at {summary['revision']}" if summary["revision"] else ""
     tuned = f", tuned on {summary['tuned_length']:,}" if summary["tuned_length"] else ""
+    usual = summary["usual_length"]
+    windows = f", windows of {usual:,} unless --max-length says otherwise" if usual < summary["max_length"] else ""
+    kept = "bfloat16, computed as such unless --compute-dtype says otherwise; " if summary["is_bfloat16"] else ""
     embedding = summary["embedding"]
     said = f"{embedding['description']}; {embedding['dim']:,} values" if embedding else summary["embedding_problem"]
     default = summary["default_prompt_name"]
@@ -92,8 +97,8 @@ def _lines(summary: dict[str, Any]) -> list[str]:
         f"folder     {summary['folder']}",
         f"family     {summary['family']}, {summary['path']}",
         f"size       {summary['n_layers']} layers, {summary['hidden_size']:,} wide",
-        f"limit      {summary['max_length']:,} tokens{tuned}",
-        f"weights    sha256 {summary['weights_sha256']}",
+        f"limit      {summary['max_length']:,} tokens{tuned}{windows}",
+        f"weights    {kept}sha256 {summary['weights_sha256']}",
         f"tokenizer  sha256 {summary['tokenizer_sha256']}",
         f"embedding  {said}",
         f"prompts    {', '.join(prompts) or 'none'}",

@@ -157,7 +157,7 @@ feature_options = together(
 )
 length_options = together(
     "Long documents and context",
-    _number("max_length", "Tokens in a window, special ones included.", auto="what the model takes"),
+    _number("max_length", "Tokens in a window, special ones included.", auto="what the model takes; decoders 8,192"),
     _number("stride", "Tokens that neighbouring windows share.", auto="max-length / 4"),
     _choice("on_overlong", choices.OnOverlong, "What happens to documents longer than a window."),
     _switch("document_context", "Encode sentences together with their neighbours in the document."),
@@ -170,7 +170,11 @@ store_options = together(
 compute_options = together(
     "Computing",
     text("device", "DEVICE", "auto, cpu, mps, cuda, cuda:0,cuda:1.", default=_DEFAULTS.device),
-    _choice("compute_dtype", choices.ComputeDtype, "Type to compute in; auto is bfloat16 on CUDA, else float32."),
+    _choice(
+        "compute_dtype",
+        choices.ComputeDtype,
+        "Type to compute in; auto: bfloat16 on CUDA and for weights in bfloat16, else float32.",
+    ),
     _number("max_batch_tokens", "Tokens in a forward pass.", auto="by device and width"),
     (
         "shard_bytes",

@@ -208,5 +208,6 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         f"tokens     {about}{estimate.n_tokens:,} ({about}{estimate.n_encoded_tokens:,} through the encoder)",
         *(f"{level!s:<10} {about}{n_rows:,} rows" for level, n_rows in estimate.n_rows.items()),
         f"on disk    about {human_bytes(estimate.n_bytes)} in {counted(estimate.n_shards, 'shard')}",
+        f"encoder    {estimate.compute_dtype}, windows of up to {estimate.max_length:,} tokens",
         f"time       about {human_time(estimate.seconds)} at {estimate.tokens_per_s:,.0f} tokens/s",
     ]

@@ -1,7 +1,7 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
-This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel` and `checkpoint` work without torch, the
-rest needs it.
+This module imports nothing: `packaged`, `layers`, `families`, `modeltypes`, `sentencemodel` and `checkpoint` work
+without torch, the rest needs it.
 """
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "lanes",
     "layers",
     "loading",
+    "modeltypes",
     "packaged",
     "sentencemodel",
     "sentencesteps",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,12 +19,26 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from bertfeat.encoder.transfers import to_device
+from bertfeat.errors import ConfigError
 from bertfeat.records import IntArray
 
 NAME = "bertfeat_packed"
 
 _HALF = (torch.float16, torch.bfloat16)
 _MAX_HEAD_SIZE = 256
+# Keywords of the models that change nothing in a forward pass over whole windows; any other must be None or 0.
+_WITHOUT_EFFECT = frozenset({"position_ids", "output_hidden_states", "deterministic", "use_cache"})
+# Scores that are computed at a time where torch has no fused attention: 64 MB in float32.
+_MAX_SCORES = 1 << 24
+
+
+class Rules(NamedTuple):
+    """The factor on the products of query and key, which tokens are seen, and the cap of the scores."""
+
+    scaling: float | None
+    causal: bool
+    sliding_window: int | None
+    softcap: float | None
 
 
 class Group(NamedTuple):
@@ -110,7 +124,8 @@ def packed_attention(
     scaling: float | None = None,
     is_causal: bool | None = None,
     sliding_window: int | None = None,
-    **_: Any,
+    softcap: float | None = None,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend within each window; the signature is that of transformers' attention functions.
 
@@ -123,20 +138,24 @@ def packed_attention(
         scaling: Factor on the products of query and key; None is head_size ** -0.5.
         is_causal: Tokens see earlier tokens only.
         sliding_window: A token sees those less than this far away.
+        softcap: Scores are squeezed into (-softcap, softcap) by tanh.
+        others: What else the model passes.
 
     Returns:
         (1, n_tokens, heads, head_size), and None in the place of the weights.
 
     Raises:
         RuntimeError: The call is outside of `packed`, or has a mask.
+        ConfigError: The model passes something else that changes the result.
     """
     layout = _LAYOUT.get()
     if layout is None or attention_mask is not None:
         raise RuntimeError("packed attention runs inside `packed(layout)` only, and takes no mask")
+    _refuse_others(module, others)
     causal = bool(getattr(module, "is_causal", False)) if is_causal is None else is_causal
     # (n_tokens, heads, head_size) is the models' own layout, so that all of this are views.
     query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
-    if layout.cu_seqlens is not None and fits_varlen(query.dtype, query.shape[-1]):
+    if layout.cu_seqlens is not None and softcap is None and fits_varlen(query.dtype, query.shape[-1]):
         from torch.nn.attention.varlen import varlen_attn
 
         bounds, longest = layout.cu_seqlens, layout.max_length
@@ -148,46 +167,71 @@ def packed_attention(
         )
         assert isinstance(mixed, torch.Tensor)
     else:
-        mixed = _grouped(query, key, value, layout.groups, scaling, causal, sliding_window)
+        mixed = _grouped(query, key, value, layout.groups, Rules(scaling, causal, sliding_window, softcap))
     return mixed.unsqueeze(0), None
 
 
+def _refuse_others(module: torch.nn.Module, others: Mapping[str, Any]) -> None:
+    for name, value in others.items():
+        if name not in _WITHOUT_EFFECT and value is not None and (isinstance(value, torch.Tensor) or value != 0):
+            raise ConfigError(f"{type(module).__name__} asks for attention with `{name}`, which is not supported")
+
+
 def _grouped(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    groups: tuple[Group, ...],
-    scaling: float | None,
-    causal: bool,
-    sliding_window: int | None,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, groups: tuple[Group, ...], rules: Rules
 ) -> torch.Tensor:
     """Attend group by group: windows of one length are a batch without padding. All (n_tokens, heads, head_size)."""
-    shared = query.shape[1] != key.shape[1]
+    attend = _fused if rules.softcap is None else _softcapped
     mixed = []
     for start, n_windows, length in groups:
         stop = start + n_windows * length
-        mask = _band(length, sliding_window, causal, query.device)
-        part = scaled_dot_product_attention(
+        part = attend(
             query[start:stop].view(n_windows, length, *query.shape[1:]).transpose(1, 2),
             key[start:stop].view(n_windows, length, *key.shape[1:]).transpose(1, 2),
             value[start:stop].view(n_windows, length, *value.shape[1:]).transpose(1, 2),
-            attn_mask=mask,
-            is_causal=causal and mask is None,
-            scale=scaling,
-            enable_gqa=shared,
+            rules,
         )
         mixed.append(part.transpose(1, 2).flatten(0, 1))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
-def _band(length: int, sliding_window: int | None, causal: bool, device: torch.device) -> torch.Tensor | None:
-    """Return bool (length, length), True where a token sees another; None where a token sees all others."""
-    if sliding_window is None or length <= sliding_window:
-        return None
-    places = torch.arange(length, device=device)
-    distance = places[:, None] - places[None, :]
-    band = distance.abs() < sliding_window
-    return band & (distance >= 0) if causal else band
+def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rules: Rules) -> torch.Tensor:
+    """Attend with torch's own attention: (n_windows, heads, length, head_size)."""
+    mask = None
+    if rules.sliding_window is not None and query.shape[2] > rules.sliding_window:
+        places = torch.arange(query.shape[2], dtype=torch.int32, device=query.device)
+        mask = _seen(places, places, rules)
+    return scaled_dot_product_attention(
+        *(query, key, value),
+        attn_mask=mask,
+        is_causal=rules.causal and mask is None,
+        scale=rules.scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+def _softcapped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rules: Rules) -> torch.Tensor:
+    """Attend with capped scores, some queries at a time, so that memory does not grow with the square of the length."""
+    assert rules.softcap is not None
+    n_windows, n_heads, length, head_size = query.shape
+    key, value = (states.repeat_interleave(n_heads // states.shape[1], dim=1) for states in (key, value))
+    scaling = head_size**-0.5 if rules.scaling is None else rules.scaling
+    places = torch.arange(length, dtype=torch.int32, device=query.device)
+    mixed = []
+    for rows in torch.split(places, max(1, _MAX_SCORES // (n_windows * n_heads * length))):
+        scores = query[:, :, rows] @ key.transpose(2, 3) * (scaling / rules.softcap)
+        scores = (scores.tanh() * rules.softcap).masked_fill(~_seen(rows, places, rules), -torch.inf)
+        mixed.append(scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value)
+    return torch.cat(mixed, dim=2)
+
+
+def _seen(rows: torch.Tensor, places: torch.Tensor, rules: Rules) -> torch.Tensor:
+    """Return bool (n_rows, n_places), True where the token of a row sees that at a place."""
+    distance = rows[:, None] - places[None, :]
+    seen = distance >= 0 if rules.causal else torch.ones_like(distance, dtype=torch.bool)
+    if rules.sliding_window is None:
+        return seen
+    return seen & ((distance if rules.causal else distance.abs_()) < rules.sliding_window)
 
 
 def varlen_window(causal: bool, sliding_window: int | None) -> tuple[int, int]:

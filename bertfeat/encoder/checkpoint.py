@@ -17,8 +17,9 @@ from bertfeat.encoder import hub
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.family import Family
 from bertfeat.encoder.filedigests import named_digest, weights_digest
+from bertfeat.encoder.modeltypes import refusal_of
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_hint
-from bertfeat.encoder.refusals import REFUSED, rope_fault
+from bertfeat.encoder.refusals import rope_fault, rope_length
 from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
@@ -38,10 +39,14 @@ _LIMITS = {
     "intermediate_size": 1_000_000,
     "type_vocab_size": 100_000,
     **dict.fromkeys(("num_attention_heads", "num_heads", "n_heads", "n_head", "encoder_attention_heads"), 65_536),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "head_dim"), 65_536),
     "embedding_size": 65_536,
     "num_hidden_groups": 1_000,
     "inner_group_num": 1,
     "num_feedforward_networks": 1_000,
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4_096),
+    "rotary_dim": 1_024,
+    "max_depth": 10_000,
     "num_labels": 1_000_000,
     "local_radius": 1_000_000,
     "global_block_size": 1_000_000,
@@ -70,6 +75,7 @@ class Checkpoint:
         weights_sha256: sha256 (hex) of their bytes in that order.
         tokenizer_sha256: sha256 (hex) over the tokenizer's files.
         n_values: Values in the weight files, unused heads included.
+        is_bfloat16: Most of these values are bfloat16.
         config: The content of config.json.
     """
 
@@ -85,6 +91,7 @@ class Checkpoint:
     weights_sha256: str
     tokenizer_sha256: str
     n_values: int
+    is_bfloat16: bool
     config: Mapping[str, Any] = field(repr=False)
 
     def info(self) -> ModelInfo:
@@ -173,6 +180,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         weights_sha256=digest,
         tokenizer_sha256=named_digest(tokenizer_files),
         n_values=weights.n_values,
+        is_bfloat16=weights.dtype == "BF16",
         config=config,
     )
 
@@ -228,7 +236,7 @@ def _refuse_code(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapp
     for file, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config)):
         if content.get("auto_map"):
             model_type = str(config.get("model_type"))
-            known, reason = family_of(model_type), REFUSED.get(model_type)
+            known, reason = family_of(model_type), refusal_of(model_type)
             hint = f"; {known.title} is built in, so a copy without that key may do" if known else ""
             hint = f"; {reason}" if reason else hint
             raise CheckpointError(f"{folder / file}: auto_map asks to run code of its own; that never runs here{hint}")
@@ -244,7 +252,8 @@ def _family(folder: Path, config: Mapping[str, Any]) -> Family:
         raise CheckpointError(f"{folder / 'config.json'}: no 'model_type', so the family is unknown")
     family = family_of(model_type)
     if family is None:
-        reason = REFUSED.get(model_type)
+        text_config = config.get("text_config")
+        reason = refusal_of(model_type, text_config.get("model_type") if isinstance(text_config, dict) else None)
         why = f": {reason}" if reason else ""
         raise CheckpointError(
             f"{folder}: model type {model_type!r:.60} is not supported{why}; `bertfeat models` lists those that are"
@@ -287,12 +296,16 @@ def _max_length(folder: Path, family: Family, config: Mapping[str, Any], tokeniz
     if family.positions == "unlimited":
         said = tokenizer_config.get("model_max_length")
         # transformers writes 1e30 where it knows none.
-        return said if isinstance(said, int) and 2 <= said <= _MAX_LENGTH else UNLIMITED_DEFAULT
+        if isinstance(said, int) and 2 <= said <= _MAX_LENGTH:
+            return said
+        if not any(config.get(key) is not None for key in family.positions_key):
+            return family.window or UNLIMITED_DEFAULT
     positions = _size(path, config, family.positions_key, _LIMITS["max_position_embeddings"])
     if family.positions == "after-padding":
         padding = config.get("pad_token_id", 1)
         positions -= _bounded(path, "pad_token_id", padding, positions - 2, least=0) + 1
-    return positions
+    short = rope_length(config) if family.path == "packed" else None
+    return positions if short is None else min(positions, short)
 
 
 def _tokenizer_files(folder: Path, root: Path, family: Family) -> list[Path]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from bertfeat.encoder.decoders import DECODERS
+from bertfeat.encoder.encoderdecoders import ENCODER_DECODERS
 from bertfeat.encoder.family import Family
 from bertfeat.encoder.refusals import esm_fault, flaubert_fault, nystromformer_fault, padding_fault, xmod_fault
+from bertfeat.encoder.textparts import TEXT_PARTS
 
 _NORMED = "the last layer alone is normed"
 _UNLIMITED = "relative positions without a limit: 512 tokens unless the tokenizer says less or more"
@@ -22,30 +25,6 @@ _PLAIN: dict[str, Any] = {"path": "equal-length"}
 _TYPED: dict[str, Any] = {**_PLAIN, "type_ids": True}
 # These return the states of all layers.
 _ALL_STATES: dict[str, Any] = {**_TYPED, "picks_states": False}
-_T5_LIKE: dict[str, Any] = {
-    **_PLAIN,
-    "layers_key": ("num_layers", "num_hidden_layers"),
-    "hidden_key": ("d_model", "hidden_size"),
-    "positions_key": (),
-    "positions": "unlimited",
-    "inner": "encoder",
-    "final_norm": "final_layer_norm",
-    "note": f"encoder only; {_UNLIMITED}",
-}
-_GPT_LIKE: dict[str, Any] = {
-    "layers_key": ("n_layer", "num_hidden_layers"),
-    "hidden_key": ("n_embd", "hidden_size"),
-    "positions_key": ("n_positions", "max_position_embeddings"),
-}
-_BART_LIKE: dict[str, Any] = {
-    **_PLAIN,
-    "layers_key": ("encoder_layers", "num_hidden_layers"),
-    "hidden_key": ("d_model", "hidden_size"),
-    "inner": "encoder",
-    # The decoder is never run: one without blocks costs next to nothing.
-    "overrides": {"decoder_layers": 0},
-}
-_MBART_LIKE: dict[str, Any] = {**_BART_LIKE, "final_norm": "layer_norm", "note": f"encoder only; {_NORMED}"}
 _XLM_LIKE: dict[str, Any] = {
     **_PLAIN,
     "layers_key": ("n_layers", "num_hidden_layers"),
@@ -55,17 +34,25 @@ _XLM_LIKE: dict[str, Any] = {
     "note": "no language embedding is added",
 }
 
-_FAMILIES: tuple[Family, ...] = (
-    Family("bert", "BERT", "BertModel", **_BERT_LIKE),
-    Family("roberta", "RoBERTa", "RobertaModel", **_ROBERTA_LIKE),
-    Family("xlm-roberta", "XLM-RoBERTa", "XLMRobertaModel", **_ROBERTA_LIKE),
-    Family("camembert", "CamemBERT", "CamembertModel", **_ROBERTA_LIKE),
-    Family("xlm-roberta-xl", "XLM-RoBERTa-XL", "XLMRobertaXLModel", final_norm="encoder.LayerNorm", **_ROBERTA_LIKE),
+_ENCODERS: tuple[Family, ...] = (
+    Family("bert", "BERT", "BertModel", since="0.1.0", **_BERT_LIKE),
+    Family("roberta", "RoBERTa", "RobertaModel", since="0.1.0", **_ROBERTA_LIKE),
+    Family("xlm-roberta", "XLM-RoBERTa", "XLMRobertaModel", since="0.1.0", **_ROBERTA_LIKE),
+    Family("camembert", "CamemBERT", "CamembertModel", since="0.1.0", **_ROBERTA_LIKE),
+    Family(
+        "xlm-roberta-xl",
+        "XLM-RoBERTa-XL",
+        "XLMRobertaXLModel",
+        final_norm="encoder.LayerNorm",
+        since="0.1.0",
+        **_ROBERTA_LIKE,
+    ),
     Family(
         "roberta-prelayernorm",
         "RoBERTa-PreLayerNorm",
         "RobertaPreLayerNormModel",
         final_norm="LayerNorm",
+        since="0.1.0",
         **_ROBERTA_LIKE,
     ),
     Family(
@@ -74,6 +61,7 @@ _FAMILIES: tuple[Family, ...] = (
         "DistilBertModel",
         layers_key=("n_layers", "num_hidden_layers"),
         hidden_key=("dim", "hidden_size"),
+        since="0.1.0",
         **_PACKED,
     ),
     Family(
@@ -82,9 +70,10 @@ _FAMILIES: tuple[Family, ...] = (
         "AlbertModel",
         pooler_activation="pooler_activation",
         note="blocks share their weights; layer 0 is widened to the hidden size, as in output_hidden_states",
+        since="0.1.0",
         **_BERT_LIKE,
     ),
-    Family("ernie", "ERNIE", "ErnieModel", **_BERT_LIKE),
+    Family("ernie", "ERNIE", "ErnieModel", since="0.1.0", **_BERT_LIKE),
     Family("data2vec-text", "data2vec text", "Data2VecTextModel", **_ROBERTA_LIKE),
     Family(
         "xmod",
@@ -103,6 +92,7 @@ _FAMILIES: tuple[Family, ...] = (
         "ElectraModel",
         type_ids=True,
         note="layer 0 is taken after the projection to the hidden size, as in output_hidden_states",
+        since="0.1.0",
         **_PACKED,
     ),
     Family(
@@ -111,30 +101,33 @@ _FAMILIES: tuple[Family, ...] = (
         "ModernBertModel",
         final_norm="final_norm",
         per_layer=("layer_types",),
-        note=f"{_NORMED}; sliding windows are kept",
+        note=_NORMED,
+        attention="full, sliding",
+        since="0.1.0",
         **_PACKED,
     ),
-    Family("nomic_bert", "NomicBERT", "NomicBertModel", type_ids=True, **_PACKED),
+    Family("nomic_bert", "NomicBERT", "NomicBertModel", type_ids=True, since="0.1.0", **_PACKED),
     Family("gte", "GTE", "GteModel", **_BERT_LIKE),
     Family("jina_embeddings_v3", "Jina Embeddings v3", "JinaEmbeddingsV3Model", note="no task adapter", **_BERT_LIKE),
-    Family("eurobert", "EuroBERT", "EuroBertModel", final_norm="norm", note=_NORMED, **_PACKED),
+    Family("eurobert", "EuroBERT", "EuroBertModel", final_norm="norm", note=_NORMED, since="0.1.0", **_PACKED),
     Family(
         "ultrabert",
         "UltraBERT",
         "UltrabertModel",
         final_norm="norm",
         per_layer=("layer_types",),
-        note=f"{_NORMED}; sliding windows are kept",
+        note=_NORMED,
+        attention="full, sliding",
         **_PACKED,
     ),
     Family("esmc", "ESM C", "EsmcModel", final_norm="norm", whole=True, note=_NORMED, **_PACKED),
-    Family("gpt2", "GPT-2", "GPT2Model", final_norm="ln_f", note=f"causal; {_NORMED}", **_PACKED, **_GPT_LIKE),
     Family(
         "mobilebert",
         "MobileBERT",
         "MobileBertModel",
         pooler="optional",
         note="embeddings look at the neighbouring tokens, hence no packs",
+        since="0.1.0",
         **_TYPED,
     ),
     Family(
@@ -146,11 +139,25 @@ _FAMILIES: tuple[Family, ...] = (
         positions_key=(),
         positions="unlimited",
         note=_UNLIMITED,
+        attention="full, relative",
+        since="0.1.0",
         **_ALL_STATES,
     ),
-    Family("deberta", "DeBERTa", "DebertaModel", **_ALL_STATES),
-    Family("deberta-v2", "DeBERTa v2 and v3", "DebertaV2Model", **_ALL_STATES),
-    Family("mpnet", "MPNet", "MPNetModel", positions="after-padding", pooler="optional", picks_states=False, **_PLAIN),
+    Family("deberta", "DeBERTa", "DebertaModel", attention="full, relative", since="0.1.0", **_ALL_STATES),
+    Family(
+        "deberta-v2", "DeBERTa v2 and v3", "DebertaV2Model", attention="full, relative", since="0.1.0", **_ALL_STATES
+    ),
+    Family(
+        "mpnet",
+        "MPNet",
+        "MPNetModel",
+        positions="after-padding",
+        pooler="optional",
+        picks_states=False,
+        attention="full, relative",
+        since="0.1.0",
+        **_PLAIN,
+    ),
     Family(
         "megatron-bert",
         "MegatronBERT",
@@ -158,10 +165,11 @@ _FAMILIES: tuple[Family, ...] = (
         final_norm="encoder.ln",
         pooler="optional",
         note=_NORMED,
+        since="0.1.0",
         **_ALL_STATES,
     ),
-    Family("roformer", "RoFormer", "RoFormerModel", **_ALL_STATES),
-    Family("rembert", "RemBERT", "RemBertModel", pooler="optional", **_ALL_STATES),
+    Family("roformer", "RoFormer", "RoFormerModel", since="0.1.0", **_ALL_STATES),
+    Family("rembert", "RemBERT", "RemBertModel", pooler="optional", since="0.1.0", **_ALL_STATES),
     Family(
         "longformer",
         "Longformer",
@@ -170,6 +178,8 @@ _FAMILIES: tuple[Family, ...] = (
         per_layer=("attention_window",),
         pooler="optional",
         note="local attention only: no token is given global attention",
+        attention="sliding",
+        since="0.1.0",
         **_ALL_STATES,
     ),
     Family(
@@ -181,6 +191,7 @@ _FAMILIES: tuple[Family, ...] = (
         pooler="optional",
         pooler_activation="activation",
         note="full attention at every length",
+        since="0.1.0",
         **_TYPED,
     ),
     Family(
@@ -211,17 +222,92 @@ _FAMILIES: tuple[Family, ...] = (
     Family("flaubert", "FlauBERT", "FlaubertModel", fault=flaubert_fault, **_XLM_LIKE),
     Family("ibert", "I-BERT", "IBertModel", positions="after-padding", pooler="optional", **_ALL_STATES),
     Family("squeezebert", "SqueezeBERT", "SqueezeBertModel", pooler="always", **_ALL_STATES),
-    Family("nystromformer", "Nyströmformer", "NystromformerModel", fault=nystromformer_fault, **_ALL_STATES),
-    Family("convbert", "ConvBERT", "ConvBertModel", **_TYPED),
-    Family("layoutlm", "LayoutLM", "LayoutLMModel", pooler="always", note="text only: every box is zero", **_TYPED),
-    Family("t5", "T5", "T5EncoderModel", **_T5_LIKE),
-    Family("mt5", "mT5", "MT5EncoderModel", **_T5_LIKE),
-    Family("umt5", "UMT5", "UMT5EncoderModel", **_T5_LIKE),
-    Family("longt5", "LongT5", "LongT5EncoderModel", **_T5_LIKE),
-    Family("bart", "BART", "BartModel", note="encoder only", **_BART_LIKE),
-    Family("mbart", "mBART", "MBartModel", **_MBART_LIKE),
-    Family("m2m_100", "M2M100 and NLLB", "M2M100Model", fault=padding_fault, **_MBART_LIKE),
-    Family("openai-gpt", "OpenAI GPT", "OpenAIGPTModel", note="causal", picks_states=False, **_PLAIN, **_GPT_LIKE),
+    Family(
+        "nystromformer",
+        "Nyströmformer",
+        "NystromformerModel",
+        fault=nystromformer_fault,
+        attention="landmarks",
+        **_ALL_STATES,
+    ),
+    Family("convbert", "ConvBERT", "ConvBertModel", attention="full, with convolutions", since="0.1.0", **_TYPED),
+    Family(
+        "layoutlm",
+        "LayoutLM",
+        "LayoutLMModel",
+        pooler="always",
+        note="text only: every box is zero",
+        since="0.1.0",
+        **_TYPED,
+    ),
+    Family(
+        "layoutlmv3",
+        "LayoutLMv3",
+        "LayoutLMv3Model",
+        positions="after-padding",
+        overrides={"visual_embed": False},
+        attention="full, relative",
+        note="text only: every box is zero",
+        **_PLAIN,
+    ),
+    Family(
+        "lilt",
+        "LiLT",
+        "LiltModel",
+        positions="after-padding",
+        pooler="optional",
+        note="text only: every box is zero",
+        **_ALL_STATES,
+    ),
+    Family(
+        "markuplm",
+        "MarkupLM",
+        "MarkupLMModel",
+        positions="after-padding",
+        pooler="optional",
+        note="text only: no places in a page",
+        **_TYPED,
+    ),
+    Family(
+        "visual_bert",
+        "VisualBERT",
+        "VisualBertModel",
+        pooler="optional",
+        note="text only: no pictures",
+        **_ALL_STATES,
+    ),
+    Family(
+        "fnet",
+        "FNet",
+        "FNetModel",
+        # The other form of the same transform takes texts of one length only.
+        overrides={"use_tpu_fourier_optimizations": False},
+        pooler="optional",
+        attention="Fourier transform",
+        **_ALL_STATES,
+    ),
+    Family(
+        "yoso",
+        "YOSO",
+        "YosoModel",
+        # Its hashes need CUDA kernels that transformers downloads, and are random.
+        overrides={"use_expectation": True},
+        note="attention is what its hashes give on average",
+        **_ALL_STATES,
+    ),
+    Family(
+        "openai_privacy_filter",
+        "OpenAI privacy filter",
+        "OpenAIPrivacyFilterModel",
+        final_norm="norm",
+        per_layer=("layer_types",),
+        attention="sliding, with sinks",
+        note=f"{_NORMED}; in bfloat16, rounding may choose other experts for a token",
+        **_PLAIN,
+    ),
+)
+_FAMILIES = tuple(
+    sorted((*_ENCODERS, *ENCODER_DECODERS, *TEXT_PARTS, *DECODERS), key=lambda family: family.path != "packed")
 )
 _BY_TYPE = {family.model_type: family for family in _FAMILIES}
 
@@ -235,7 +321,7 @@ def family_of(model_type: str) -> Family | None:
     """Return the family of a config's `model_type`, or None where it is not supported.
 
     Examples:
-        >>> family_of("roberta").path, family_of("llama")
+        >>> family_of("roberta").path, family_of("funnel")
         ('packed', None)
     """
     return _BY_TYPE.get(model_type)

@@ -20,7 +20,9 @@ class Family:
         hidden_key: The same for the width.
         positions_key: The same for the number of positions.
         positions: `absolute`: as many tokens as positions; `after-padding`: positions start at padding_idx + 1, so
-            as many fewer; `unlimited`: relative positions, where the tokenizer's limit counts, else 512.
+            as many fewer; `unlimited`: relative positions, where the tokenizer's limit counts, else that of the
+            config, else `window`.
+        window: Tokens of a window unless the user says otherwise, where the model takes more; None: what it takes.
         inner: Attribute of the encoder inside an encoder-decoder.
         final_norm: Attribute of the norm that transformers applies to the last hidden state only. A model that is cut
             below the last block leaves it out, as `output_hidden_states` of the whole model does.
@@ -34,6 +36,8 @@ class Family:
         pooler_activation: Attribute of the activation, where it is not part of the pooler.
         slow_tokenizer: Its own tokenizer gives no character offsets: the folder needs a tokenizer.json.
         picks_states: `output_hidden_states` takes a list of layers, so that the others are freed on the way.
+        attention: Which tokens a token sees and how, for people: `full` unless another word is there.
+        since: The version of bertfeat from which on a test has compared the family with transformers.
         note: A line for `bertfeat models`.
     """
 
@@ -46,6 +50,7 @@ class Family:
     hidden_key: tuple[str, ...] = ("hidden_size",)
     positions_key: tuple[str, ...] = ("max_position_embeddings",)
     positions: Literal["absolute", "after-padding", "unlimited"] = "absolute"
+    window: int | None = None
     inner: str | None = None
     final_norm: str | None = None
     per_layer: tuple[str, ...] = ()
@@ -58,4 +63,10 @@ class Family:
     pooler_activation: str | None = None
     slow_tokenizer: bool = False
     picks_states: bool = True
+    attention: str = "full"
+    since: str = "0.2.0"
     note: str = ""
+
+    def usual_length(self, max_length: int) -> int:
+        """Return the tokens of a window unless the user says otherwise, for a model that takes `max_length`."""
+        return min(max_length, self.window or max_length)

@@ -15,6 +15,8 @@ from torch import nn
 _TYPES = (torch.float32, torch.bfloat16)
 # The number of rows that the layout is chosen for; any number works.
 _N_ROWS = 1024
+# Narrower layers gain nothing, and LayoutLMv3 reads the weights of some without calling them.
+_LEAST_WIDTH = 32
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
@@ -59,16 +61,19 @@ def pack_linears(model: nn.Module) -> None:
 
     A layer and its GELU become one where a block names them `dense` and `intermediate_act_fn`, as BERT does.
     """
-    for module in list(model.modules()):
-        activation = getattr(module, "intermediate_act_fn", None)
+    for module in [module for module in model.modules() if hasattr(module, "intermediate_act_fn")]:
+        activation = module.intermediate_act_fn
         dense = getattr(module, "dense", None)
         if type(dense) is nn.Linear and _is_exact_gelu(activation):
             module.dense = PackedLinear(dense, "gelu")
             module.intermediate_act_fn = nn.Identity()
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                setattr(module, name, PackedLinear(child))
+    for name in [name for name, module in model.named_modules() if type(module) is nn.Linear]:
+        linear = model.get_submodule(name)
+        assert isinstance(linear, nn.Linear)
+        if min(linear.weight.shape) < _LEAST_WIDTH:
+            continue
+        # Nothing else holds the layer, so that its own weight is freed before the next one is packed.
+        model.set_submodule(name, PackedLinear(linear))
 
 
 def _is_exact_gelu(activation: Any) -> bool:

@@ -66,12 +66,16 @@ def load_encoder(
     dropped = list(checkpoint.family.unused)
     if checkpoint.family.final_norm is not None and n_blocks < checkpoint.n_layers:
         dropped.append(checkpoint.family.final_norm)
-    for name in dropped:
+    # The last norm is optional in OPT.
+    for name in {name for name, _ in model.named_modules()}.intersection(dropped):
         model.set_submodule(name, nn.Identity())
     _unify_dtype(model, compute_dtype)
     model = model.to(device).eval().requires_grad_(False)
-    if can_pack(torch.device(device), compute_dtype):
+    # Weights of the type that they have in the file are mapped into memory from there: packing would copy them.
+    is_mapped = checkpoint.is_bfloat16 and compute_dtype is torch.bfloat16
+    if can_pack(torch.device(device), compute_dtype) and not is_mapped:
         pack_linears(model)
+    padding_idx = getattr(config, "pad_token_id", None)
     return PackEncoder(
         model,
         checkpoint.family,
@@ -80,7 +84,7 @@ def load_encoder(
         n_blocks=n_blocks,
         compute_dtype=compute_dtype,
         with_pooler=with_pooler,
-        padding_idx=1 if config.pad_token_id is None else config.pad_token_id,
+        padding_idx=1 if padding_idx is None else padding_idx,
         supports_type_ids=checkpoint.family.type_ids and getattr(config, "type_vocab_size", 2) >= 2,
     )
 

@@ -1,34 +1,57 @@
-"""Reasons why models are refused: by their type, or by a value in their config."""
+"""Reasons why models of supported families are refused: by a value in their config."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-_LENGTHS = "its layers have different lengths, so that a token has no vector in most of them"
-_WIDTHS = "its last layer is projected to another width than that of the others"
-# Model types that are refused for a reason of their own.
-REFUSED = {
-    "funnel": _LENGTHS,
-    "canine": _LENGTHS,
-    "embedding_gemma2": _WIDTHS,
-    "embedding_gemma2_text": _WIDTHS,
-    "new": "its code is not part of transformers; take a copy of the model with the model type 'gte'",
-    "roc_bert": "it reads the shapes and sounds of characters from a tokenizer that gives no character offsets",
-}
-
+WIDTHS = "its last layer is projected to another width than that of the others"
 # The published model has 81 languages; each of them has modules in every block.
 _MAX_LANGUAGES = 1_000
+# A table for as many positions has a gigabyte.
+_MAX_SQUARE = 32_768
+_MAX_REPEATS = 1_000
 
 
 def rope_fault(config: Mapping[str, Any]) -> str | None:
-    """Return why a model cannot run in packs: transformers sets these frequencies by the longest text of a batch."""
+    """Return why a model cannot run in packs: the length is unknown up to which its frequencies stay the same."""
+    for key, rope in _long_ropes(config):
+        values = [value for value in _original_lengths(config, rope) if value is not None]
+        if not values:
+            return (
+                f"{key} has the type longrope without original_max_position_embeddings, which is not supported: "
+                "it depends on the length of the text"
+            )
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                return f"original_max_position_embeddings is {value!r:.60}; expected a whole number of 1 or more"
+    return None
+
+
+def rope_length(config: Mapping[str, Any]) -> int | None:
+    """Return the tokens up to which the frequencies of a model stay the same; None where they always do.
+
+    With the type longrope, transformers sets them by the longest text of a batch: up to this length, all texts have the
+    short ones.
+    """
+    found = [value for _, rope in _long_ropes(config) for value in _original_lengths(config, rope) if value is not None]
+    return min(found, default=None)
+
+
+def _long_ropes(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the settings of the type longrope, which older configs of Phi-3 call su or yarn, with their key."""
     for key in ("rope_parameters", "rope_scaling"):
         values = config.get(key)
         for rope in (values, *values.values()) if isinstance(values, dict) else ():
-            if isinstance(rope, dict) and "longrope" in (rope.get("rope_type"), rope.get("type")):
-                return f"{key} has the type longrope, which is not supported: it depends on the length of the text"
-    return None
+            if isinstance(rope, dict) and (
+                "longrope" in (rope.get("rope_type"), rope.get("type")) or "short_factor" in rope
+            ):
+                yield key, rope
+
+
+def _original_lengths(config: Mapping[str, Any], rope: Mapping[str, Any]) -> tuple[Any, Any]:
+    name = "original_max_position_embeddings"
+    return config.get(name), rope.get(name)
 
 
 def xmod_fault(config: Mapping[str, Any]) -> str | None:
@@ -61,6 +84,40 @@ def flaubert_fault(config: Mapping[str, Any]) -> str | None:
     if config.get("pre_norm"):
         return "pre_norm is set, and transformers cannot run such a model"
     return padding_fault(config)
+
+
+def opt_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why OPT cannot run: transformers narrows its last hidden state to the width of the word embeddings."""
+    width, narrow = config.get("hidden_size"), config.get("word_embed_proj_dim")
+    if narrow is None or narrow == width:
+        return None
+    return f"word_embed_proj_dim is {narrow!r:.60}, hidden_size {width!r:.60}: {WIDTHS}"
+
+
+def smollm3_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why SmolLM3 cannot run: its config contradicts itself on sliding windows, and so do the attentions."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and "sliding_attention" in kinds and not config.get("use_sliding_window"):
+        return "layer_types has sliding_attention, but use_sliding_window is not set"
+    return None
+
+
+def square_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why an older decoder cannot run: transformers makes tables whose size is the square of the positions."""
+    for key in ("n_positions", "max_position_embeddings"):
+        value = config.get(key)
+        if isinstance(value, int) and value > _MAX_SQUARE:
+            return f"{key} is {value}; expected at most {_MAX_SQUARE} in this family"
+    return None
+
+
+def gpt_neo_fault(config: Mapping[str, Any]) -> str | None:
+    """Return why GPT-Neo cannot run: each kind of attention is repeated as often as its config says."""
+    kinds = config.get("attention_types") or []
+    counts = [kind[1] for kind in kinds if isinstance(kind, list) and len(kind) == 2] if isinstance(kinds, list) else []
+    if counts and not all(isinstance(count, int) and 0 <= count <= _MAX_REPEATS for count in counts):
+        return f"attention_types is {kinds!r:.60}; expected pairs of a list and a number up to {_MAX_REPEATS}"
+    return square_fault(config)
 
 
 def nystromformer_fault(config: Mapping[str, Any]) -> str | None:

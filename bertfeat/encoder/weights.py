@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import stat
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,17 @@ _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """The checked weight files of a folder, in name order, and how many values they hold together."""
+    """The checked weight files of a folder, in name order.
+
+    Attributes:
+        files: The files.
+        n_values: The values that they hold together.
+        dtype: The type that most of them have, such as `F32` or `BF16`.
+    """
 
     files: tuple[Path, ...]
     n_values: int
+    dtype: str
 
 
 def find_weights(folder: Path, root: Path) -> WeightFiles:
@@ -45,7 +53,12 @@ def find_weights(folder: Path, root: Path) -> WeightFiles:
     else:
         raise _no_weights(folder)
     files = tuple(inside(folder / name, root) for name in names)
-    return WeightFiles(tuple(folder / name for name in names), sum(_n_values(file) for file in files))
+    counts: Counter[str] = Counter()
+    for file in files:
+        for dtype, shape in read_header(file).values():
+            counts[dtype] += math.prod(shape)
+    dtype = max(counts, key=lambda name: counts[name], default="F32")
+    return WeightFiles(tuple(folder / name for name in names), counts.total(), dtype)
 
 
 def inside(path: Path, root: Path) -> Path:
@@ -148,7 +161,3 @@ def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
         raise CheckpointError(
             f"{path}: not a whole safetensors file ({why}); download or copy the model again"
         ) from None
-
-
-def _n_values(path: Path) -> int:
-    return sum(math.prod(shape) for _, shape in read_header(path).values())

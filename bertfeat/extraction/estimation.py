@@ -43,6 +43,8 @@ class Estimate:
     n_rows: dict[Level, int]
     n_bytes: int
     n_shards: int
+    compute_dtype: str
+    max_length: int
     tokens_per_s: float
     seconds: float
     is_exact: bool
@@ -103,6 +105,8 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
         n_rows={level: round(n_rows * scale) for level, n_rows in rows.items()},
         n_bytes=round(n_bytes * scale),
         n_shards=len(job.plan.shards),
+        compute_dtype=job.resolved.compute_dtype,
+        max_length=job.resolved.limits.max_length,
         tokens_per_s=tokens_per_s,
         seconds=n_encoded * scale / tokens_per_s if tokens_per_s else 0.0,
         is_exact=len(shards) == len(job.plan.shards),

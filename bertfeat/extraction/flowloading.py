@@ -9,7 +9,6 @@ import torch
 
 from bertfeat.choices import Level, Pooling
 from bertfeat.config import ExtractConfig
-from bertfeat.devices import resolve_compute_dtype
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.sentencesteps import apply_steps, load_steps
@@ -33,7 +32,7 @@ def load_flow(
         checkpoint,
         sorted({layer for schema in schemas.values() for column in schema.features for layer in column.layers}),
         device=device,
-        compute_dtype=getattr(torch, resolve_compute_dtype(config.compute_dtype, device.type)),
+        compute_dtype=getattr(torch, resolved.compute_dtype),
         with_pooler=needs_pooler(config),
     )
     finish = None

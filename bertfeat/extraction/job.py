@@ -226,7 +226,7 @@ def resolve_job(
     info, prompt, advice = checkpoint.info(), find_prompt(checkpoint, config), authors_advice(checkpoint, config)
     check_settings(config, info)
     tokenizer = load_tokenizer(checkpoint, files, config, prompt)
-    return tokenizer, resolve(config, info, tokenizer, advice)
+    return tokenizer, resolve(config, info, tokenizer, advice, is_bfloat16=checkpoint.is_bfloat16)
 
 
 def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig, prompt: str) -> Tokenizer:

@@ -65,8 +65,12 @@ def check_settings(config: ExtractConfig, info: ModelInfo) -> None:
     planned_kind(config.device, elsewhere=config.runner is Runner.RAY)
 
 
-def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, authors: AuthorsAdvice) -> Resolved:
+def resolve(
+    config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, authors: AuthorsAdvice, *, is_bfloat16: bool
+) -> Resolved:
     """Fill in the defaults that depend on the model and the device, and check the settings against them.
+
+    `is_bfloat16` tells that the weights of the model are bfloat16 in its files.
 
     Raises:
         ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
@@ -80,7 +84,7 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, author
         layers=layers,
         columns={level: _columns(level, config, layers, info, tokenizer, authors.used) for level in config.levels},
         limits=_limits(config, info, tokenizer, authors.used),
-        compute_dtype=resolve_compute_dtype(config.compute_dtype, device_kind),
+        compute_dtype=resolve_compute_dtype(config.compute_dtype, device_kind, is_bfloat16=is_bfloat16),
         device_kind=device_kind,
         max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device_kind, info.hidden_size),
         attention=family.path if family else "",
@@ -137,8 +141,10 @@ def _limits(
 
 
 def _max_length(config: ExtractConfig, info: ModelInfo, sentence: SentenceModel | None) -> int:
+    family = family_of(info.family)
+    usual = family.usual_length(info.max_length) if family else info.max_length
     tuned_on = sentence.max_length if sentence else None
-    max_length = config.max_length or min(info.max_length, tuned_on or info.max_length)
+    max_length = config.max_length or min(usual, tuned_on or usual)
     if max_length > info.max_length:
         raise ConfigError(f"`max_length={max_length}` is more than {config.model} takes, which is {info.max_length}")
     return max_length

@@ -49,7 +49,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         include_special_tokens: Let special tokens count in the mean and the maximum.
         prompt: A text put before each text.
         prompt_name: The name of one of the model's prompts.
-        max_length: The longest window in tokens; None is the model's limit.
+        max_length: The longest window in tokens; None is the model's limit, 8,192 for most decoders.
         stride: The overlap of windows in tokens.
         on_overlong: `window`, `truncate` or `error`.
         device: `auto`, `cpu`, `cuda`, ...

@@ -116,7 +116,8 @@ class TextEncoder:
                     loaded = Tokenizer.load(checkpoint.folder, given_words=words, n_ids=checkpoint.n_ids)
                     self._tokenizers[words] = loaded
                 tokenizer = self._tokenizers[words].with_prompt(find_prompt(checkpoint, config))
-                resolved = resolve(config, self.info, tokenizer, authors_advice(checkpoint, config))
+                advice = authors_advice(checkpoint, config)
+                resolved = resolve(config, self.info, tokenizer, advice, is_bfloat16=checkpoint.is_bfloat16)
                 corpus = CorpusSchema(has_pairs=config.text_pairs)
                 schemas = {level: level_schema(level, corpus, found) for level, found in resolved.columns.items()}
                 self._known[config] = _Settings(tokenizer, resolved, schemas)

@@ -33,7 +33,8 @@ _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"
 )
-_SPLIT_REGEXES = {_GPT2, _LLAMA3}
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_SPLIT_REGEXES = {_GPT2, _LLAMA3, _QWEN2}
 # These match whitespace only, and a cut does not divide a run of whitespace.
 _REPLACE_REGEXES = {" {2,}", r"\s{2,}|[\n\r\t]"}
 _LOCAL_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "StripAccents"}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from bertfeat.ragged import starts_of
 from bertfeat.records import BoolArray, Int32Array, IntArray
@@ -44,12 +45,11 @@ def find_surface(
         bool (n_tokens,), whether a token is whitespace only. It keeps its whitespace; without characters it is empty.
     """
     joined = "".join(texts)
-    codes = np.frombuffer(joined.encode("utf-32-le"), dtype=np.uint32)
-    if not len(codes):
+    if not joined:
         return np.ones(len(start), dtype=np.bool_)
     text_starts = starts_of(np.array([len(t) for t in texts], dtype=np.int64))[:-1]
     origin = text_starts[text]
-    is_blank = np.where(codes < len(_IS_SPACE), _IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)], False)
+    codes, is_blank = _codes(joined), find_spaces(joined)
     first, last = start + origin, end + origin
     # Tokenizers put the character for a space before a text or word that does not start with one: it is empty.
     at = np.flatnonzero(is_prefix & (first < last))
@@ -64,6 +64,17 @@ def find_surface(
         _add_loose(joined, loose, text_starts, first, last, merges)
     start[:], end[:] = first - origin, last - origin
     return blank_tokens
+
+
+def find_spaces(text: str) -> BoolArray:
+    """Return bool (n_characters,), whether a character is whitespace."""
+    codes = _codes(text)
+    is_space: BoolArray = np.where(codes < len(_IS_SPACE), _IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)], False)
+    return is_space
+
+
+def _codes(text: str) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
 def _trim(is_blank: BoolArray, first: IntArray, last: IntArray) -> BoolArray:

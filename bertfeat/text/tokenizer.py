@@ -75,6 +75,8 @@ class Tokenizer:
         self.cls_id = cls_id
         with checkpoint_errors(folder, "its tokenizer does not work"):
             self.single, self.pair = read_templates(backend)
+            # Those of Llama and Gemma hand the whole text to their BPE model.
+            self._has_words = len({*backend.encode("a b", add_special_tokens=False).word_ids}) > 1
         pieces = backend.get_vocab(with_added_tokens=True)
         n_pieces = max(pieces.values()) + 1
         self._n_ids = n_pieces if n_ids is None else n_ids
@@ -140,8 +142,14 @@ class Tokenizer:
         return tokens
 
     def _columns(self, pieces: list[Piece], encodings: list[Encoded]) -> Columns:
-        words, blanks = self.given_words, self.is_blank_piece
-        return columns_of(pieces, encodings, given_words=words, is_blank_piece=blanks, merges=self.merges)
+        return columns_of(
+            pieces,
+            encodings,
+            given_words=self.given_words,
+            has_words=self._has_words,
+            is_blank_piece=self.is_blank_piece,
+            merges=self.merges,
+        )
 
     def count_prompt(self) -> int:
         """Return the number of tokens that the prompt has alone, without special tokens."""

@@ -13,7 +13,7 @@ from tokenizers import Encoding
 from bertfeat.ragged import run_of, starts_of, word_bounds
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
 from bertfeat.text.pieces import Piece
-from bertfeat.text.surface import find_surface
+from bertfeat.text.surface import find_spaces, find_surface
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,14 @@ def columns_of(
     sequences: Sequence[Encoded],
     *,
     given_words: bool,
+    has_words: bool,
     is_blank_piece: BoolArray,
     merges: Callable[[str], bool],
 ) -> Columns:
-    """Return the arrays of a batch, which take much less memory than the encodings."""
+    """Return the arrays of a batch, which take much less memory than the encodings.
+
+    `has_words` tells that the tokenizer splits a text into words; where it does not, words begin after whitespace.
+    """
     chain = itertools.chain.from_iterable
     lengths = np.array(list(map(len, sequences)), dtype=np.int64)
     n = int(lengths.sum())
@@ -163,8 +167,25 @@ def columns_of(
     is_prefix = is_blank_piece[ids]
     texts = [piece.text for piece in pieces]
     is_blank = find_surface(texts, number, start, end, is_prefix=is_prefix, merges=merges)
+    if not given_words and not has_words:
+        word = _spaced_words(texts, number, start, is_blank=is_blank, is_prefix=is_prefix)
     shift = np.array([piece.start for piece in pieces], dtype=np.int32)[number]
     return Columns(ids, start + shift, end + shift, word, is_blank)
+
+
+def _spaced_words(
+    texts: Sequence[str], number: IntArray, start: Int32Array, *, is_blank: BoolArray, is_prefix: BoolArray
+) -> Int32Array:
+    """Return 1 for each token that begins a word, and 0 for the others.
+
+    A word begins after whitespace; a token that is only the character for a space is part of the word after it.
+    """
+    is_space = np.append(find_spaces("".join(texts)), False)
+    at = start + starts_of(np.array([len(text) for text in texts], dtype=np.int64))[:-1][number]
+    is_first = np.ones(len(start), dtype=np.bool_)
+    begins = (is_space[at[1:] - 1] | is_blank[1:]) & (np.diff(start) != 0) & ~is_prefix[:-1]
+    is_first[1:] = begins | (np.diff(number) != 0)
+    return is_first.astype(np.int32)
 
 
 def join_columns(

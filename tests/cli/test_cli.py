@@ -153,7 +153,14 @@ class TestDryRun:
     def test_for_people(self, base: list[str]) -> None:
         result = good(*base, "--dry-run")
         assert result.err == ""
-        assert [line.split()[0] for line in result.out.splitlines()] == ["documents", "tokens", "token", "on", "time"]
+        assert [line.split()[0] for line in result.out.splitlines()] == [
+            "documents",
+            "tokens",
+            "token",
+            "on",
+            "encoder",
+            "time",
+        ]
 
     def test_it_needs_no_output(self, base: list[str]) -> None:
         position = base.index("-o")
@@ -238,15 +245,45 @@ class TestVerify:
         good("verify", tmp_path / "out")
 
 
-def test_models() -> None:
-    from bertfeat.encoder.families import families
+class TestModels:
+    def test_the_list_is_complete(self) -> None:
+        from bertfeat.encoder.families import families
 
-    lines = good("models").out.splitlines()
-    assert lines[-1] == "Installed model packages: minilm"
-    table = good("models", "--json").json
-    assert [row["model_type"] for row in table] == [family.model_type for family in families()]
-    assert {row["path"] for row in table} == {"packed", "equal-length"}
-    assert all(any(line.split()[:2] == [row["model_type"], row["path"]] for line in lines) for row in table)
+        lines = good("models").out.splitlines()
+        assert lines[-1] == "Installed model packages: minilm"
+        table = good("models", "--json").json
+        supported = [row for row in table if row["status"] == "supported"]
+        assert [row["model_type"] for row in supported] == [family.model_type for family in families()]
+        assert {row["path"] for row in supported} == {"packed", "equal-length"}
+        assert all(any(line.split()[:2] == [row["model_type"], row["path"]] for line in lines) for row in supported)
+        rest = [row for row in table if row["status"] != "supported"]
+        assert {row["status"] for row in rest} == {"refused", "not text"}
+        assert all(row["reason"] for row in rest)
+        words = set(good("models", "--all").out.replace(",", " ").split())
+        assert {row["model_type"] for row in table} <= words
+        shown = {word.strip(",") for word in "\n".join(lines).split()}
+        assert {row["model_type"] for row in rest if row["status"] == "refused"} <= shown
+        assert "vit" not in shown
+
+    @pytest.mark.parametrize(
+        ("model_type", "answer"),
+        [
+            ("t5", "t5: supported; T5, equal-length, attention full, relative, pooler none, tested since 0.1.0; enc"),
+            ("clip", "clip: not supported: it reads images, sound or other data besides text; save its text model al"),
+            ("vit", "vit: not supported: it is not a model of text"),
+            ("new", "new: not supported: its code is not part of transformers"),
+        ],
+    )
+    def test_one_type(self, model_type: str, answer: str) -> None:
+        assert good("models", model_type).out.startswith(answer)
+        assert good("models", model_type, "--json").json["model_type"] == model_type
+
+    def test_an_unknown_type(self) -> None:
+        result = bertfeat_cli("models", "qwen33")
+        assert result.code == 2
+        assert (
+            "'qwen33' is not a model type of the transformers that bertfeat knows; did you mean 'qwen3'?" in result.err
+        )
 
 
 class TestFlags:

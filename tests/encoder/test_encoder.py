@@ -219,6 +219,28 @@ class TestAttention:
         scores = (query @ key.transpose(2, 3) / 8**0.5).masked_fill(~seen, -torch.inf)
         torch.testing.assert_close(mixed, (scores.softmax(-1) @ value).transpose(1, 2))
 
+    def test_equals_arithmetic_with_capped_scores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Queries are done a few at a time, and causal attention over a window is the same as over all tokens."""
+        monkeypatch.setattr(attention, "_MAX_SCORES", 4 * 9 * 2)
+        torch.manual_seed(0)
+        query, key, value = torch.randn(3, 1, 4, 9, 8)
+        with packed(make_layout(np.array([9]), torch.device("cpu"))):
+            mixed, _ = packed_attention(
+                torch.nn.Module(), query, key, value, None, scaling=0.5, is_causal=True, sliding_window=4, softcap=1.5
+            )
+        distance = torch.arange(9)[:, None] - torch.arange(9)[None, :]
+        scores = 1.5 * torch.tanh(query @ key.transpose(2, 3) * 0.5 / 1.5)
+        scores = scores.masked_fill((distance < 0) | (distance >= 4), -torch.inf)
+        torch.testing.assert_close(mixed, (scores.softmax(-1) @ value).transpose(1, 2))
+
+    def test_keywords_without_effect_are_taken_and_others_refused(self) -> None:
+        states = torch.randn(1, 1, 3, 4)
+        with packed(make_layout(np.array([3]), torch.device("cpu"))):
+            packed_attention(torch.nn.Module(), states, states, states, None, dropout=0.0, s_aux=None, use_cache=True)
+            for others in ({"s_aux": torch.zeros(1)}, {"dropout": 0.1}, {"position_bias": states}):
+                with pytest.raises(ConfigError, match=r"Module asks for attention with `[a-z_]+`, which is not"):
+                    packed_attention(torch.nn.Module(), states, states, states, None, **others)
+
     def test_heads_for_the_variable_length_kernel(self) -> None:
         assert fits_varlen(torch.bfloat16, 64)
         assert fits_varlen(torch.float16, 256)

@@ -63,7 +63,7 @@ class TestModels:
 
     def test_other_activations_stay(self) -> None:
         block = nn.Module()
-        block.dense = nn.Linear(8, 8)
+        block.dense = nn.Linear(32, 32)
         block.intermediate_act_fn = nn.GELU(approximate="tanh")
         pack_linears(block)
         assert isinstance(block.dense, PackedLinear)

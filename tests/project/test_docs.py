@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bertfeat import __all__ as public_names
-from bertfeat.encoder.families import families
+from docs.modeltable import with_table
 from tests.support import pipeline_runs
 from tests.support.command_line import Result, bertfeat, flags
 from tests.support.places import ROOT, TESTS
@@ -117,11 +117,9 @@ def test_blocks_are_found_and_show_the_main_commands() -> None:
         assert words in shown
 
 
-def test_every_family_is_named() -> None:
-    packed, rest = PAGES["docs/models.md"].split("*Packed*")[1].split("*In batches of equal lengths*")
-    for family in families():
-        named = packed if family.path == "packed" else rest.split("## Safety")[0]
-        assert re.search(rf"\b{re.escape(family.title)}\b", named.replace("\n", " ")), family.title
+def test_the_table_of_families_is_that_of_the_code() -> None:
+    page = PAGES["docs/models.md"]
+    assert page == with_table(page), "run: python docs/modeltable.py"
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"])

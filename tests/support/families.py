@@ -6,11 +6,12 @@ Weights are drawn wide (not at the 0.02 of a fresh model), so that a wrong posit
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -88,6 +89,47 @@ _XLM = {
     "n_heads": 4,
     "max_position_embeddings": MAX_LENGTH,
     "n_langs": 2,
+}
+# Grouped heads, no token for padding; sliding windows are shorter than the texts.
+_DECODER = {**_BERT, "vocab_size": 448, "num_key_value_heads": 2, "pad_token_id": None, "bos_token_id": 1}
+_WINDOWED = {**_DECODER, "sliding_window": 6}
+_MIXED = {
+    **_WINDOWED,
+    "use_sliding_window": True,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+}
+_GEMMA = {**_DECODER, "head_dim": 16}
+_FALCON = {**_BERT, "pad_token_id": None, "ffn_hidden_size": 48}
+_CLIP = {**_BERT, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "projection_dim": 16}
+_SMALL_HEADS = {**_DECODER, "head_dim": 8, "pad_token_id": 0}
+_MIXED_SMALL_HEADS = {**_MIXED, "head_dim": 8}
+_EXPERTS = {
+    **_MIXED_SMALL_HEADS,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+}
+_LATENT = {
+    **_DECODER,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+_SECTIONS = {
+    **_SMALL_HEADS,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 1, 1]},
 }
 # The config of each family.
 _CONFIGS: dict[str, dict[str, Any]] = {
@@ -168,7 +210,117 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "longt5": {**_T5, "local_radius": 4},
     **dict.fromkeys(("bart", "mbart", "m2m_100"), _BART),
     "openai-gpt": _GPT,
+    **dict.fromkeys(("llama", "olmo2"), _DECODER),
+    **dict.fromkeys(("mistral", "phi3"), _WINDOWED),
+    "qwen2": _MIXED,
+    "qwen3": {**_MIXED, "head_dim": 16},
+    "gemma": _GEMMA,
+    "gemma2": {**_MIXED, **_GEMMA, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0},
+    "gemma3_text": {**_MIXED, **_GEMMA, "query_pre_attn_scalar": 24},
+    "gpt_neox": {
+        **_BERT,
+        "pad_token_id": None,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5},
+    },
+    "opt": {**_BERT, "pad_token_id": 1, "ffn_dim": 48},
+    "smollm3": {**_MIXED, "no_rope_layers": [1, 0, 0, 1]},
+    "bloom": {"vocab_size": VOCAB_SIZE, "hidden_size": HIDDEN, "n_layer": N_LAYERS, "n_head": 4, "pad_token_id": None},
+    "falcon": _FALCON,
+    **dict.fromkeys(
+        (
+            *("clip_text_model", "metaclip_2_text_model", "clipseg_text_model", "owlvit_text_model"),
+            *("owlv2_text_model", "xclip_text_model", "groupvit_text_model", "siglip_text_model"),
+            *("siglip2_text_model", "tipsv2_text_model"),
+        ),
+        _CLIP,
+    ),
+    **dict.fromkeys(("chinese_clip_text_model", "align_text_model", "flava_text_model", "visual_bert"), _BERT),
+    "clap_text_model": _ROBERTA,
+    "altclip_text_model": {**_ROBERTA, "project_dim": HIDDEN},
+    "blip_text_model": {**_BERT, "bos_token_id": 0, "eos_token_id": 2, "sep_token_id": 2, "encoder_hidden_size": 16},
+    **dict.fromkeys(("pegasus", "blenderbot", "blenderbot-small", "marian", "plbart", "mvp"), _BART),
+    "led": {
+        **_BART,
+        "max_encoder_position_embeddings": MAX_LENGTH,
+        "max_decoder_position_embeddings": MAX_LENGTH,
+        "attention_window": [10, 10, 10, 10],
+    },
+    "bigbird_pegasus": {**_BART, "attention_type": "original_full"},
+    "nllb-moe": {**_BART, "num_experts": 4, "encoder_sparse_step": 2, "decoder_sparse_step": 1, "expert_capacity": 64},
+    "switch_transformers": {**_T5, "num_experts": 4, "num_sparse_encoder_layers": 2, "expert_capacity": 8},
+    # A token, a place and a third of the box of six take equal parts of the width.
+    "lilt": {**_ROBERTA, "hidden_size": 48, "max_2d_position_embeddings": 64},
+    "layoutlmv3": {
+        **_ROBERTA,
+        "max_2d_position_embeddings": 64,
+        "coordinate_size": 6,
+        "shape_size": 4,
+        "input_size": 32,
+    },
+    "markuplm": {**_ROBERTA, "type_vocab_size": 2, "max_depth": 4, "xpath_unit_hidden_size": 8},
+    "fnet": _BERT,
+    "yoso": _BERT,
+    "openai_privacy_filter": {**_EXPERTS, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
+    **dict.fromkeys(
+        (
+            *("apertus", "arcee", "cohere", "ernie4_5", "glm", "glm4", "granite", "helium", "hunyuan_v1_dense"),
+            *("nemotron", "olmo", "seed_oss", "stablelm"),
+        ),
+        _SMALL_HEADS,
+    ),
+    **dict.fromkeys(("cohere2", "exaone4", "ministral", "ministral3", "olmo3", "vaultgemma"), _MIXED_SMALL_HEADS),
+    "qwen2_vl_text": {**_MIXED, **_SECTIONS},
+    "qwen2_5_vl_text": {**_MIXED, **_SECTIONS},
+    "qwen3_vl_text": _SECTIONS,
+    "starcoder2": _WINDOWED,
+    "phi": _DECODER,
+    "persimmon": {**_BERT, "pad_token_id": 0},
+    "biogpt": {**_BERT, "pad_token_id": 1},
+    "modernbert-decoder": {**_BERT, "local_attention": 8, "global_attn_every_n_layers": 2},
+    "gpt_bigcode": _GPT,
+    "ctrl": {**_GPT, "dff": 48},
+    "gptj": {**_GPT, "rotary_dim": 4},
+    "codegen": {**_GPT, "rotary_dim": 4},
+    "gpt_neo": {
+        **_BERT,
+        "num_layers": N_LAYERS,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 2]],
+        "window_size": 6,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
+    "xglm": {
+        "vocab_size": VOCAB_SIZE,
+        "d_model": HIDDEN,
+        "num_layers": N_LAYERS,
+        "attention_heads": 4,
+        "ffn_dim": 48,
+        "max_position_embeddings": MAX_LENGTH,
+    },
+    "mpt": {
+        "vocab_size": VOCAB_SIZE,
+        "d_model": HIDDEN,
+        "n_layers": N_LAYERS,
+        "n_heads": 4,
+        "max_seq_len": MAX_LENGTH,
+        "expansion_ratio": 2,
+    },
+    **dict.fromkeys(
+        ("mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "granitemoe", "olmoe", "phimoe", "gpt_oss"), _EXPERTS
+    ),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3"), _LATENT),
 }
+# Those that differ from another family in names, or that few people run: only the long tests run them.
+_RARE = (
+    "metaclip_2_text_model clipseg_text_model owlvit_text_model owlv2_text_model xclip_text_model "
+    "groupvit_text_model siglip2_text_model tipsv2_text_model chinese_clip_text_model "
+    "align_text_model clap_text_model flava_text_model blip_text_model blenderbot blenderbot-small plbart mvp "
+    "bigbird_pegasus nllb-moe lilt visual_bert yoso apertus arcee ernie4_5 exaone4 glm glm4 granite helium "
+    "hunyuan_v1_dense nemotron olmo olmo3 seed_oss stablelm ministral ministral3 vaultgemma qwen2_vl_text "
+    "qwen3_vl_text persimmon biogpt ctrl codegen qwen2_moe ernie4_5_moe granitemoe olmoe phimoe "
+    "deepseek_v3 minicpm3 openai_privacy_filter cohere"
+)
 # Classes with heads and decoders, whose weights must be ignored without a message.
 _SAVED_AS = {
     "bert": "BertForPreTraining",
@@ -183,13 +335,22 @@ _SAVED_AS = {
     "mt5": "MT5Model",
     "umt5": "UMT5Model",
     "bart": "BartForConditionalGeneration",
+    "llama": "LlamaForCausalLM",
+    "opt": "OPTForCausalLM",
+    "bloom": "BloomForCausalLM",
+    "falcon": "FalconForCausalLM",
 }
 _BYTE_BPE = "roberta gpt2 openai-gpt longformer bart modernbert deberta eurobert data2vec-text ultrabert luke ibert"
 _UNIGRAM = (
     "albert camembert xlm-roberta xlm-roberta-xl xlnet deberta-v2 t5 mt5 umt5 mbart rembert big_bird xmod gte "
     "jina_embeddings_v3 bert-generation longt5 m2m_100"
 )
-_TOKENIZER_KINDS = dict.fromkeys(_BYTE_BPE.split(), "bpe") | dict.fromkeys(_UNIGRAM.split(), "unigram")
+_TOKENIZER_KINDS = {
+    **dict.fromkeys(_BYTE_BPE.split(), "bpe"),
+    **dict.fromkeys(_UNIGRAM.split(), "unigram"),
+    **dict.fromkeys(["llama", "mistral", "gemma", "gemma2", "gemma3_text", "phi3"], "sentencepiece"),
+    **dict.fromkeys(["qwen2", "qwen3", "gpt_neox", "olmo2", "smollm3", "bloom", "falcon"], "bytes"),
+}
 
 
 def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
@@ -228,21 +389,25 @@ def _randomize(model: torch.nn.Module) -> None:
 
 
 def build_tokenizer(kind: str, folder: Path, **changes: Any) -> Path:
-    """Train a small tokenizer (`wordpiece`, `bpe` or `unigram`) and save it as a fast tokenizer into `folder`.
+    """Save a small fast tokenizer into `folder`.
+
+    Those of BERT and others, `wordpiece`, `bpe` and `unigram`, put special tokens around a text. Those of decoders have
+    no token for padding: `sentencepiece`, with a token before the text, leaves the text whole; `bytes` has no template.
 
     Args:
         kind: Of the tokenizer.
         folder: Where to save it; created.
         changes: Further values of tokenizer_config.json.
     """
-    specials = _SPECIALS[kind == "wordpiece"]
+    specials = _SPECIALS.get(kind, _SPECIALS["bpe"])
     tokenizer = _trained(kind, list(specials.values()))
-    first, last = specials["cls"], specials["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B:1 {last}:1",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
-    )
+    if kind != "bytes":
+        first, last = specials.get("cls", "<s>"), specials.get("sep")
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {last}" if last else f"{first} $A",
+            pair=f"{first} $A {last} $B:1 {last}:1" if last else f"{first} $A $B:1",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last) if token],
+        )
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings: dict[str, Any] = {f"{name}_token": token for name, token in specials.items()}
@@ -253,19 +418,24 @@ def build_tokenizer(kind: str, folder: Path, **changes: Any) -> Path:
 
 # In the order of their ids: those of BERT, and those of the others.
 _SPECIALS = {
-    True: {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
-    False: {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
+    "wordpiece": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    "bpe": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
+    "bytes": {"eos": "<|endoftext|>"},
+    "sentencepiece": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
 }
 
 
 def _trained(kind: str, specials: list[str]) -> Tokenizer:
     """Return a tokenizer with a vocabulary from tests/data: training one again breaks its ties at random."""
-    found = json.loads(_VOCABULARIES.read_text(encoding="utf-8"))[kind]
+    trained = json.loads(_VOCABULARIES.read_text(encoding="utf-8"))
+    found = trained["bpe" if kind in ("bytes", "sentencepiece") else kind]
     if kind == "wordpiece":
         tokenizer = Tokenizer(models.WordPiece(_numbered([*specials, *found]), unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    elif kind == "bpe":
+    elif kind == "sentencepiece":
+        tokenizer = _sentencepiece(found["merges"], specials)
+    elif kind in ("bpe", "bytes"):
         merges = [(first, second) for first, second in found["merges"]]
         tokenizer = Tokenizer(models.BPE(_numbered([*specials, *found["pieces"]]), merges))
         tokenizer.pre_tokenizer, tokenizer.decoder = (
@@ -281,14 +451,29 @@ def _trained(kind: str, specials: list[str]) -> Tokenizer:
     return tokenizer
 
 
+def _sentencepiece(byte_merges: list[list[str]], specials: list[str]) -> Tokenizer:
+    """Return a tokenizer as Llama has it: BPE over the whole text, and bytes for characters that have no piece."""
+    spaced = [(first.replace("Ġ", "▁"), second) for first, second in byte_merges]
+    merges = [(first, second) for first, second in spaced if (first + second).replace("▁", "").isascii()]
+    pieces = [*(f"<0x{byte:02X}>" for byte in range(256)), "▁", *map(chr, range(33, 127)), *map("".join, merges)]
+    tokenizer = Tokenizer(
+        models.BPE(_numbered([*specials, *pieces]), merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return tokenizer
+
+
 def _numbered(pieces: list[str]) -> dict[str, int]:
     return {piece: number for number, piece in enumerate(pieces)}
 
 
-def reference_encoder(family: Family, folder: Path) -> torch.nn.Module:
+def reference_encoder(family: Family, folder: Path, **options: Any) -> torch.nn.Module:
     """Load the whole encoder with plain transformers."""
     # Some classes make a pooler only when they are asked for it.
-    options = {"add_pooling_layer": True} if family.pooler == "optional" else {}
+    options |= {"add_pooling_layer": True} if family.pooler == "optional" else {}
     model = getattr(transformers, family.model_class).from_pretrained(folder, **options).eval()
     return model if family.inner is None else model.get_submodule(family.inner)
 
@@ -327,6 +512,10 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
     )
 
 
-def all_model_types() -> list[str]:
-    """Return the model types of the table, so that a family without a tiny model fails the tests."""
-    return [family.model_type for family in families()]
+def all_model_types(chosen: Callable[[Family], bool] = lambda _: True) -> list[Any]:
+    """Return the model types of families as parameters, so that one without a tiny model fails the tests."""
+    return [
+        pytest.param(family.model_type, marks=[pytest.mark.long] if family.model_type in _RARE.split() else [])
+        for family in families()
+        if chosen(family)
+    ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer, EsmTokenizer
+from transformers import AutoTokenizer, EsmTokenizer, GemmaTokenizer, LlamaTokenizer
 
 from bertfeat.errors import CheckpointError
 from bertfeat.text.backend import load_backend
@@ -99,3 +99,27 @@ def test_ids_of_other_families_equal_transformers(tmp_path: Path, build: Callabl
     prefix, middle, suffix = (part.ids.tolist() for part in (template.prefix, template.middle, template.suffix))
     assert [*prefix, *ids[0], *middle, *ids[1], *suffix] == reference(*SENTENCES[:2])["input_ids"]
     assert len(middle) == {"splinter": 3, "luke": 2}[build.__name__]
+
+
+@pytest.mark.parametrize("kind", [None, LlamaTokenizer, GemmaTokenizer])
+def test_words_of_tokenizers_that_split_none_are_between_whitespace(tmp_path: Path, kind: type[Any] | None) -> None:
+    """A space that is a token of its own belongs to the next word, and so do the bytes of a character."""
+    folder = build_tokenizer("sentencepiece", tmp_path / "plain")
+    if kind is not None:
+        model = json.loads((folder / "tokenizer.json").read_text())["model"]
+        pieces = dict.fromkeys([*model["vocab"], "<pad>", "<bos>", "<eos>"])
+        vocabulary = {piece: number for number, piece in enumerate(pieces)}
+        folder = tmp_path / "own"
+        kind(vocab=vocabulary, merges=[tuple(merge) for merge in model["merges"]]).save_pretrained(folder)
+        (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    found = ["The quick  brown fox\njumps over naïve café.", "", " a é\tb", "中文 字"]
+    tokens, reference = Tokenizer.load(folder).encode(texts(*found)), AutoTokenizer.from_pretrained(str(folder))
+    words = []
+    for number, text in enumerate(found):
+        span = slice(tokens.starts[number], tokens.starts[number + 1])
+        assert tokens.ids[span].tolist() == reference(text, add_special_tokens=False)["input_ids"]
+        bounds = zip(tokens.word[span], tokens.char_start[span], tokens.char_end[span], strict=True)
+        grouped = [[(start, end) for _, start, end in group] for _, group in groupby(bounds, key=lambda row: row[0])]
+        words.append(["".join(dict.fromkeys(text[start:end] for start, end in one)).lstrip(" ") for one in grouped])
+    assert words[0] == ["The", "quick", "brown", "fox", "\n", "jumps", "over", "naïve", "café."]
+    assert words[1:] == [[], ["a", "é", "\t", "b"], ["中文", "字"]]

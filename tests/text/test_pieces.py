@@ -38,7 +38,7 @@ SPACES, UNDERLINES = (normalizers.Replace(Regex(" {2,}"), space) for space in ("
 LINES = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
 METASPACE = pre_tokenizers.Metaspace()
 WORDS = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), METASPACE])
-LLAMA3 = pre_tokenizers.Split(Regex(pieces._LLAMA3), "isolated")
+LLAMA3, QWEN2 = (pre_tokenizers.Split(Regex(regex), "isolated") for regex in (pieces._LLAMA3, pieces._QWEN2))
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 PARTS: dict[str, tuple[str, Any, Any]] = {
     "albert": ("unigram", normalizers.Sequence([*QUOTES, *PLAIN]), WORDS),
@@ -48,6 +48,7 @@ PARTS: dict[str, tuple[str, Any, Any]] = {
     "modernbert": ("bpe", normalizers.NFC(), pre_tokenizers.ByteLevel(add_prefix_space=False)),
     "roberta-prefix": ("bpe", None, pre_tokenizers.ByteLevel(add_prefix_space=True)),
     "eurobert": ("bpe", None, pre_tokenizers.Sequence([LLAMA3, BYTES])),
+    "qwen2": ("bpe", normalizers.NFC(), pre_tokenizers.Sequence([QWEN2, BYTES])),
     "whitespace": ("wordpiece", normalizers.BertNormalizer(lowercase=False), pre_tokenizers.Whitespace()),
 }
 ADDED = [

@@ -1,0 +1,30 @@
+"""Table of the model families in docs/models.md, written from the table in the code: `python docs/modeltable.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertfeat.encoder.families import families
+
+PAGE = Path(__file__).parent / "models.md"
+_START = "<!-- families: written by `python docs/modeltable.py` -->\n"
+_END = "<!-- end of families -->\n"
+
+
+def with_table(page: str) -> str:
+    """Return the text of the page with the table of today's families in it."""
+    before, rest = page.split(_START)
+    after = rest.split(_END)[1]
+    return f"{before}{_START}{_table()}{_END}{after}"
+
+
+def _table() -> str:
+    rows = ["", "| family | model type | path | attention | pooler | tested since |", "|---|---|---|---|---|---|"]
+    for family in sorted(families(), key=lambda family: family.title.lower()):
+        cells = (f"`{family.model_type}`", family.path, family.attention, family.pooler, family.since)
+        rows.append(f"| {' | '.join((family.title, *cells))} |")
+    return "\n".join([*rows, "", ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,145 @@
+"""Decoders: the type of their weights, windows, and the memory that a part of one takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import bertfeat
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.linears import PackedLinear
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.errors import ConfigError
+from bertfeat.extraction import flow
+from bertfeat.extraction.textencoder import TextEncoder
+from tests.support.deep_models import BLOCK_VALUES, write_decoder
+from tests.support.families import N_LAYERS, SENTENCES, build_model, reference_encoder
+from tests.support.oracle import assert_close
+from tests.support.places import ROOT
+
+pytestmark = pytest.mark.numeric
+
+CORPUS = ROOT / "examples" / "data" / "peps.txt"
+
+
+@pytest.fixture(scope="module")
+def in_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_decoder(tmp_path_factory.mktemp("decoder") / "model", 2)
+
+
+def test_weights_in_bfloat16_stay_in_bfloat16(in_bfloat16: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(SENTENCES[:2]), encoding="utf-8")
+    assert open_checkpoint(str(in_bfloat16)).is_bfloat16
+    stores = {
+        choice: bertfeat.extract(
+            texts, tmp_path / choice, model=str(in_bfloat16), layers="-1", device="cpu", compute_dtype=choice
+        )
+        for choice in ("auto", "bfloat16", "float32")
+    }
+    planned = {choice: store.plan.fields["compute_dtype"] for choice, store in stores.items()}
+    assert planned == {"auto": "bfloat16", "bfloat16": "bfloat16", "float32": "float32"}
+    vectors = {choice: store.numpy("token", "layer_02") for choice, store in stores.items()}
+    assert stores["auto"].plan.plan_hash == stores["bfloat16"].plan.plan_hash != stores["float32"].plan.plan_hash
+    assert np.array_equal(vectors["auto"], vectors["bfloat16"])
+    assert not np.array_equal(vectors["auto"], vectors["float32"])
+
+
+def test_weights_in_float32_are_computed_in_float32(minilm_folder: Path) -> None:
+    assert not open_checkpoint(str(minilm_folder)).is_bfloat16
+
+
+def test_weights_of_the_type_of_the_file_are_not_copied(in_bfloat16: Path) -> None:
+    checkpoint = open_checkpoint(str(in_bfloat16))
+    half = load_encoder(checkpoint, [2], compute_dtype=torch.bfloat16)._model
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+    assert not any(isinstance(module, PackedLinear) for module in half.modules())
+
+
+def test_windows_are_shorter_than_the_limit_unless_asked_otherwise(in_bfloat16: Path) -> None:
+    model = str(in_bfloat16)
+    assert open_checkpoint(model).max_length == 131_072
+    lengths = {given: window_of(model, max_length=given) for given in (None, 20_000, 64)}
+    assert lengths == {None: 8_192, 20_000: 20_000, 64: 64}
+    with pytest.raises(ConfigError, match=r"131073` is more than .* takes, which is 131072"):
+        window_of(model, max_length=131_073)
+
+
+def window_of(model: str, **settings: int | None) -> int:
+    config = ExtractConfig.of(None, {"model": model, "levels": "sentence", "layers": "-1", **settings})
+    return TextEncoder(config).resolved().limits.max_length
+
+
+@pytest.mark.parametrize(
+    ("model_type", "pooling"), [("llama", "lasttoken"), ("opt", "lasttoken"), ("llama", "weightedmean")]
+)
+def test_sentence_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, pooling: str) -> None:
+    """The last token is that of the text for Llama, and `</s>` here for OPT; no memory for token rows is taken."""
+    folder = build_model(model_type, tmp_path / "model")
+    texts = [text[:12] for text in SENTENCES]
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    shapes, made = {}, flow.make_buffers
+
+    def recorded(*arguments):  # type: ignore[no-untyped-def]
+        buffers = made(*arguments)
+        shapes.update(
+            {level: [tuple(found.shape) for found in buffer.vectors.values()] for level, buffer in buffers.items()}
+        )
+        return buffers
+
+    monkeypatch.setattr(flow, "make_buffers", recorded)
+    settings = {"model": str(folder), "levels": "sentence", "layers": "-1", "pooling": pooling}
+    store = bertfeat.extract(tmp_path / "texts.txt", tmp_path / "store", store_dtype="float32", **settings)
+    assert shapes == {Level.SENTENCE: [(len(texts), 32)]}
+    assert store.levels == (Level.SENTENCE,)
+    checkpoint = open_checkpoint(str(folder))
+    reference, tokenizer = reference_encoder(checkpoint.family, folder), AutoTokenizer.from_pretrained(str(folder))
+    for row, text in enumerate(texts):
+        ids = tokenizer(text)["input_ids"]
+        with torch.inference_mode():
+            last = reference(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0]
+        weights = np.arange(1, len(ids))
+        wanted = last[-1].numpy() if pooling == "lasttoken" else weights @ last[1:].numpy() / weights.sum()
+        assert_close(store.numpy("sentence", f"layer_{N_LAYERS:02d}")[row], wanted)
+
+
+# Prints the peak memory of an extraction in MB.
+MEASURE = """
+import resource, sys
+import bertfeat
+texts, output, model, layers, compute_dtype = sys.argv[1:]
+settings = {"model": model, "layers": layers, "compute_dtype": compute_dtype, "device": "cpu"}
+bertfeat.extract(texts, output, limit=20, levels="sentence", pooling="lasttoken", progress=False, **settings)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2))
+"""
+
+
+@pytest.mark.long
+def test_memory_does_not_depend_on_the_blocks_above(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor does a whole model in bfloat16 take more than its file."""
+    folders = {n_blocks: write_decoder(tmp_path / f"deep{n_blocks}", n_blocks) for n_blocks in (8, 24)}
+    block_mb = BLOCK_VALUES * 2 / 2**20
+
+    def peak(n_blocks: int, layers: str, compute_dtype: str) -> float:
+        output = tmp_path / f"{n_blocks}{layers}{compute_dtype}"
+        command = [sys.executable, "-c", MEASURE, str(CORPUS), str(output), str(folders[n_blocks]), layers]
+        done = subprocess.run([*command, compute_dtype], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        return float(done.stdout)
+
+    runs = [(8, "6", "auto"), (24, "6", "auto"), (24, "-1", "auto"), (8, "6", "float32"), (24, "6", "float32")]
+    peaks = {run: peak(*run) for run in runs}
+    with capsys.disabled():
+        print(f"\nMB at the peak (blocks, layer, type): {peaks}; a block in bfloat16 takes {block_mb:.1f}")
+    for compute_dtype in ("auto", "float32"):
+        more = peaks[24, "6", compute_dtype] - peaks[8, "6", compute_dtype]
+        # The 16 blocks that are not needed would take 100 MB, in float32 twice as much.
+        assert more < 8 * block_mb, compute_dtype
+    assert peaks[24, "-1", "auto"] - peaks[24, "6", "auto"] < 1.3 * 18 * block_mb
