@@ -1,7 +1,7 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
-This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel` and `checkpoint` work without torch, the
-rest needs it.
+This module imports nothing: `packaged`, `layers`, `families`, `randomweights`, `sentencemodel` and `checkpoint` work
+without torch, the rest needs it.
 """
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "layers",
     "loading",
     "packaged",
+    "randomweights",
     "sentencemodel",
     "sentencesteps",
     "transfers",
