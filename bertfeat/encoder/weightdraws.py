@@ -72,7 +72,7 @@ class _Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def repeat(self, name: str, weight: torch.Tensor) -> None:
         """Draw a weight as it was drawn when the model was built."""
         if _place(weight) not in self._kept:
-            raise CheckpointError(f"random weights: transformers gives {name!r} no value")
+            raise CheckpointError(f"random weights: transformers gives {name!r} no value; choose another model")
         self._kept[_place(weight)](weight)
 
     def __torch_dispatch__(
@@ -145,7 +145,7 @@ def _is_random(func: Any) -> bool:
     if func in _DRAWS:
         return True
     if torch.Tag.nondeterministic_seeded in func.tags:
-        raise CheckpointError(f"random weights: transformers draws by {func}, which is not supported")
+        raise CheckpointError(f"random weights: transformers draws by {func}, which is not supported; choose another model")
     return False
 
 
