@@ -33,8 +33,10 @@ _RUN_ONLY = ("device", "workers", "runner", "ray_address")
 # The plan has the text of the prompt instead, and only if there is one: plans of 0.1.0 had no prompts.
 _RESOLVED_LATER = ("prompt", "prompt_name")
 # Settings that plans of 0.1.0 did not have: in a plan, they are left out where they have their defaults.
-_ADDED = ("no_header", "delimiter", "limit")
+_ADDED = ("no_header", "delimiter", "limit", "random_weights")
 _TEXT_COLUMNS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
+# Seeds fit a signed integer of 64 bits.
+MAX_SEED = 2**63 - 1
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 
 
@@ -46,7 +48,8 @@ class ExtractConfig:
     depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`). `combine` defaults
     to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` stands for no prompt. With
     `no_header`, the columns of .csv and .tsv are `column_1`, `column_2`, ..., and a number names the same column.
-    `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included.
+    `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included. With
+    `random_weights`, a seed, the weights of the model are drawn afresh, and its trained ones are not read.
 
     Raises:
         ConfigError: A value is not one of the choices, is out of range, or contradicts another value.
@@ -72,6 +75,7 @@ class ExtractConfig:
 
     model: str = "minilm"
     revision: str | None = None
+    random_weights: int | None = None
 
     levels: tuple[Level, ...] = (Level.TOKEN,)
     layers: str = "last4"
@@ -107,6 +111,8 @@ class ExtractConfig:
         self._set("combine", by_layers if self.combine == () else _ordered(Combine, "combine", self.combine))
         for name, least in _MINIMA.items():
             _check_int(name, getattr(self, name), least)
+        if (self.random_weights or 0) > MAX_SEED:
+            raise ConfigError(f"`random_weights={self.random_weights}` is above {MAX_SEED}, the largest seed")
         self._check_texts()
         self._set("delimiter", _delimiter(self.delimiter))
         if self.no_header:
@@ -241,7 +247,15 @@ class ExtractConfig:
 _HINTS = get_type_hints(ExtractConfig)
 _ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, StrEnum)}
 _TYPE_NAMES = {str: "text", str | None: "text", bool: "True or False", int: "a whole number"}
-_MINIMA = {"limit": 1, "max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
+_MINIMA = {
+    "limit": 1,
+    "random_weights": 0,
+    "max_length": 1,
+    "stride": 0,
+    "max_batch_tokens": 1,
+    "shard_bytes": 1,
+    "workers": 1,
+}
 
 
 def flag(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _CUT = "…"
@@ -67,6 +67,24 @@ def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
     while at < len(text) and _width(text[at]) == 0:
         at += 1
     return _CUT + text[at:] if width else ""
+
+
+def model_text(facts: Mapping[str, Any]) -> str:
+    """Return the name of a model with its revision and the seed of its random weights, where it has them.
+
+    Examples:
+        >>> model_text({"model": "minilm", "revision": None, "random_weights": 7})
+        'minilm with random weights of seed 7'
+    """
+    revision = f" at {facts['revision']}" if facts.get("revision") else ""
+    seed = facts.get("random_weights")
+    return f"{facts['model']}{revision}" + ("" if seed is None else f" with random weights of seed {seed}")
+
+
+def weights_text(facts: Mapping[str, Any]) -> str:
+    """Return the digest of a model's weights, and what drew them where they are random."""
+    drawn = f", drawn by {facts['initialiser']}" if facts.get("initialiser") else ""
+    return f"sha256 {facts['weights_sha256']}{drawn}"
 
 
 def plain_rows(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[Any]]:

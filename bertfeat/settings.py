@@ -27,6 +27,7 @@ class ExtractSettings(TypedDict, total=False):
     bad_rows: str
     model: str
     revision: str | None
+    random_weights: int | None
     levels: str | Sequence[str]
     layers: str | int | Iterable[int]
     combine: str | Sequence[str]
@@ -54,6 +55,7 @@ class EncodeSettings(TypedDict, total=False):
     """The fields of `ExtractConfig` that `Encoder` and `embed` take beside those in their signatures."""
 
     revision: str | None
+    random_weights: int | None
     word_pooling: str
     include_special_tokens: bool
     prompt: str | None

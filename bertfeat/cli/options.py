@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from bertfeat import choices
-from bertfeat.config import ExtractConfig, flag, parse_size
+from bertfeat.config import MAX_SEED, ExtractConfig, flag, parse_size
 from bertfeat.errors import ConfigError
 
 Command = Callable[..., None]
@@ -130,6 +130,14 @@ model_options = together(
     "Model",
     text("model", "MODEL", "Installed model package, local folder, or hub id.", default=_DEFAULTS.model),
     text("revision", "NAME", "Branch, tag or commit of a hub model."),
+    (
+        "random_weights",
+        {
+            "type": click.IntRange(0, MAX_SEED),
+            "metavar": "SEED",
+            "help": "Draw weights from this seed in the place of the trained ones: the baseline of probing.",
+        },
+    ),
 )
 feature_options = together(
     "Features",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertfeat.cli.progress import counted, human_bytes, human_time
-from bertfeat.display import printable
+from bertfeat.display import model_text, printable, weights_text
 from bertfeat.probes.probedescription import Training, describe_probe
 from bertfeat.probes.sweepresult import read_sweep
 
@@ -38,15 +38,14 @@ def inspect_probe(folder: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _feature_lines(spec: dict[str, Any]) -> list[str]:
-    revision = f" at {spec['revision']}" if spec["revision"] else ""
     special = ", special tokens included" if spec["include_special_tokens"] else ""
     pooled = f"; pooled by {spec['pooling']}{special}" if spec["pooling"] else ""
     context = ", with document context" if spec["document_context"] else ""
     prompt = f", after the prompt {spec['prompt']!r}" if spec["prompt"] else ""
     return [
         f"features   {spec['feature']}[{spec['dim']}], layers {', '.join(map(str, spec['layers']))}{pooled}",
-        f"model      {spec['model']}{revision} ({spec['family']}, {spec['n_layers']} layers)",
-        f"weights    sha256 {spec['weights_sha256']}",
+        f"model      {model_text(spec)} ({spec['family']}, {spec['n_layers']} layers)",
+        f"weights    {weights_text(spec)}",
         f"tokenizer  sha256 {spec['tokenizer_sha256']}",
         (
             f"windows    up to {spec['max_length']} tokens, overlap {spec['stride']}, "
@@ -108,7 +107,7 @@ def inspect_sweep(folder: str) -> tuple[dict[str, Any], list[str]]:
         ),
         "",
         (
-            f"trained    on store {asked['store']} (model {asked['model']}): {asked['n_train']:,} rows; "
+            f"trained    on store {asked['store']} (model {model_text(asked)}): {asked['n_train']:,} rows; "
             f"scored on {asked['n_dev']:,} rows"
         ),
         f"made by    bertfeat {asked['bertfeat']}",

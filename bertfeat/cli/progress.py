@@ -9,6 +9,7 @@ import click
 
 from bertfeat.choices import Runner
 from bertfeat.config import ExtractConfig
+from bertfeat.display import model_text
 from bertfeat.progress import Bar
 from bertfeat.records import Plan, Receipt
 
@@ -52,11 +53,10 @@ def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
         n_workers = config.workers or len(devices)
         threads = max(1, (os.cpu_count() or 1) // n_workers) if n_workers > 1 else torch.get_num_threads()
         workers = f"{counted(n_workers, 'worker')} with {counted(threads, 'thread')}"
-    revision = f" at {model.revision}" if model.revision else ""
     done = f", {n_done:,} of them done before" if n_done else ""
     return [
         (
-            f"model {model.name}{revision} ({model.family}, {model.n_layers} layers, {model.hidden_size} wide), "
+            f"model {model_text(meta)} ({model.family}, {model.n_layers} layers, {model.hidden_size} wide), "
             f"layers {', '.join(map(str, meta['layers']))}"
         ),
         (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.cli.progress import counted, human_bytes, human_time
+from bertfeat.display import model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
 from bertfeat.errors import UserError
@@ -76,14 +77,13 @@ def _info_lines(summary: dict[str, Any]) -> list[str]:
     spec, settings = summary["spec"], summary["settings"]
     parameters = ", ".join(f"{name} {value:g}" for name, value in summary["parameters"].items())
     shrunk = "" if summary["index_dim"] == summary["dim"] else f" to {summary['index_dim']} dimensions"
-    revision = f" at {spec['revision']}" if spec["revision"] else ""
     pooled = f", pooled by {spec['pooling']}" if spec["pooling"] else ""
     layers = f"layers {', '.join(map(str, spec['layers']))}"
     return [
         f"{summary['index']}: {_what(summary)}",
         "",
         f"rows       level {summary['level']}, {summary['feature']} of {summary['store']}",
-        f"model      {spec['model']}{revision} ({spec['family']}), {layers}{pooled}",
+        f"model      {model_text(spec)} ({spec['family']}), {layers}{pooled}",
         f"compared   by {summary['metric']}, transform {summary['transform']}{shrunk}",
         f"index      {summary['factory']}" + (f", searched with {parameters}" if parameters else ""),
         f"size       {human_bytes(summary['n_bytes'])}, {summary['bytes_per_vector']:g} bytes per vector",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bertfeat.choices import Level, Pooling
 from bertfeat.cli.appends import append_entries, append_lines, unfinished_append
 from bertfeat.cli.progress import counted, human_bytes, human_time
+from bertfeat.display import model_text, weights_text
 from bertfeat.encoder.sentencemodel import UNSUPPORTED
 from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
@@ -141,12 +142,11 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
     lines.append("")
     for level in store.levels:
         lines += _level_lines(store.schema(level), summary["levels"][str(level)])
-    revision = f" at {meta['revision']}" if meta["revision"] else ""
     lines += [
         "",
-        f"model      {meta['model']}{revision} ({meta['family']})",
+        f"model      {model_text(meta)} ({meta['family']})",
         f"size       {meta['n_layers']} layers, {meta['hidden_size']} wide",
-        f"weights    sha256 {meta['weights_sha256']}",
+        f"weights    {weights_text(meta)}",
         f"tokenizer  sha256 {meta['tokenizer_sha256']}",
         f"layers     {', '.join(map(str, meta['layers']))}; combined: {', '.join(meta['combine'])}",
         *_pooling_lines(store),
@@ -202,7 +202,9 @@ def _run_line(summary: dict[str, Any]) -> str:
 def estimate_lines(estimate: Estimate) -> list[str]:
     """Return what `bertfeat extract --dry-run` prints."""
     about = "" if estimate.is_exact else "about "
+    seed = estimate.random_weights
     return [
+        *([] if seed is None else [f"weights    random, of seed {seed}"]),
         f"documents  {estimate.n_documents:,}"
         + (f" ({estimate.n_bad_rows:,} bad rows)" if estimate.n_bad_rows else ""),
         f"tokens     {about}{estimate.n_tokens:,} ({about}{estimate.n_encoded_tokens:,} through the encoder)",

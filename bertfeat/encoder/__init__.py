@@ -1,7 +1,7 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
-This module imports nothing: `packaged`, `layers`, `families`, `modeltypes`, `sentencemodel` and `checkpoint` work
-without torch, the rest needs it.
+This module imports nothing: `packaged`, `layers`, `families`, `modeltypes`, `randomweights`, `sentencemodel` and
+`checkpoint` work without torch, the rest needs it.
 """
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "loading",
     "modeltypes",
     "packaged",
+    "randomweights",
     "sentencemodel",
     "sentencesteps",
     "transfers",

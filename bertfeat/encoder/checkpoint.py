@@ -19,11 +19,12 @@ from bertfeat.encoder.family import Family
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.modeltypes import refusal_of
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_hint
+from bertfeat.encoder.randomweights import random_digest
 from bertfeat.encoder.refusals import rope_fault, rope_length
 from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
-from bertfeat.encoder.weights import find_weights, inside, read_json
+from bertfeat.encoder.weights import WeightFiles, find_weights, inside, read_json
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
 
@@ -71,12 +72,13 @@ class Checkpoint:
         n_ids: Rows of the embedding matrix in config.json; loading the weights checks it.
         max_length: Tokens that fit a window, special tokens included. This is the model's own limit. The settings of
             sentence-transformers and the tokenizer's `model_max_length` say what a model was tuned on.
-        weights_files: The safetensors files, in name order.
-        weights_sha256: sha256 (hex) of their bytes in that order.
+        weights_files: The safetensors files, in name order; none with random weights.
+        weights_sha256: sha256 (hex) of their bytes in that order; of random weights, see `random_digest`.
         tokenizer_sha256: sha256 (hex) over the tokenizer's files.
-        n_values: Values in the weight files, unused heads included.
-        is_bfloat16: Most of these values are bfloat16.
+        n_values: Values in the weight files, unused heads included; None with random weights.
+        is_bfloat16: Most of these values are bfloat16; with random weights, they never are.
         config: The content of config.json.
+        random_weights: The seed of random weights; None for the weights of the files.
     """
 
     name: str
@@ -90,9 +92,10 @@ class Checkpoint:
     weights_files: tuple[Path, ...]
     weights_sha256: str
     tokenizer_sha256: str
-    n_values: int
+    n_values: int | None
     is_bfloat16: bool
     config: Mapping[str, Any] = field(repr=False)
+    random_weights: int | None = None
 
     def info(self) -> ModelInfo:
         """Return what a plan keeps of the model."""
@@ -118,7 +121,8 @@ class Checkpoint:
             >>> open_checkpoint("minilm").sentence_model().max_length
             256
         """
-        return read_sentence_model(self.folder, _root(self.folder), self.hidden_size)
+        has_weights = self.random_weights is None
+        return read_sentence_model(self.folder, _root(self.folder), self.hidden_size, has_weights=has_weights)
 
     def prompts(self) -> Prompts:
         """Read the model's prompts.
@@ -129,7 +133,7 @@ class Checkpoint:
         return read_prompts(self.folder, _root(self.folder))
 
 
-def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
+def open_checkpoint(name: str, revision: str | None = None, random_weights: int | None = None) -> Checkpoint:
     """Find a model and check its files.
 
     A name that begins with `.`, `/` or `~` is a folder. Any other is looked up as an installed model package, then as
@@ -138,6 +142,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     Args:
         name: The name of an installed model package (`minilm`), a folder, or a hub id (`owner/model`).
         revision: Branch, tag or commit of a hub model.
+        random_weights: The seed of weights to draw. The files of trained weights are then neither needed nor read.
 
     Raises:
         CheckpointError: The model does not exist, or is incomplete, unsafe, or of a family that is not supported.
@@ -147,7 +152,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         >>> checkpoint.family.model_type, checkpoint.n_layers, checkpoint.hidden_size, checkpoint.max_length
         ('bert', 6, 384, 512)
     """
-    folder, commit, pinned = _locate(name, revision)
+    folder, commit, pinned = _locate(name, revision, with_weights=random_weights is None)
     root = _root(folder)
     path = folder / "config.json"
     if not os.path.lexists(path):
@@ -161,12 +166,10 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     family = _family(folder, config)
     n_layers, hidden_size, n_ids = _check_sizes(folder, family, config)
     tokenizer_files = _tokenizer_files(folder, root, family)
-    weights = find_weights(folder, root)
-    digest = weights_digest(weights.files)
-    if pinned is not None and digest != pinned:
-        raise CheckpointError(
-            f"model package {name!r}: {weights.files[0]} has sha256 {digest}, not {pinned}; install the package again"
-        )
+    if random_weights is None:
+        weights, digest = _trained_weights(name, folder, root, pinned)
+    else:
+        weights, digest = None, random_digest(random_weights, config)
     return Checkpoint(
         name=name,
         folder=folder,
@@ -176,17 +179,29 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         hidden_size=hidden_size,
         n_ids=n_ids,
         max_length=_max_length(folder, family, config, tokenizer_config),
-        weights_files=weights.files,
+        weights_files=weights.files if weights else (),
         weights_sha256=digest,
         tokenizer_sha256=named_digest(tokenizer_files),
-        n_values=weights.n_values,
-        is_bfloat16=weights.dtype == "BF16",
+        n_values=weights.n_values if weights else None,
+        is_bfloat16=weights is not None and weights.dtype == "BF16",
         config=config,
+        random_weights=random_weights,
     )
 
 
+def _trained_weights(name: str, folder: Path, root: Path, pinned: str | None) -> tuple[WeightFiles, str]:
+    """Return the weight files and their digest."""
+    weights = find_weights(folder, root)
+    digest = weights_digest(weights.files)
+    if pinned is not None and digest != pinned:
+        raise CheckpointError(
+            f"model package {name!r}: {weights.files[0]} has sha256 {digest}, not {pinned}; install the package again"
+        )
+    return weights, digest
+
+
 @os_errors(CheckpointError)
-def _locate(name: str, revision: str | None) -> tuple[Path, str | None, str | None]:
+def _locate(name: str, revision: str | None, *, with_weights: bool) -> tuple[Path, str | None, str | None]:
     """Return the folder, the commit (hub) and the pinned digest (package)."""
     packaged = _packaged(name)
     folder = Path(name).expanduser()
@@ -202,7 +217,7 @@ def _locate(name: str, revision: str | None) -> tuple[Path, str | None, str | No
             f"model {name!r}: {what}, no installed model package ({packaged_hint(name)}), "
             "and not a hub id (owner/model)"
         )
-    fetched, commit = hub.fetch(name, revision)
+    fetched, commit = hub.fetch(name, revision, with_weights=with_weights)
     return fetched.resolve(), commit, None
 
 

@@ -26,13 +26,10 @@ TOKENIZER_FILES = (
     *("spm.model", "tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt"),
 )
 # Only what is read: no code, no pickle, no weights of other frameworks.
-_MODEL = ["config.json", SINGLE, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES]
-_WANTED = [
-    *_MODEL,
-    # The model's own sentence embedding, in a folder per module.
-    *("modules.json", "config_sentence_transformers.json", *TRANSFORMER_SETTINGS),
-    *("*/config.json", f"*_Dense/{SINGLE}"),
-]
+_WEIGHTS = [SINGLE, INDEX, "model-*-of-*.safetensors", f"*_Dense/{SINGLE}"]
+_MODEL = ["config.json", *TOKENIZER_FILES]
+# The model's own sentence embedding, in a folder per module.
+_SENTENCES = ["modules.json", "config_sentence_transformers.json", *TRANSFORMER_SETTINGS, "*/config.json"]
 
 
 def is_hub_id(name: str) -> bool:
@@ -45,7 +42,7 @@ def is_hub_id(name: str) -> bool:
     return _HUB_ID.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 
-def fetch(name: str, revision: str | None) -> tuple[Path, str]:
+def fetch(name: str, revision: str | None, *, with_weights: bool = True) -> tuple[Path, str]:
     """Download the needed files of a hub model and return its folder and commit.
 
     A commit that is complete in the hub's cache is used without asking the hub. If the hub cannot be reached, the
@@ -54,6 +51,7 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
     Args:
         name: The hub id.
         revision: A branch, tag or commit; None for the default branch.
+        with_weights: Download the weights as well.
 
     Raises:
         CheckpointError: The hub has no such model or revision, or cannot be reached and there is no cached copy.
@@ -69,10 +67,12 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
 
     wanted = f"{name} at revision {revision}" if revision else name
     tried = f"no such folder, no installed model package of that name ({packaged_hint(name)}),"
+    model = [*_MODEL, *(_WEIGHTS if with_weights else ())]
     with _quiet_downloads():
         try:
             commit = _resolve(HfApi(), name, revision)
-            folder = snapshot_download(name, revision=commit, allow_patterns=_WANTED, etag_timeout=_TIMEOUT_S)
+            patterns = [*model, *_SENTENCES]
+            folder = snapshot_download(name, revision=commit, allow_patterns=patterns, etag_timeout=_TIMEOUT_S)
         except GatedRepoError:
             raise CheckpointError(f"model {wanted}: access is restricted; log in with: hf auth login") from None
         except RevisionNotFoundError:
@@ -81,7 +81,7 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
             raise CheckpointError(f"model {wanted}: {tried} and the hub has none of that name") from None
         # The hub's client raises the errors of its HTTP library.
         except Exception as error:
-            cached = _cached(name, revision)
+            cached = _cached(name, revision, model)
             if cached is None:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 raise CheckpointError(
@@ -92,11 +92,11 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
     return Path(folder), commit
 
 
-def _cached(name: str, revision: str | None) -> Path | None:
+def _cached(name: str, revision: str | None, model: list[str]) -> Path | None:
     """Return the folder of a model in the hub's cache, also where an older version did not fetch all files."""
     from huggingface_hub import snapshot_download
 
-    for wanted in (_WANTED, _MODEL):
+    for wanted in ([*model, *_SENTENCES], model):
         with contextlib.suppress(Exception):
             return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
     return None

@@ -14,7 +14,9 @@ from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
+from bertfeat.encoder.weightdraws import draw_weights
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
+from bertfeat.memory import free_memory
 
 # Keys of a config that change what a forward pass returns, how it is computed, or which files are loaded.
 _IGNORED = (
@@ -34,7 +36,7 @@ def load_encoder(
     compute_dtype: torch.dtype = torch.float32,
     with_pooler: bool = False,
 ) -> PackEncoder:
-    """Build the encoder and load its weights.
+    """Build the encoder and load its weights, or draw them where the checkpoint has a seed for random ones.
 
     Each layer is that of `output_hidden_states` of the whole model: where transformers norms the last hidden state
     only, a cut model leaves that norm out.
@@ -57,7 +59,8 @@ def load_encoder(
         (2, (1, 2), 'packed')
     """
     _check_request(checkpoint, layers, with_pooler)
-    if weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
+    is_random = checkpoint.random_weights is not None
+    if not is_random and weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
         raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
     n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
     with no_progress_bars():
@@ -135,8 +138,11 @@ def _load(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, with_pooler: 
     # Families without the attention interface use their own attention, or torch's fused one if they offer it.
     own = "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
     with checkpoint_errors(checkpoint.folder, "its weights do not load"):
+        is_random = checkpoint.random_weights is not None
+        drawn = draw_weights(checkpoint, model_class, config, options) if is_random else None
         model, report = model_class.from_pretrained(
-            checkpoint.folder,
+            checkpoint.folder if drawn is None else None,
+            state_dict=drawn,
             config=config,
             dtype=dtype,
             attn_implementation=attention.NAME if family.path == "packed" else own,
@@ -159,7 +165,13 @@ def _check_parameter_count(checkpoint: Checkpoint, model_class: Any, config: Any
     with checkpoint_errors(checkpoint.folder, "config.json does not fit its family"), torch.device("meta"):
         model = model_class._from_config(config, **options)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    if n_parameters > _MAX_PARAMETERS_PER_VALUE * checkpoint.n_values:
+    if checkpoint.n_values is None:
+        if (n_bytes := 4 * n_parameters) > (free := free_memory()):
+            raise CheckpointError(
+                f"{checkpoint.folder}: random weights are drawn in memory as float32, {n_bytes:,} bytes for "
+                f"{n_parameters:,} weights, and {free:,} are free; ask for lower layers, or use a larger machine"
+            )
+    elif n_parameters > _MAX_PARAMETERS_PER_VALUE * checkpoint.n_values:
         raise CheckpointError(
             f"{checkpoint.folder}: config.json asks for {n_parameters} weights, the files hold {checkpoint.n_values}; "
             "they do not belong together"

@@ -53,13 +53,16 @@ _MAX_FEATURES = 1_000_000
 _FLOATS = ("F16", "BF16", "F32", "F64")
 
 
-def read_sentence_model(folder: Path, root: Path, hidden_size: int) -> SentenceModel | None:
+def read_sentence_model(
+    folder: Path, root: Path, hidden_size: int, *, has_weights: bool = True
+) -> SentenceModel | None:
     """Read how a model makes its sentence embedding; None for a folder without modules.json.
 
     Args:
         folder: The model folder, resolved.
         root: The folder that every file must lie in once links are followed.
         hidden_size: The width of the model's states.
+        has_weights: Whether the model has its trained weights; without them, dense layers are refused.
 
     Raises:
         CheckpointError: A file is missing, unsafe or malformed, sizes do not fit, or a module is not supported.
@@ -84,6 +87,8 @@ def read_sentence_model(folder: Path, root: Path, hidden_size: int) -> SentenceM
     modes, include_prompt = _pooling(folder / modules[1][1] / "config.json", root, hidden_size)
     width, steps = len(modes) * hidden_size, list[DenseStep | NormalizeStep]()
     for kind, place in modules[2:]:
+        if kind == "Dense" and not has_weights:
+            raise refusal(path, "its dense layers are trained, and `random_weights` draws none for them")
         if kind == "Dense":
             steps.append(dense := _dense(folder, place, root, width))
             width = dense.out_features

@@ -123,7 +123,7 @@ def open_append(store: Growing, files: tuple[InputFile, ...], progress: Progress
     everything = (*(given.get(file.digest, file) for file in plan.inputs), *added)
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
-    checkpoint = open_checkpoint(config.model, config.revision)
+    checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
     tokenizer, resolved = resolve_job(checkpoint, everything, config)
     _check_settings(store, plan_fields(config, resolved, everything))
     if added or store.is_unfinished:

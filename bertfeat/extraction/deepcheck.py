@@ -86,7 +86,7 @@ def _inputs(store: Store, inputs: Inputs | None) -> Inputs:
 
 def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> ShardTask:
     plan = store.plan
-    checkpoint = open_checkpoint(config.model, config.revision)
+    checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
     _, resolved = resolve_job(checkpoint, files, config)
     planned = fields_of(plan)
     now = {name: planned[name] for name in (APPENDS, COMPACTED) if name in planned}

@@ -81,8 +81,9 @@ class Encoder:
             column per layer.
         normalize: Divide each vector of a text by its Euclidean length.
         device: `auto`, `cpu`, `cuda`, ...
-        **settings: `revision`, `word_pooling`, `include_special_tokens`, `prompt`, `prompt_name`, `max_length`,
-            `stride`, `on_overlong`, `compute_dtype`, `max_batch_tokens`; they mean the same as for `extract`.
+        **settings: `revision`, `random_weights`, `word_pooling`, `include_special_tokens`, `prompt`, `prompt_name`,
+            `max_length`, `stride`, `on_overlong`, `compute_dtype`, `max_batch_tokens`; they mean the same as for
+            `extract`.
 
     Raises:
         UserError: The model or a setting cannot be used.

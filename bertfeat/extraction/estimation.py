@@ -33,7 +33,7 @@ class Estimate:
     """The estimate of a run. Counts are exact if every shard was read (`is_exact`); bytes and time are estimates.
 
     `n_encoded_tokens` includes special tokens and the overlap of windows. `seconds` is wall-clock time at
-    `tokens_per_s`, which is measured on a few packs of the corpus.
+    `tokens_per_s`, which is measured on a few packs of the corpus. `random_weights` is their seed, or None.
     """
 
     n_documents: int
@@ -48,6 +48,7 @@ class Estimate:
     tokens_per_s: float
     seconds: float
     is_exact: bool
+    random_weights: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -110,6 +111,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
         tokens_per_s=tokens_per_s,
         seconds=n_encoded * scale / tokens_per_s if tokens_per_s else 0.0,
         is_exact=len(shards) == len(job.plan.shards),
+        random_weights=job.config.random_weights,
     )
 
 

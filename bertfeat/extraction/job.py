@@ -145,7 +145,7 @@ def open_job(
         check_ray(config.ray_address)
     corpus = Corpus(files, config)
     corpus.check_head()
-    checkpoint = open_checkpoint(config.model, config.revision)
+    checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
     tokenizer, resolved = resolve_job(checkpoint, files, config)
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:

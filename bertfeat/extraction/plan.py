@@ -13,6 +13,7 @@ from bertfeat.choices import Level, OnOverlong, StoreDtype
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.formats import own_columns
+from bertfeat.encoder.randomweights import initialiser
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
@@ -39,6 +40,8 @@ _DESCRIBING = (
     *("store_dtype", "vector_encoding", "compute_dtype", "device_kind", "max_length", "stride", "on_overlong"),
     *("document_context", "is_split_into_words"),
 )
+# The same, where the weights are random.
+_OF_RANDOM_WEIGHTS = ("random_weights", "initialiser")
 
 
 def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> dict[str, Any]:
@@ -64,6 +67,8 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     if (own := own_columns(files)) and set(config.levels) != {Level.TOKEN}:
         # Plans of 0.1.0 had none.
         fields[OWN_COLUMNS] = own
+    if config.random_weights is not None:
+        fields["initialiser"] = initialiser()
     if resolved.sentence is not None:
         fields["model.sentence_sha256"] = resolved.sentence.sha256
     if resolved.prompt or resolved.sentence is not None:
@@ -224,6 +229,7 @@ def _metadata(fields: Mapping[str, Any], plan_hash: str, resolved: Resolved) -> 
         "hidden_size": model.hidden_size,
         "attention": resolved.attention,
         "versions": versions(),
+        **{name: fields[name] for name in _OF_RANDOM_WEIGHTS if name in fields},
         **_advice(resolved),
     }
 

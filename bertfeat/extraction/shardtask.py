@@ -32,7 +32,7 @@ class ShardTask:
         if n_workers > 1:
             share_threads(n_workers)
         config = job.config
-        checkpoint = open_checkpoint(config.model, config.revision)
+        checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
         if job.on_cluster:
             _check_machine(job, checkpoint)
         devices = resolve_device(config.device)

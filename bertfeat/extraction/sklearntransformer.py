@@ -46,6 +46,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         combine: How several layers become one vector: `concat`, `sum` or `mean`.
         normalize: Divide each vector by its Euclidean length.
         revision: Branch, tag or commit of a hub model.
+        random_weights: A seed: draw the model's weights afresh, as a baseline.
         include_special_tokens: Let special tokens count in the mean and the maximum.
         prompt: A text put before each text.
         prompt_name: The name of one of the model's prompts.
@@ -74,6 +75,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         combine: str = "concat",
         normalize: bool = False,
         revision: str | None = None,
+        random_weights: int | None = None,
         include_special_tokens: bool = False,
         prompt: str | None = None,
         prompt_name: str | None = None,
@@ -91,6 +93,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.combine = combine
         self.normalize = normalize
         self.revision = revision
+        self.random_weights = random_weights
         self.include_special_tokens = include_special_tokens
         self.prompt = prompt
         self.prompt_name = prompt_name

@@ -51,7 +51,7 @@ class TextEncoder:
 
     def __init__(self, config: ExtractConfig) -> None:
         self.config = dataclasses.replace(config, document_context=False)
-        self._checkpoint = open_checkpoint(config.model, config.revision)
+        self._checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
         self.info = self._checkpoint.info()
         self._lock = RLock()
         self._tokenizers: dict[bool, Tokenizer] = {}

@@ -13,7 +13,7 @@ import polars as pl
 
 from bertfeat.choices import Level
 from bertfeat.corpus import Inputs, is_frame, paths_of, reader_of
-from bertfeat.display import html_table
+from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe, require_same_kind
@@ -64,7 +64,7 @@ class FittedProbe:
 
     def _repr_html_(self) -> str:
         names = ("model", "n_rows", "n_documents", "metric", "params", "classes")
-        summary = self.summary()
+        summary = {**self.summary(), "model": model_text(self.spec.to_dict())}
         return html_table(repr(self), ["", "value"], [(name, summary[name]) for name in names if name in summary])
 
     @property
@@ -309,7 +309,7 @@ class FittedProbe:
         """Refuse a model whose weights, tokenizer or sentence embedding are not those of the features."""
         from bertfeat.encoder.checkpoint import open_checkpoint
 
-        checkpoint = open_checkpoint(self.spec.model, self.spec.revision)
+        checkpoint = open_checkpoint(self.spec.model, self.spec.revision, self.spec.random_weights)
         sentence = checkpoint.sentence_model() if self.spec.sentence_sha256 else None
         self.spec.require_model(checkpoint.info(), sentence.sha256 if sentence else None, mine=self._mine)
 

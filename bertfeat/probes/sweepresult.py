@@ -151,6 +151,7 @@ class _Settings:
     n_dev: int
     n_classes: int
     bertfeat: str
+    random_weights: int | None = None
 
 
 @os_errors(UserError)

@@ -102,6 +102,7 @@ def sweep_probes(
         "store": opened.path.name,
         "plan_hash": opened.manifest["plan_hash"],
         "model": opened.metadata["model"],
+        "random_weights": opened.metadata.get("random_weights"),
         "level": str(where),
         "label": label,
         "head": head,

@@ -19,7 +19,7 @@ from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import check_allowed
 from bertfeat.choices import Level
-from bertfeat.display import html_table
+from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
 from bertfeat.errors import UserError
@@ -82,7 +82,7 @@ class Index:
         about, origin = self.description, self.origin
         rows = [
             ("rows", f"level {self.level}, {self.spec.feature} of {origin.store}"),
-            ("model", self.spec.model),
+            ("model", model_text(self.spec.to_dict())),
             ("compared", f"by {self.metric}, transform {about.transform}"),
             ("recall@10", about.measured.get("recall_at_10")),
         ]

@@ -176,7 +176,8 @@ _METADATA: dict[str, Any] = {
     "vector_encoding": VectorEncoding,
     "versions": Mapping[str, str],
     "prompts": Mapping[str, str],
-    **dict.fromkeys(("prompt", "sentence_sha256", "sentence_model"), str),
+    **dict.fromkeys(("prompt", "sentence_sha256", "sentence_model", "initialiser"), str),
+    "random_weights": int,
 }
 
 

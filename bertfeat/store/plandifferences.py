@@ -13,6 +13,7 @@ from bertfeat.store.planstates import is_of_inputs
 _SETTINGS = {field.name for field in dataclasses.fields(ExtractConfig)}
 _WORDS = {
     "model.weights_sha256": "the digest of the model's weights",
+    "initialiser": "the initialiser of the random weights",
     "model.tokenizer_sha256": "the digest of the model's tokenizer",
     "model.sentence_sha256": "the digest of the model's sentence embedding",
     "own_columns": "the list of the format's own columns",

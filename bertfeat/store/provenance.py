@@ -14,6 +14,7 @@ from bertfeat.choices import Combine, Level
 from bertfeat.config import ExtractConfig
 from bertfeat.durable.decoding import decode
 from bertfeat.durable.differences import Fields, shown
+from bertfeat.encoder.randomweights import initialiser
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # The meaning of a vector depends on these: features that differ in one of them are not interchangeable.
 _IDENTITY = {
+    "random_weights": "random-weights",
+    "initialiser": "initialiser",
     "weights_sha256": "model weights",
     "tokenizer_sha256": "tokenizer",
     "level": "level",
@@ -44,6 +47,7 @@ class FeatureSpec:
     `pooling` at sentence level, None at token level. Fields that do not concern the level are None. `is_added_up` marks
     a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read. `prompt`
     was put before each text; `sentence_sha256` is the digest of the model's own sentence embedding, if this is it.
+    `random_weights` is the seed of weights that were drawn, by the libraries that `initialiser` names.
     """
 
     level: Level
@@ -68,6 +72,8 @@ class FeatureSpec:
     is_added_up: bool = False
     prompt: str = ""
     sentence_sha256: str | None = None
+    random_weights: int | None = None
+    initialiser: str | None = None
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str | int) -> Self:
@@ -92,6 +98,8 @@ class FeatureSpec:
             is_added_up=not is_stored and found.combine in (Combine.SUM, Combine.MEAN),
             prompt=metadata.get("prompt", ""),
             sentence_sha256=metadata.get("sentence_sha256") if where is Level.SENTENCE else None,
+            random_weights=metadata.get("random_weights"),
+            initialiser=metadata.get("initialiser"),
             **{name: metadata[name] for name in _COPIED},
         )
 
@@ -194,6 +202,7 @@ class FeatureSpec:
             weights_sha256=info.weights_sha256,
             tokenizer_sha256=info.tokenizer_sha256,
             sentence_sha256=sentence_sha256,
+            initialiser=None if self.random_weights is None else initialiser(),
         )
         self.require_same(other, mine=mine, theirs=f"model {info.name}")
 
@@ -206,6 +215,7 @@ class FeatureSpec:
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,
+            "random_weights": self.random_weights,
             "levels": (self.level,),
             "layers": ",".join(map(str, self.layers)),
             # Each layer is rounded as before, so that the sum is bit-identical.

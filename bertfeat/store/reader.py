@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from bertfeat.choices import Level, VectorEncoding
-from bertfeat.display import html_table
+from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import BadRow, BoolArray, FeatureColumn
@@ -100,7 +100,7 @@ class Store(StoreDescription):
         return f"Store({str(self.path)!r}, {rows})"
 
     def _repr_html_(self) -> str:
-        title = f"{self.path}: {len(self):,} documents, model {self.metadata['model']}"
+        title = f"{self.path}: {len(self):,} documents, model {model_text(self.metadata)}"
         features = {level: ", ".join(f"{f.name}[{f.dim}]" for f in self.features(level)) for level in self.levels}
         rows = [
             (level, f"{self.n_rows(level):,}", ", ".join(c.name for c in self.schema(level).columns), features[level])

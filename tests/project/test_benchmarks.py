@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 import bertfeat
+from benchmarks import hub_check
 from benchmarks.speed.child import timed
 from benchmarks.speed.corpora import CORPORA, count_tokens, padded_share
 from benchmarks.speed.equality import assert_same_files
@@ -22,6 +23,7 @@ from benchmarks.speed.peers.writing import write_features
 from benchmarks.speed.report import table, write_report
 from benchmarks.speed.rivals import ENVIRONMENTS
 from benchmarks.speed.workloads import CORPUS_ORDER, ENCODE, FLAIR, ONE, SORTED, WORKLOADS
+from bertfeat.encoder.hub import is_hub_id
 from bertfeat.encoder.packaged import minilm
 
 
@@ -142,3 +144,61 @@ def test_the_file_of_a_peer_holds_one_row_per_token(tmp_path):
     assert table_["token"].to_pylist() == ["[CLS]", "a", "rather", "longer", "line", "[SEP]", "[CLS]", "short", "[SEP]"]
     assert table_["doc_id"].to_pylist() == [0] * 6 + [1] * 3
     assert table_.column_names[3:] == ["layer_03", "layer_04", "layer_05", "layer_06"]
+
+
+@pytest.fixture
+def checked(tiny_folder, tmp_path):
+    """Check MiniLM, a random model and one that is missing; return the exit code and the rows."""
+
+    def check(*models):
+        output = tmp_path / "hub.json"
+        code = hub_check.main(
+            ["--models", *models, str(tmp_path / "missing"), "--lines=4", "--rounds=1", f"--output={output}"]
+        )
+        result = json.loads(output.read_text())
+        assert result["machine"]["torch"]
+        return code, result["models"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        # These settings of transformers would last.
+        for name in ("set_verbosity_error", "disable_progress_bar"):
+            patch.setattr(hub_check.transformers.utils.logging, name, lambda: None)
+        yield check
+
+
+def test_models_are_compared_in_every_layer_and_a_missing_one_is_a_row(checked, tiny_folder, capsys):
+    code, (minilm_row, tiny, missing) = checked("minilm", str(tiny_folder))
+    assert code == 0
+    assert (minilm_row["verdict"], minilm_row["layers"], tiny["verdict"], tiny["layers"]) == ("equal", 7, "equal", 4)
+    assert 0 < minilm_row["relative"] < 1e-5
+    assert minilm_row["texts"] > tiny["texts"] > 0, "texts that are too long for a model are left out"
+    assert missing["verdict"].startswith("refused: model ")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].startswith("| model | commit | family | path | layers |")
+    assert lines[5].startswith("| minilm |  | bert | packed | 7 | ")
+    assert checked()[0] == 1, "nothing was compared"
+
+
+def test_a_model_that_differs_or_fails_does_not_end_the_check(checked, tiny_folder, monkeypatch):
+    plain = hub_check.Reference.states
+
+    def states(self, text):
+        found = plain(self, text)
+        found[2] = found[2] + 2e-4
+        return found
+
+    monkeypatch.setattr(hub_check.Reference, "states", states)
+    code, rows = checked(str(tiny_folder))
+    assert (code, rows[0]["verdict"]) == (1, "differs: layers 2")
+    monkeypatch.setattr(hub_check.Reference, "states", lambda self, text: 1 / 0)
+    code, rows = checked(str(tiny_folder))
+    assert (code, rows[0]["verdict"]) == (1, "failed: ZeroDivisionError: division by zero")
+    monkeypatch.setattr(hub_check.Reference, "tokens", lambda self, text: {"input_ids": np.zeros((1, 3), int)})
+    assert checked(str(tiny_folder))[1][0]["verdict"].startswith("differs: other tokens in 'Hm.'")
+    assert len(rows) == 2
+    assert rows[1]["verdict"].startswith("refused")
+
+
+def test_the_models_of_the_table_are_hub_ids():
+    assert len(set(hub_check.MODELS.values())) == len(hub_check.MODELS) == 16
+    assert all(is_hub_id(name) and "/" in name for name in hub_check.MODELS.values())

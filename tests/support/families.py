@@ -364,13 +364,27 @@ def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any)
     """
     family = family_of(model_type)
     assert family is not None
-    config = CONFIG_MAPPING[model_type](**{**_CONFIGS[model_type], **changes})
+    config = _config(model_type, changes)
     torch.manual_seed(seed)
     model = getattr(transformers, _SAVED_AS.get(model_type, family.model_class))(config)
     _randomize(model)
     model.save_pretrained(folder, safe_serialization=True)
-    build_tokenizer(_TOKENIZER_KINDS.get(model_type, "wordpiece"), folder, model_input_names=_inputs_of(model_type))
-    return folder
+    return _with_tokenizer(model_type, folder)
+
+
+def build_without_weights(model_type: str, folder: Path, **changes: Any) -> Path:
+    """Save the config and the tokenizer of a tiny model; see `build_model`."""
+    _config(model_type, changes).save_pretrained(folder)
+    return _with_tokenizer(model_type, folder)
+
+
+def _config(model_type: str, changes: dict[str, Any]) -> Any:
+    return CONFIG_MAPPING[model_type](**{**_CONFIGS[model_type], **changes})
+
+
+def _with_tokenizer(model_type: str, folder: Path) -> Path:
+    kind = _TOKENIZER_KINDS.get(model_type, "wordpiece")
+    return build_tokenizer(kind, folder, model_input_names=_inputs_of(model_type))
 
 
 def _inputs_of(model_type: str) -> list[str]:
