@@ -71,6 +71,7 @@ class Checkpoint:
         tokenizer_sha256: sha256 (hex) over the tokenizer's files.
         n_values: Values in the weight files, unused heads included.
         config: The content of config.json.
+        converted_from: The commit of a hub model whose pickle files the hub's bot converted in `revision`, else None.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Checkpoint:
     tokenizer_sha256: str
     n_values: int
     config: Mapping[str, Any] = field(repr=False)
+    converted_from: str | None = None
 
     def info(self) -> ModelInfo:
         """Return what a plan keeps of the model."""
@@ -111,7 +113,7 @@ class Checkpoint:
             >>> open_checkpoint("minilm").sentence_model().max_length
             256
         """
-        return read_sentence_model(self.folder, _root(self.folder), self.hidden_size)
+        return read_sentence_model(self.folder, model_root(self.folder), self.hidden_size)
 
     def prompts(self) -> Prompts:
         """Read the model's prompts.
@@ -119,7 +121,7 @@ class Checkpoint:
         Raises:
             CheckpointError: Their file is unsafe or malformed.
         """
-        return read_prompts(self.folder, _root(self.folder))
+        return read_prompts(self.folder, model_root(self.folder))
 
 
 def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
@@ -140,8 +142,8 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         >>> checkpoint.family.model_type, checkpoint.n_layers, checkpoint.hidden_size, checkpoint.max_length
         ('bert', 6, 384, 512)
     """
-    folder, commit, pinned = _locate(name, revision)
-    root = _root(folder)
+    (folder, commit, converted_from), pinned = _locate(name, revision)
+    root = model_root(folder)
     path = folder / "config.json"
     if not os.path.lexists(path):
         # Folders of old sentence-transformers keep the model one folder deeper.
@@ -154,7 +156,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     family = _family(folder, config)
     n_layers, hidden_size, n_ids = _check_sizes(folder, family, config)
     tokenizer_files = _tokenizer_files(folder, root, family)
-    weights = find_weights(folder, root)
+    weights = find_weights(folder, root, (name, commit) if commit else None)
     digest = weights_digest(weights.files)
     if pinned is not None and digest != pinned:
         raise CheckpointError(
@@ -174,28 +176,29 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         tokenizer_sha256=named_digest(tokenizer_files),
         n_values=weights.n_values,
         config=config,
+        converted_from=converted_from,
     )
 
 
 @os_errors(CheckpointError)
-def _locate(name: str, revision: str | None) -> tuple[Path, str | None, str | None]:
-    """Return the folder, the commit (hub) and the pinned digest (package)."""
+def _locate(name: str, revision: str | None) -> tuple[tuple[Path, str | None, str | None], str | None]:
+    """Return the folder, the commit and what it is converted from (hub), and the pinned digest (package)."""
     packaged = _packaged(name)
     folder = Path(name).expanduser()
     if packaged is not None or folder.is_dir():
         if revision is not None:
             raise CheckpointError(f"`revision='{revision}'`: model {name!r} is not a hub model; drop `revision`")
         if packaged is None:
-            return folder.resolve(), None, None
-        return packaged.folder.resolve(), None, packaged.weights_sha256
+            return (folder.resolve(), None, None), None
+        return (packaged.folder.resolve(), None, None), packaged.weights_sha256
     if _is_path(name) or not hub.is_hub_id(name):
         what = "a file, not a model folder" if folder.exists() else "no such folder"
         raise CheckpointError(
             f"model {name!r}: {what}, no installed model package ({packaged_hint(name)}), "
             "and not a hub id (owner/model)"
         )
-    fetched, commit = hub.fetch(name, revision)
-    return fetched.resolve(), commit, None
+    fetched = hub.fetch(name, revision)
+    return (fetched.folder.resolve(), fetched.commit, fetched.converted_from), None
 
 
 def _is_path(name: str) -> bool:
@@ -217,8 +220,8 @@ def name_elsewhere(name: str) -> str:
     return str(folder.resolve()) if folder.is_dir() and _packaged(name) is None else name
 
 
-def _root(folder: Path) -> Path:
-    """Return the folder that files may lie in: the hub's cache keeps them as links to the model's own blobs."""
+def model_root(folder: Path) -> Path:
+    """Return the folder that a model's files may lie in: the hub's cache keeps links to the model's own blobs."""
     if folder.parent.name == "snapshots" and (folder.parent.parent / "blobs").is_dir():
         return folder.parent.parent
     return folder

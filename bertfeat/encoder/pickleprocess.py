@@ -1,0 +1,158 @@
+"""Starter of the process that reads pickle files (`picklereader`): its limits, its end, and what it says.
+
+The process has no network, no environment, no rights of root, and may write only into files that this module made. Each
+limit is what the system offers; docs/models.md says which system offers what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertfeat.encoder.weights import read_json
+from bertfeat.errors import CheckpointError, RunError
+
+_READER = Path(__file__).resolve().with_name("picklereader.py")
+_ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# Where a system keeps libraries in places of its own, torch is not found without these.
+_KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+# A file holds shared tensors once, and safetensors each of them; one tensor at a time is copied.
+_MAX_GROWTH = 2
+_SLACK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the process may use.
+
+    Attributes:
+        extra_bytes: Memory beyond what Python and torch take and twice the largest file.
+        base_s: Seconds of computing beyond those of reading and writing.
+        bytes_per_s: The speed of reading and writing that is expected at least.
+        shard_bytes: The size of tensors from which on a further file is begun.
+    """
+
+    extra_bytes: int = 1 << 30
+    base_s: int = 120
+    bytes_per_s: int = 20_000_000
+    shard_bytes: int = 4_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the process wrote: the files with the tensors of each pickle file, and the entries that are no tensors."""
+
+    shards: tuple[tuple[Path, ...], ...]
+    left_out: tuple[str, ...]
+
+
+def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Written:
+    """Write the tensors of pickle files as safetensors, in a process with limits.
+
+    Args:
+        pickles: The files, resolved.
+        folder: A new folder for what it writes.
+        limits: What the process may use.
+
+    Raises:
+        CheckpointError: A file is no pickle of tensors, or reading it takes more than the limits.
+        RunError: The process cannot be started.
+    """
+    sizes = [path.stat().st_size for path in pickles]
+    # Two neighbouring shards hold together more than one shard's bytes.
+    n_files = sum(2 * _MAX_GROWTH * size // limits.shard_bytes + 2 for size in sizes)
+    cpu_s = limits.base_s + sum(sizes) // limits.bytes_per_s
+    for name in [*range(n_files), "report"]:
+        (folder / str(name)).touch()
+    settings = {
+        "pickles": [str(path) for path in pickles],
+        "folder": str(folder.resolve()),
+        "import_path": [place for place in sys.path if Path(place).is_absolute()],
+        "n_files": n_files,
+        "shard_bytes": limits.shard_bytes,
+        "max_bytes": _MAX_GROWTH * max(sizes) + limits.extra_bytes,
+        "max_output_bytes": _MAX_GROWTH * sum(sizes) + _SLACK_BYTES,
+        "cpu_s": cpu_s,
+    }
+    _run(settings, pickles[0].parent, cpu_s)
+    report = _report(folder / "report", len(pickles), n_files)
+    if "not_started" in report:
+        reason = _shown(str(report["not_started"]))
+        raise RunError(f"the process to read {pickles[0].parent} in does not start: {reason}")
+    if "error" in report:
+        raise CheckpointError(_shown(str(report["error"])))
+    return Written(
+        tuple(tuple(folder / str(int(number)) for number in shards) for shards in report["shards"]),
+        tuple(_shown(str(name)) for name in report["left_out"]),
+    )
+
+
+def _run(settings: dict[str, Any], source: Path, cpu_s: int) -> None:
+    """Run the process to its end; it ends with this one, and no process that it started stays."""
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", str(_READER), json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**_ENVIRONMENT, **{name: os.environ[name] for name in _KEPT if name in os.environ}},
+            # A Ctrl-C is for this process, which ends the other one.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RunError(f"a process to read {source} in does not start: {error.strerror or error}") from error
+    code = None
+    try:
+        # A process that waits for a disk, or that cannot be limited, has five times as long.
+        code = process.wait(5 * cpu_s)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+    if code == 0:
+        return
+    raise CheckpointError(
+        f"{source}: the process that reads its pickle files {_how_it_ended(code, cpu_s)}; they are damaged or hostile"
+    )
+
+
+def _how_it_ended(code: int | None, cpu_s: int) -> str:
+    if code is None or code == -signal.SIGXCPU:
+        return f"took longer than its limit of {cpu_s} seconds"
+    if code == -signal.SIGKILL:
+        return "was killed (SIGKILL), perhaps because memory ran out"
+    if code > 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"crashed ({name})"
+
+
+def _report(path: Path, n_pickles: int, n_files: int) -> dict[str, Any]:
+    """Read what the process says; the numbers of its files must be those from 0 on."""
+    try:
+        report = read_json(path)
+        if "error" in report or "not_started" in report:
+            return report
+        numbers = [number for shard in report["shards"] for number in shard]
+        if len(report["shards"]) == n_pickles and numbers == list(range(len(numbers))) and len(numbers) <= n_files:
+            return {"shards": report["shards"], "left_out": list(report["left_out"])}
+    except (CheckpointError, KeyError, TypeError):
+        pass
+    raise CheckpointError(f"{path}: the process that reads pickle files gave no report; the files are hostile")
+
+
+def _shown(text: str) -> str:
+    """Return what the process said on one line that can be printed."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:600])
