@@ -183,7 +183,8 @@ def _find(name: str, revision: str | None) -> _Source:
         folder, commit, of_encoder = checkpoint.folder, checkpoint.revision, False
     except PickleOnly as error:
         folder, commit, of_encoder = error.folder, error.commit, True
-    if commit is not None and (of_encoder or _lacks_dense(folder)):
+    wanted = [*([folder] if of_encoder else []), *(folder / place for place in _lacks_dense(folder))]
+    if commit is not None and not all(is_there(place / PICKLE) for place in wanted):
         hub.fetch_pickles(name, commit, of_encoder=of_encoder)
     root = model_root(folder)
     names = [

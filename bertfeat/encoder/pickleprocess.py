@@ -82,11 +82,16 @@ def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Writt
         "max_output_bytes": _MAX_GROWTH * sum(sizes) + _SLACK_BYTES,
         "cpu_s": cpu_s,
     }
-    _run(settings, pickles[0].parent, cpu_s)
+    source = pickles[0].parent
+    if (code := _run(settings, cpu_s)) != 0:
+        reason = _how_it_ended(code, cpu_s)
+        raise CheckpointError(
+            f"{source}: the process that reads its pickle files {reason}; they are damaged or hostile"
+        )
     report = _report(folder / "report", len(pickles), n_files)
     if "not_started" in report:
         reason = _shown(str(report["not_started"]))
-        raise RunError(f"the process to read {pickles[0].parent} in does not start: {reason}")
+        raise RunError(f"the process to read {source} in does not start: {reason}")
     if "error" in report:
         raise CheckpointError(_shown(str(report["error"])))
     return Written(
@@ -95,8 +100,11 @@ def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Writt
     )
 
 
-def _run(settings: dict[str, Any], source: Path, cpu_s: int) -> None:
-    """Run the process to its end; it ends with this one, and no process that it started stays."""
+def _run(settings: dict[str, Any], cpu_s: int) -> int | None:
+    """Run the process to its end, and return its exit code; None if it took too long.
+
+    It ends with this process, and no process that it started stays.
+    """
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", str(_READER), json.dumps(settings)],
@@ -108,24 +116,18 @@ def _run(settings: dict[str, Any], source: Path, cpu_s: int) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        raise RunError(f"a process to read {source} in does not start: {error.strerror or error}") from error
-    code = None
+        raise RunError(f"the process to read pickle files in does not start: {error.strerror or error}") from error
     try:
-        # A process that waits for a disk, or that cannot be limited, has five times as long.
-        code = process.wait(5 * cpu_s)
+        # A process that waits for a disk, or whose computing time the system does not limit, has five times as long.
+        return process.wait(5 * cpu_s)
     except subprocess.TimeoutExpired:
-        pass
+        return None
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
-    if code == 0:
-        return
-    raise CheckpointError(
-        f"{source}: the process that reads its pickle files {_how_it_ended(code, cpu_s)}; they are damaged or hostile"
-    )
 
 
 def _how_it_ended(code: int | None, cpu_s: int) -> str:

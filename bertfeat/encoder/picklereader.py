@@ -10,6 +10,7 @@ import ctypes
 import json
 import mmap
 import os
+import re
 import resource
 import sys
 import threading
@@ -37,6 +38,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # torch's names of types, and those of safetensors.
 _DTYPES = {f"float{n}": f"F{n}" for n in (16, 32, 64)} | {"bfloat16": "BF16", "bool": "BOOL"}
 _DTYPES |= {f"{kind}int{n}": f"{'U' if kind else 'I'}{n}" for kind in ("", "u") for n in (8, 16, 32, 64)}
+_MEMORY = "takes more memory than a file of its size needs"
 _MAX_REASON = 300
 _MAX_LEFT_OUT = 1_000
 
@@ -49,7 +51,7 @@ def leave_system() -> None:
     """Give up the network and all privileges, where Linux lets us; the process must have one thread yet."""
     if sys.platform != "linux":
         return
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.CDLL(None)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     if libc.unshare(_NEW_USER | _NEW_NETWORK):
         # Where users may not have namespaces of their own, root may.
@@ -78,14 +80,19 @@ def _set(what: int, soft: int, hard: int | None = None) -> None:
     resource.setrlimit(what, wanted)
 
 
+def landlock_version() -> int:
+    """Return the version of Landlock of this Linux; 0 or less without it."""
+    return (
+        int(ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)) if sys.platform == "linux" else 0
+    )
+
+
 def close_files(readable: list[str], folder: str) -> None:
     """Let the process read and write only there from now on, and execute nothing: Landlock, since Linux 5.13."""
-    if sys.platform != "linux":
+    version = landlock_version()
+    if sys.platform != "linux" or version < 1:
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
-    if version < 1:
-        return
+    libc = ctypes.CDLL(None)
     rights = (1 << _N_FILE_RIGHTS.get(version, _MAX_FILE_RIGHTS)) - 1
     # Also TCP since version 4; signals and sockets without a path since version 6.
     handled = (ctypes.c_uint64 * 3)(rights, 3, 3)
@@ -97,7 +104,7 @@ def close_files(readable: list[str], folder: str) -> None:
     allowed = {place: _READ_FILE | (_READ_FOLDER if Path(place).is_dir() else 0) for place in readable}
     for place, right in {**allowed, folder: writing}.items():
         if Path(place).exists():
-            fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
+            fd = os.open(Path(place), os.O_PATH | os.O_CLOEXEC)
             rule = right.to_bytes(8, sys.byteorder) + fd.to_bytes(4, sys.byteorder)
             libc.syscall(_ADD_RULE, rules, 1, rule, 0)
             os.close(fd)
@@ -226,7 +233,7 @@ def _convert(settings: dict[str, Any]) -> dict[str, Any]:
         try:
             shards.append(writer.convert(path))
         except MemoryError:
-            return {"error": f"{path}: takes more memory than a file of its size needs"}
+            return {"error": f"{path}: {_MEMORY}"}
         except Exception as error:
             return {"error": f"{path}: {_reason(error)}"}
     return {"shards": shards, "left_out": writer.left_out}
@@ -234,13 +241,15 @@ def _convert(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _reason(error: Exception) -> str:
     said = " ".join(str(error).split())
-    # What torch says of a class that it does not take comes after advice on how to run it all the same.
-    _, _, last = said.rpartition("WeightsUnpickler error: ")
-    for end in (" Please use `torch.", " Check the documentation"):
-        last = last.partition(end)[0]
+    if isinstance(error, Refused):
+        return said
     if "alloc" in said.lower() and "memory" in said.lower():
-        last = "takes more memory than a file of its size needs"
-    return last[:_MAX_REASON] or type(error).__name__
+        return _MEMORY
+    if found := re.search(r"GLOBAL (\S+)", said):
+        return f"asks for {found[1]:.100}, which no tensor needs; it was not run"
+    # What torch says of other pickles comes after advice on how to run them all the same.
+    last = said.rpartition("WeightsUnpickler error: ")[2].partition(" Check the documentation")[0]
+    return f"cannot be read as tensors: {last[:_MAX_REASON] or type(error).__name__}"
 
 
 def _end_with_parent() -> None:
@@ -277,7 +286,7 @@ def main() -> None:
         start()
         report = work(settings)
     except (ImportError, OSError, ValueError) as error:
-        report = {"not_started": _reason(error)}
+        report = {"not_started": str(error)}
     with Path("report").open("r+b") as file:
         file.write(json.dumps(report).encode())
     # What a pickle made is not taken apart.
