@@ -33,5 +33,7 @@ def command(model: str, output: str, revision: str | None, as_json: bool, quiet:
             f"{made.folder}: {done}; {counted(made.n_tensors, 'tensor')}, {made.n_bytes:,} bytes, "
             f"weights sha256 {made.weights_sha256}"
         )
+        if made.missing_limits:
+            click.echo(f"not limited on this system: {', '.join(made.missing_limits)}; see docs/models.md", err=True)
         if made.left_out:
             click.echo(f"left out, not tensors: {', '.join(made.left_out)[:500]}", err=True)

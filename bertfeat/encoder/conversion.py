@@ -51,6 +51,7 @@ class Conversion:
         n_bytes: Their bytes.
         weights_sha256: sha256 (hex) of the folder's weights, as in `inspect` and in plans.
         left_out: The names of what the pickle files held besides tensors.
+        missing_limits: What this system could not limit for the process that reads pickle files.
         was_complete: The folder held this conversion already, so nothing was written.
     """
 
@@ -61,6 +62,7 @@ class Conversion:
     n_bytes: int
     weights_sha256: str
     left_out: tuple[str, ...]
+    missing_limits: tuple[str, ...]
     was_complete: bool
 
 
@@ -117,7 +119,7 @@ def convert(model: str, output: str | Path, *, revision: str | None = None, limi
     origin = {"source": model, "revision": source.revision, "pickles": source.digests()}
     if stored is not None:
         _check_finished(target, stored, origin, source)
-        return _conversion(target, stored, was_complete=True)
+        return _conversion(target, stored, None)
     with publish_folder(target, lambda: _stored(target, must_be_empty=True)) as new:
         written = _write(source, new, limits or Limits())
         if origin["pickles"] != source.digests():
@@ -129,7 +131,7 @@ def convert(model: str, output: str | Path, *, revision: str | None = None, limi
         (new / NOTE).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
         for path in (*new.rglob("*"), new):
             (sync_folder if path.is_dir() else sync_file)(path)
-    return _conversion(target, note, was_complete=False)
+    return _conversion(target, note, written)
 
 
 def read_note(folder: Path) -> dict[str, Any] | None:
@@ -287,6 +289,12 @@ def _digests(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): weights_digest([path]) for path in files}
 
 
-def _conversion(folder: Path, note: Mapping[str, Any], *, was_complete: bool) -> Conversion:
+def _conversion(folder: Path, note: Mapping[str, Any], written: Written | None) -> Conversion:
     values = {name: note[name] for name in ("source", "revision", "n_tensors", "n_bytes", "weights_sha256")}
-    return Conversion(folder=folder, left_out=tuple(note["left_out"]), was_complete=was_complete, **values)
+    return Conversion(
+        folder=folder,
+        left_out=tuple(note["left_out"]),
+        missing_limits=written.missing_limits if written else (),
+        was_complete=written is None,
+        **values,
+    )

@@ -48,10 +48,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the process wrote: the files with the tensors of each pickle file, and the entries that are no tensors."""
+    """What the process wrote.
+
+    Attributes:
+        shards: The files with the tensors of each pickle file.
+        left_out: The names of entries other than tensors.
+        missing_limits: What this system could not limit: memory, files and programs, network.
+    """
 
     shards: tuple[tuple[Path, ...], ...]
     left_out: tuple[str, ...]
+    missing_limits: tuple[str, ...]
 
 
 def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Written:
@@ -63,7 +70,7 @@ def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Writt
         limits: What the process may use.
 
     Raises:
-        CheckpointError: A file is no pickle of tensors, or reading it takes more than the limits.
+        CheckpointError: A file holds something other than tensors, or reading it takes more than the limits.
         RunError: The process cannot be started.
     """
     sizes = [path.stat().st_size for path in pickles]
@@ -97,6 +104,7 @@ def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Writt
     return Written(
         tuple(tuple(folder / str(int(number)) for number in shards) for shards in report["shards"]),
         tuple(_shown(str(name)) for name in report["left_out"]),
+        tuple(_shown(str(name)) for name in report["missing"]),
     )
 
 
@@ -149,7 +157,7 @@ def _report(path: Path, n_pickles: int, n_files: int) -> dict[str, Any]:
             return report
         numbers = [number for shard in report["shards"] for number in shard]
         if len(report["shards"]) == n_pickles and numbers == list(range(len(numbers))) and len(numbers) <= n_files:
-            return {"shards": report["shards"], "left_out": list(report["left_out"])}
+            return {"shards": report["shards"], **{key: list(report[key]) for key in ("left_out", "missing")}}
     except (CheckpointError, KeyError, TypeError):
         pass
     raise CheckpointError(f"{path}: the process that reads pickle files gave no report; the files are hostile")

@@ -47,16 +47,19 @@ class Refused(Exception):
     """A pickle file cannot be converted; the message says why."""
 
 
-def leave_system() -> None:
-    """Give up the network and all privileges, where Linux lets us; the process must have one thread yet."""
+def leave_system() -> bool:
+    """Give up the network and all privileges, and return whether the network is gone; only on Linux.
+
+    The process must not have a second thread yet.
+    """
     if sys.platform != "linux":
-        return
+        return False
     libc = ctypes.CDLL(None)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    if libc.unshare(_NEW_USER | _NEW_NETWORK):
-        # Where users may not have namespaces of their own, root may.
-        libc.unshare(_NEW_NETWORK)
+    # Where users may not have namespaces of their own, root may.
+    has_left = any(libc.unshare(kind) == 0 for kind in (_NEW_USER | _NEW_NETWORK, _NEW_NETWORK))
     libc.capset((ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0), (ctypes.c_uint32 * 6)())
+    return has_left
 
 
 def limit(max_bytes: int, max_file_bytes: int, cpu_s: int) -> None:
@@ -87,11 +90,11 @@ def landlock_version() -> int:
     )
 
 
-def close_files(readable: list[str], folder: str) -> None:
-    """Let the process read and write only there from now on, and execute nothing: Landlock, since Linux 5.13."""
+def close_files(readable: list[str], folder: str) -> bool:
+    """Let the process read and write only there from now on, and execute nothing; return whether the system can."""
     version = landlock_version()
     if sys.platform != "linux" or version < 1:
-        return
+        return False
     libc = ctypes.CDLL(None)
     rights = (1 << _N_FILE_RIGHTS.get(version, _MAX_FILE_RIGHTS)) - 1
     # Also TCP since version 4; signals and sockets without a path since version 6.
@@ -99,17 +102,18 @@ def close_files(readable: list[str], folder: str) -> None:
     n_bytes = 8 if version < 4 else 16 if version < 6 else 24
     rules = libc.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(n_bytes), 0)
     if rules < 0:
-        return
+        return False
     writing = (_READ_FILE | _WRITE_FILE | _TRUNCATE) & rights
     allowed = {place: _READ_FILE | (_READ_FOLDER if Path(place).is_dir() else 0) for place in readable}
     for place, right in {**allowed, folder: writing}.items():
         if Path(place).exists():
-            fd = os.open(Path(place), os.O_PATH | os.O_CLOEXEC)
+            fd = os.open(Path(place), getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
             rule = right.to_bytes(8, sys.byteorder) + fd.to_bytes(4, sys.byteorder)
             libc.syscall(_ADD_RULE, rules, 1, rule, 0)
             os.close(fd)
-    libc.syscall(_RESTRICT_SELF, rules, 0)
+    is_closed = bool(libc.syscall(_RESTRICT_SELF, rules, 0) == 0)
     os.close(rules)
+    return is_closed
 
 
 def watch(writable: list[str]) -> None:
@@ -257,34 +261,38 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def start() -> None:
-    """Leave the system and import what is needed, before any limit is taken."""
-    leave_system()
+def start() -> bool:
+    """Import what is needed, before any limit is taken, and return whether the network is gone."""
+    has_left = leave_system()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import numpy
     import torch
 
     assert numpy
     assert torch
+    return has_left
 
 
-def work(settings: dict[str, Any]) -> dict[str, Any]:
+def work(settings: dict[str, Any], *, has_left: bool) -> dict[str, Any]:
     """Take the limits that the settings name, then read the pickle files that they name; return the report."""
     limit(settings["max_bytes"], settings["max_output_bytes"], settings["cpu_s"])
-    close_files([*sys.path, sys.prefix, sys.base_prefix, *settings["pickles"]], settings["folder"])
+    is_closed = close_files([*sys.path, sys.prefix, sys.base_prefix, *settings["pickles"]], settings["folder"])
+    missing = [] if sys.platform == "linux" else ["memory"]
+    missing += [] if is_closed else ["files and programs"]
+    # Landlock knows connections since version 4.
+    missing += [] if has_left or (is_closed and landlock_version() >= 4) else ["network"]
     watch([*(str(number) for number in range(settings["n_files"])), "report"])
-    return _convert(settings)
+    return {**_convert(settings), "missing": missing}
 
 
 def main() -> None:
     """Do what the settings in the first argument say."""
     settings = json.loads(sys.argv[1])
-    # Behind the standard library, whose modules nothing may stand in for.
+    # Behind the standard library, whose modules nothing may replace.
     sys.path.extend(settings["import_path"])
     os.chdir(settings["folder"])
     try:
-        start()
-        report = work(settings)
+        report = work(settings, has_left=start())
     except (ImportError, OSError, ValueError) as error:
         report = {"not_started": str(error)}
     with Path("report").open("r+b") as file:

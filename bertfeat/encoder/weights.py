@@ -141,7 +141,7 @@ def indexed(index: Path, ending: str = ".safetensors") -> list[str]:
     """Return the names of the files that an index names, sorted.
 
     Raises:
-        CheckpointError: It is no index, or names a file elsewhere or with another ending.
+        CheckpointError: The file is not an index, or names a file elsewhere or with another ending.
     """
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import bertfeat
 from bertfeat.durable import steps
-from bertfeat.encoder import conversion, pickleprocess, picklereader
+from bertfeat.encoder import pickleprocess
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.conversion import NOTE, convert
 from bertfeat.encoder.loading import load_encoder
@@ -25,9 +25,10 @@ from bertfeat.encoder.pickleprocess import Limits
 from bertfeat.errors import BertfeatError, CheckpointError, UserError
 from tests.support.command_line import bertfeat as run
 from tests.support.command_line import good as run_good
+from tests.support.drill import Zygote
 from tests.support.families import build_model, random_pack, reference_encoder, reference_states
 from tests.support.hostile_pickles import calls, saved
-from tests.support.kills import die_at
+from tests.support.pickle_reader import convert_and_die, read_here
 
 Tensors = dict[str, torch.Tensor]
 FLAGS = ("--level", "sentence", "--layers", "-1", "--quiet")
@@ -102,7 +103,7 @@ def test_layers_are_those_of_the_pickle_files(case: str, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("forked")
 def test_tensors_are_kept_as_they_are(folder: Path, tmp_path: Path) -> None:
-    """Types, shared storages, views, and further tensors; what is no tensor is left out by name."""
+    """Types, shared storages, views, and further tensors; anything else is left out by name."""
     tensors: dict[str, Any] = dict(tensors_of(folder))
     word = tensors["bert.embeddings.word_embeddings.weight"]
     whole = torch.arange(24.0).reshape(4, 6)
@@ -127,6 +128,7 @@ def test_tensors_are_kept_as_they_are(folder: Path, tmp_path: Path) -> None:
         assert found[name].shape == value.shape
         assert torch.equal(found[name], value), name
     assert made.left_out == ("epoch", "note", "nothing")
+    assert set(made.missing_limits) <= {"memory", "files and programs", "network"}
     assert made.n_bytes == sum(value.nbytes for value in found.values())
 
 
@@ -314,20 +316,9 @@ def test_what_is_at_the_output_stays(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_fsync")
 def test_a_kill_at_any_step_leaves_nothing_or_the_whole(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, warm: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Forks of this process are killed; the reader runs in them, without limits."""
-
-    def read_here(settings: dict[str, Any], cpu_s: int) -> int:
-        here = Path.cwd()
-        os.chdir(settings["folder"])
-        Path("report").write_text(json.dumps(picklereader._convert(settings)))
-        os.chdir(here)
-        steps.step("pickles.read")
-        return 0
-
     monkeypatch.setattr(pickleprocess, "_run", read_here)
-    monkeypatch.setattr(conversion, "version", lambda _: "1")
     pickled(folder, tensors_of(folder))
     passed: list[str] = []
     with monkeypatch.context() as patch:
@@ -339,14 +330,7 @@ def test_a_kill_at_any_step_leaves_nothing_or_the_whole(
     assert len(names) == len(set(names)) == 6
     for name in names:
         out = tmp_path / f"killed-{name}"
-        child = os.fork()
-        if not child:
-            try:
-                die_at(name)
-                convert(str(folder), out)
-            finally:
-                os._exit(9)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, name
+        assert warm.run(convert_and_die, name, str(folder), str(out)) == -signal.SIGKILL
         assert not out.exists() or content(out) == whole, name
         for left in tmp_path.glob(f".killed-{name}.*"):
             if name in ("folder.opened", "pickles.read"):

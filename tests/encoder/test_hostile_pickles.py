@@ -71,8 +71,8 @@ def test_pickles_that_ask_for_memory_or_time_meet_their_limit(tmp_path: Path) ->
 
 def test_code_in_the_process_could_do_nothing(forked: Reader, tmp_path: Path) -> None:
     """What a hole in torch might allow: files, connections and programs are refused by the system and by Python."""
-    if picklereader.landlock_version() < 1:
-        pytest.skip("this system has no Landlock")
+    if picklereader.landlock_version() < 4:
+        pytest.skip("this system has no Landlock, or one that knows no connections")
     (tmp_path / "secret").write_text("x")
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(saved({"weight": torch.ones(1)}))

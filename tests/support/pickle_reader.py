@@ -1,6 +1,6 @@
 """A process that has imported torch, whose forks read pickle files with the limits of `bertfeat convert`.
 
-It stands in for the new process of each conversion, which takes more than a second to start. Lines of JSON come in:
+It replaces the new process of each conversion, which takes more than a second to start. Lines of JSON come in:
 settings, or an address to try to reach; an exit code goes out.
 """
 
@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertfeat.encoder import picklereader
+from bertfeat.durable import steps
+from bertfeat.encoder import conversion, pickleprocess, picklereader
+from tests.support.kills import die_at
 from tests.support.places import ROOT
 
 _SERVE = "import sys; sys.path[:0] = sys.argv[1:]; from tests.support.pickle_reader import serve; serve()"
@@ -25,7 +27,7 @@ _SERVE = "import sys; sys.path[:0] = sys.argv[1:]; from tests.support.pickle_rea
 
 def serve() -> None:
     """Fork for every line of settings; must be the first use of torch in the process."""
-    picklereader.leave_system()
+    has_left = picklereader.leave_system()
     import numpy as np
     import torch
 
@@ -33,11 +35,11 @@ def serve() -> None:
     for line in sys.stdin:
         child = os.fork()
         if not child:
-            _read(json.loads(line))
+            _read(json.loads(line), has_left)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def _read(settings: dict[str, Any]) -> None:
+def _read(settings: dict[str, Any], has_left: bool) -> None:
     """Do as `picklereader.main`; with `tried`, try to break out in place of reading."""
     code = 1
     try:
@@ -47,7 +49,7 @@ def _read(settings: dict[str, Any]) -> None:
             # Found before Python refuses to look for them.
             assert all((libc.open, libc.mkdir, libc.socket, libc.connect, libc.execv))
             picklereader._convert = lambda _: _break_out(libc, tried)
-        report = picklereader.work(settings)
+        report = picklereader.work(settings, has_left=has_left)
         Path("report").write_text(json.dumps(report), encoding="utf-8")
         code = 0
     finally:
@@ -116,6 +118,25 @@ class Reader:
         self._process.wait(30)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+def read_here(settings: dict[str, Any], cpu_s: int) -> int:
+    """Read in this process, without limits; does what `pickleprocess._run` does."""
+    assert settings["cpu_s"] == cpu_s
+    here = Path.cwd()
+    os.chdir(settings["folder"])
+    report = {**picklereader._convert(settings), "missing": []}
+    Path("report").write_text(json.dumps(report), encoding="utf-8")
+    os.chdir(here)
+    steps.step("pickles.read")
+    return 0
+
+
+def convert_and_die(step: str, folder: str, out: str) -> None:
+    """Convert a model in a process that dies at a step."""
+    pickleprocess._run = read_here
+    die_at(step)
+    conversion.convert(folder, out)
 
 
 @contextlib.contextmanager
