@@ -35,6 +35,8 @@ from bertfeat.encoder.weights import (
 from bertfeat.errors import CheckpointError, UserError
 
 NOTE = "conversion.json"
+# What the process that reads pickle files may use.
+LIMITS = Limits()
 # Beyond this size, only the first block is loaded to check what was written.
 _MAX_LOADED_BYTES = 4_000_000_000
 
@@ -90,7 +92,7 @@ class _Source:
 
 
 @os_errors(CheckpointError)
-def convert(model: str, output: str | Path, *, revision: str | None = None, limits: Limits | None = None) -> Conversion:
+def convert(model: str, output: str | Path, *, revision: str | None = None) -> Conversion:
     """Convert a model whose weights are in pickle files into a folder of safetensors.
 
     The pickle files are read with `torch.load(weights_only=True)` in a process with limits. A folder that holds the
@@ -100,7 +102,6 @@ def convert(model: str, output: str | Path, *, revision: str | None = None, limi
         model: A folder, or a hub id, whose pickle files are then downloaded.
         output: The new folder.
         revision: Branch, tag or commit of a hub model.
-        limits: What the process may use; by default what files of their size need.
 
     Raises:
         CheckpointError: The model cannot be used, has no pickle files, or they are damaged or hostile.
@@ -121,7 +122,7 @@ def convert(model: str, output: str | Path, *, revision: str | None = None, limi
         _check_finished(target, stored, origin, source)
         return _conversion(target, stored, None)
     with publish_folder(target, lambda: _stored(target, must_be_empty=True)) as new:
-        written = _write(source, new, limits or Limits())
+        written = _write(source, new)
         if origin["pickles"] != source.digests():
             raise CheckpointError(
                 f"{source.folder}: its pickle files change while they are read; run the command again"
@@ -196,7 +197,10 @@ def _find(name: str, revision: str | None) -> _Source:
     if not names:
         raise CheckpointError(f"model {name}: its weights are safetensors already; use it as it is")
     pickles = {pickle: inside(folder / pickle, root) for pickle in names}
-    return _Source(folder, root, commit, pickles, tuple(hub.wanted_files(folder)))
+    # Folders of modules of sentence-transformers; other folders with a config.json are other models.
+    has_modules = is_there(folder / "modules.json")
+    plain = tuple(name for name in hub.wanted_files(folder) if has_modules or "/" not in name)
+    return _Source(folder, root, commit, pickles, plain)
 
 
 def _pickles(folder: Path, root: Path) -> list[str]:
@@ -214,11 +218,11 @@ def _lacks_dense(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*_Dense") if not is_there(path / SINGLE))
 
 
-def _write(source: _Source, new: Path, limits: Limits) -> Written:
+def _write(source: _Source, new: Path) -> Written:
     """Write the weights, then the files that are copied, so that only a whole folder has a config.json."""
     work = new / "work"
     work.mkdir()
-    written = read_pickles(list(source.pickles.values()), work, limits)
+    written = read_pickles(list(source.pickles.values()), work, LIMITS)
     shards: dict[str, list[Path]] = {}
     for name, made in zip(source.pickles, written.shards, strict=True):
         shards.setdefault(str(Path(name).parent), []).extend(made)

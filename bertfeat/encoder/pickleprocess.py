@@ -82,7 +82,7 @@ def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Writt
     settings = {
         "pickles": [str(path) for path in pickles],
         "folder": str(folder.resolve()),
-        "import_path": [place for place in sys.path if Path(place).is_absolute()],
+        "import_path": [place for place in sys.path if _holds_packages(Path(place))],
         "n_files": n_files,
         "shard_bytes": limits.shard_bytes,
         "max_bytes": _MAX_GROWTH * max(sizes) + limits.extra_bytes,
@@ -106,6 +106,11 @@ def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Writt
         tuple(_shown(str(name)) for name in report["left_out"]),
         tuple(_shown(str(name)) for name in report["missing"]),
     )
+
+
+def _holds_packages(place: Path) -> bool:
+    """Return whether packages are installed there: the process reads there, and never in the folder of a script."""
+    return place.is_absolute() and (any(place.glob("*.dist-info")) or (place / "torch").is_dir())
 
 
 def _run(settings: dict[str, Any], cpu_s: int) -> int | None:

@@ -28,6 +28,9 @@ _WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 
 _N_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 _MAX_FILE_RIGHTS = 16
 
+# Of the system; libraries are also loaded late.
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+
 # What Python reports before it happens, and what reading tensors never does.
 _REFUSED = (
     *("ctypes.", "ftplib.", "http.", "os.chmod", "os.chown", "os.exec", "os.fork", "os.kill", "os.link", "os.mkdir"),
@@ -185,7 +188,7 @@ class Writer:
 
         if self.n_written == self._n_files:
             raise Refused("its tensors need more files than their size asks for")
-        # The order and the padding of safetensors' own writer: every value lies at a multiple of its size.
+        # Larger types first, as safetensors' own writer does, so that every value lies at a multiple of its size.
         names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         end = 0
@@ -276,7 +279,8 @@ def start() -> bool:
 def work(settings: dict[str, Any], *, has_left: bool) -> dict[str, Any]:
     """Take the limits that the settings name, then read the pickle files that they name; return the report."""
     limit(settings["max_bytes"], settings["max_output_bytes"], settings["cpu_s"])
-    is_closed = close_files([*sys.path, sys.prefix, sys.base_prefix, *settings["pickles"]], settings["folder"])
+    python = [*sys.path, sys.prefix, sys.base_prefix, *_LIBRARIES, *os.environ.get("LD_LIBRARY_PATH", "").split(":")]
+    is_closed = close_files([*python, *settings["pickles"]], settings["folder"])
     missing = [] if sys.platform == "linux" else ["memory"]
     missing += [] if is_closed else ["files and programs"]
     # Landlock knows connections since version 4.

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import bertfeat
 from bertfeat.durable import steps
-from bertfeat.encoder import pickleprocess
+from bertfeat.encoder import conversion, pickleprocess
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.conversion import NOTE, convert
 from bertfeat.encoder.loading import load_encoder
@@ -133,11 +133,12 @@ def test_tensors_are_kept_as_they_are(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_large_file_becomes_shards(folder: Path, tmp_path: Path) -> None:
+def test_a_large_file_becomes_shards(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = tensors_of(folder)
     pickled(folder, tensors)
     convert(str(folder), tmp_path / "whole")
-    convert(str(folder), tmp_path / "shards", limits=Limits(shard_bytes=40_000))
+    monkeypatch.setattr(conversion, "LIMITS", Limits(shard_bytes=40_000))
+    convert(str(folder), tmp_path / "shards")
     checkpoint = open_checkpoint(str(tmp_path / "shards"))
     assert len(checkpoint.weights_files) > 3
     found = {key: value for file in checkpoint.weights_files for key, value in load_file(file).items()}
@@ -194,6 +195,8 @@ def test_files_of_sentence_transformers_come_along_and_dense_layers_are_converte
     (folder / "2_Dense" / "pytorch_model.bin").write_bytes(saved(linear))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "q: "}}))
     (folder / "run.py").write_text("raise SystemExit")
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.safetensors").write_text("")
     for with_encoder in (False, True):
         if with_encoder:
             pickled(folder, tensors_of(folder))

@@ -69,11 +69,13 @@ def test_pickles_that_ask_for_memory_or_time_meet_their_limit(tmp_path: Path) ->
         assert re.search(said, message := refusal(path)), (name, message)
 
 
-def test_code_in_the_process_could_do_nothing(forked: Reader, tmp_path: Path) -> None:
+def test_code_in_the_process_could_do_nothing(forked: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a hole in torch might allow: files, connections and programs are refused by the system and by Python."""
     if picklereader.landlock_version() < 4:
         pytest.skip("this system has no Landlock, or one that knows no connections")
     (tmp_path / "secret").write_text("x")
+    # As where a script is run in the user's folder.
+    monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(saved({"weight": torch.ones(1)}))
     with socket.create_server(("127.0.0.1", 0)) as server:

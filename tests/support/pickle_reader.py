@@ -49,6 +49,9 @@ def _read(settings: dict[str, Any], has_left: bool) -> None:
             # Found before Python refuses to look for them.
             assert all((libc.open, libc.mkdir, libc.socket, libc.connect, libc.execv))
             picklereader._convert = lambda _: _break_out(libc, tried)
+        # Those that a new process would have: the standard library's, and those of the settings.
+        own = [place for place in sys.path if place.startswith(sys.base_prefix)]
+        sys.path[:] = [*own, *settings["import_path"]]
         report = picklereader.work(settings, has_left=has_left)
         Path("report").write_text(json.dumps(report), encoding="utf-8")
         code = 0
