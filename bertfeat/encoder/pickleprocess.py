@@ -83,6 +83,7 @@ def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Writt
         "pickles": [str(path) for path in pickles],
         "folder": str(folder.resolve()),
         "import_path": [place for place in sys.path if _holds_packages(Path(place))],
+        "libraries": [place for name in _KEPT for place in os.environ.get(name, "").split(":") if place],
         "n_files": n_files,
         "shard_bytes": limits.shard_bytes,
         "max_bytes": _MAX_GROWTH * max(sizes) + limits.extra_bytes,

@@ -279,7 +279,7 @@ def start() -> bool:
 def work(settings: dict[str, Any], *, has_left: bool) -> dict[str, Any]:
     """Take the limits that the settings name, then read the pickle files that they name; return the report."""
     limit(settings["max_bytes"], settings["max_output_bytes"], settings["cpu_s"])
-    python = [*sys.path, sys.prefix, sys.base_prefix, *_LIBRARIES, *os.environ.get("LD_LIBRARY_PATH", "").split(":")]
+    python = [*sys.path, sys.prefix, sys.base_prefix, *_LIBRARIES, *settings["libraries"]]
     is_closed = close_files([*python, *settings["pickles"]], settings["folder"])
     missing = [] if sys.platform == "linux" else ["memory"]
     missing += [] if is_closed else ["files and programs"]
