@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bertfeat.ann.transforms import TransformSpec
     from bertfeat.cli.failures import report_failures
     from bertfeat.config import ExtractConfig
+    from bertfeat.encoder.conversion import convert
     from bertfeat.errors import BertfeatError
     from bertfeat.extraction.embedding import Encoder, embed
     from bertfeat.extraction.run import append, extract
@@ -43,10 +44,10 @@ if sys.platform == "win32":
 
 __all__ = [
     "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "Progress",
-    "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact", "embed", "errors",
-    "evaluate_index", "evaluate_retrieval", "extract", "fit_probe", "load_probe", "nearest_rows", "open_index",
-    "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics", "sweep_probes", "update_index",
-    "verify", "words_in_context",
+    "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact", "convert", "embed",
+    "errors", "evaluate_index", "evaluate_retrieval", "extract", "fit_probe", "load_probe", "nearest_rows",
+    "open_index", "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics", "sweep_probes",
+    "update_index", "verify", "words_in_context",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -55,6 +56,7 @@ _HOMES = {
     "ann.transforms": "TransformSpec",
     "cli.failures": "report_failures",
     "config": "ExtractConfig",
+    "encoder.conversion": "convert",
     "errors": "BertfeatError",
     "extraction.embedding": "Encoder embed",
     "extraction.run": "append extract",

@@ -26,6 +26,7 @@ _COMMANDS = {
     "compact": ("bertfeat.cli.compact", "Write a store with many appends again with few parts."),
     "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
     "models": ("bertfeat.cli.models", "List the model families that can be run."),
+    "convert": ("bertfeat.cli.convert", "Write the weights of a pickle-only model as safetensors."),
     "help": ("bertfeat.cli.help", "Show the help of a command."),
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.conversion import NOTE, read_note
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.errors import CheckpointError
 
@@ -43,6 +44,7 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         "model": checkpoint.name,
         "folder": str(checkpoint.folder),
         "revision": checkpoint.revision,
+        "converted_from": _converted_from(checkpoint),
         "family": checkpoint.family.model_type,
         "title": checkpoint.family.title,
         "path": checkpoint.family.path,
@@ -61,6 +63,17 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         "default_prompt_name": prompts.default_name,
         "flags": _flags(sentence, prompts),
     }
+
+
+def _converted_from(checkpoint: Checkpoint) -> str | None:
+    """Return what the weights were converted from, by `bertfeat convert` or by the hub's bot."""
+    if checkpoint.converted_from is not None:
+        return f"commit {checkpoint.converted_from}, by the hub's bot"
+    note = read_note(checkpoint.folder)
+    if note is None:
+        return None
+    commit = f" at {note['revision']}" if note["revision"] else ""
+    return f"{note['source']}{commit}, {', '.join(note['pickles']):.100} (see {NOTE})"
 
 
 def _embedding(sentence: SentenceModel, hidden_size: int) -> dict[str, Any]:
@@ -95,6 +108,7 @@ def _lines(summary: dict[str, Any]) -> list[str]:
         f"{summary['model']}{revision}: {summary['title']}, {summary['n_parameters']:,} parameters",
         "",
         f"folder     {summary['folder']}",
+        *([f"converted  from {summary['converted_from']}"] if summary["converted_from"] else []),
         f"family     {summary['family']}, {summary['path']}",
         f"size       {summary['n_layers']} layers, {summary['hidden_size']:,} wide",
         f"limit      {summary['max_length']:,} tokens{tuned}{windows}",

@@ -1,11 +1,12 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
-This module imports nothing: `packaged`, `layers`, `families`, `modeltypes`, `randomweights`, `sentencemodel` and
-`checkpoint` work without torch, the rest needs it.
+This module imports nothing: `packaged`, `layers`, `families`, `modeltypes`, `randomweights`, `sentencemodel`,
+`checkpoint` and, until it has written, `conversion` work without torch; the rest needs it.
 """
 
 __all__ = [
     "checkpoint",
+    "conversion",
     "encoder",
     "families",
     "lanes",

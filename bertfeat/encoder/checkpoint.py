@@ -79,6 +79,7 @@ class Checkpoint:
         is_bfloat16: Most of these values are bfloat16; with random weights, they never are.
         config: The content of config.json.
         random_weights: The seed of random weights; None for the weights of the files.
+        converted_from: The commit of a hub model whose pickle files the hub's bot converted in `revision`, else None.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Checkpoint:
     is_bfloat16: bool
     config: Mapping[str, Any] = field(repr=False)
     random_weights: int | None = None
+    converted_from: str | None = None
 
     def info(self) -> ModelInfo:
         """Return what a plan keeps of the model."""
@@ -122,7 +124,7 @@ class Checkpoint:
             256
         """
         has_weights = self.random_weights is None
-        return read_sentence_model(self.folder, _root(self.folder), self.hidden_size, has_weights=has_weights)
+        return read_sentence_model(self.folder, model_root(self.folder), self.hidden_size, has_weights=has_weights)
 
     def prompts(self) -> Prompts:
         """Read the model's prompts.
@@ -130,7 +132,7 @@ class Checkpoint:
         Raises:
             CheckpointError: Their file is unsafe or malformed.
         """
-        return read_prompts(self.folder, _root(self.folder))
+        return read_prompts(self.folder, model_root(self.folder))
 
 
 def open_checkpoint(name: str, revision: str | None = None, random_weights: int | None = None) -> Checkpoint:
@@ -152,8 +154,8 @@ def open_checkpoint(name: str, revision: str | None = None, random_weights: int 
         >>> checkpoint.family.model_type, checkpoint.n_layers, checkpoint.hidden_size, checkpoint.max_length
         ('bert', 6, 384, 512)
     """
-    folder, commit, pinned = _locate(name, revision, with_weights=random_weights is None)
-    root = _root(folder)
+    (folder, commit, converted_from), pinned = _locate(name, revision, with_weights=random_weights is None)
+    root = model_root(folder)
     path = folder / "config.json"
     if not os.path.lexists(path):
         # Folders of old sentence-transformers keep the model one folder deeper.
@@ -167,7 +169,7 @@ def open_checkpoint(name: str, revision: str | None = None, random_weights: int 
     n_layers, hidden_size, n_ids = _check_sizes(folder, family, config)
     tokenizer_files = _tokenizer_files(folder, root, family)
     if random_weights is None:
-        weights, digest = _trained_weights(name, folder, root, pinned)
+        weights, digest = _trained_weights(name, folder, commit, pinned)
     else:
         weights, digest = None, random_digest(random_weights, config)
     return Checkpoint(
@@ -186,12 +188,13 @@ def open_checkpoint(name: str, revision: str | None = None, random_weights: int 
         is_bfloat16=weights is not None and weights.dtype == "BF16",
         config=config,
         random_weights=random_weights,
+        converted_from=converted_from,
     )
 
 
-def _trained_weights(name: str, folder: Path, root: Path, pinned: str | None) -> tuple[WeightFiles, str]:
+def _trained_weights(name: str, folder: Path, commit: str | None, pinned: str | None) -> tuple[WeightFiles, str]:
     """Return the weight files and their digest."""
-    weights = find_weights(folder, root)
+    weights = find_weights(folder, model_root(folder), (name, commit) if commit else None)
     digest = weights_digest(weights.files)
     if pinned is not None and digest != pinned:
         raise CheckpointError(
@@ -201,24 +204,26 @@ def _trained_weights(name: str, folder: Path, root: Path, pinned: str | None) ->
 
 
 @os_errors(CheckpointError)
-def _locate(name: str, revision: str | None, *, with_weights: bool) -> tuple[Path, str | None, str | None]:
-    """Return the folder, the commit (hub) and the pinned digest (package)."""
+def _locate(
+    name: str, revision: str | None, *, with_weights: bool
+) -> tuple[tuple[Path, str | None, str | None], str | None]:
+    """Return the folder, the commit and what it is converted from (hub), and the pinned digest (package)."""
     packaged = _packaged(name)
     folder = Path(name).expanduser()
     if packaged is not None or folder.is_dir():
         if revision is not None:
             raise CheckpointError(f"`revision='{revision}'`: model {name!r} is not a hub model; drop `revision`")
         if packaged is None:
-            return folder.resolve(), None, None
-        return packaged.folder.resolve(), None, packaged.weights_sha256
+            return (folder.resolve(), None, None), None
+        return (packaged.folder.resolve(), None, None), packaged.weights_sha256
     if _is_path(name) or not hub.is_hub_id(name):
         what = "a file, not a model folder" if folder.exists() else "no such folder"
         raise CheckpointError(
             f"model {name!r}: {what}, no installed model package ({packaged_hint(name)}), "
             "and not a hub id (owner/model)"
         )
-    fetched, commit = hub.fetch(name, revision, with_weights=with_weights)
-    return fetched.resolve(), commit, None
+    fetched = hub.fetch(name, revision, with_weights=with_weights)
+    return (fetched.folder.resolve(), fetched.commit, fetched.converted_from), None
 
 
 def _is_path(name: str) -> bool:
@@ -240,8 +245,8 @@ def name_elsewhere(name: str) -> str:
     return str(folder.resolve()) if folder.is_dir() and _packaged(name) is None else name
 
 
-def _root(folder: Path) -> Path:
-    """Return the folder that files may lie in: the hub's cache keeps them as links to the model's own blobs."""
+def model_root(folder: Path) -> Path:
+    """Return the folder that a model's files may lie in: the hub's cache keeps links to the model's own blobs."""
     if folder.parent.name == "snapshots" and (folder.parent.parent / "blobs").is_dir():
         return folder.parent.parent
     return folder

@@ -208,7 +208,8 @@ def _dense(folder: Path, place: str, root: Path, width: int) -> DenseStep:
 
 def _dense_weights(folder: Path, root: Path) -> Path:
     if not os.path.lexists(folder / SINGLE):
-        raise refusal(folder, f"no {SINGLE} in it, and pickle files, which can run code, are not opened; {SAVE_AGAIN}")
+        what = f"no {SINGLE} in it, and pickle files, which can run code, are not opened"
+        raise refusal(folder, f"{what}; run `bertfeat convert MODEL -o FOLDER`")
     return inside(folder / SINGLE, root)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import stat
 from collections import Counter
 from dataclasses import dataclass
@@ -16,9 +17,30 @@ from bertfeat.errors import CheckpointError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+# The pickle files that transformers reads, in this order.
+PICKLE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
 
 MAX_JSON_BYTES = 16_000_000
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+class PickleOnly(CheckpointError):
+    """A model is in order, but for its weights, which are in pickle files only.
+
+    Attributes:
+        folder: The folder of its files, resolved.
+        commit: The commit of a hub model, whose pickle files are not in the folder; else None.
+    """
+
+    def __init__(self, message: str, folder: Path, commit: str | None) -> None:
+        super().__init__(message)
+        self.folder = folder
+        self.commit = commit
+
+    def __reduce__(self) -> tuple[type[PickleOnly], tuple[str, Path, str | None]]:
+        """Pickle all arguments, for worker processes."""
+        return type(self), (str(self), self.folder, self.commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +58,24 @@ class WeightFiles:
     dtype: str
 
 
-def find_weights(folder: Path, root: Path) -> WeightFiles:
+def find_weights(folder: Path, root: Path, on_hub: tuple[str, str] | None = None) -> WeightFiles:
     """Find and check the safetensors files of a model folder.
 
     Args:
         folder: The model folder, resolved.
         root: The folder that every file must lie in once links are followed.
+        on_hub: The name and the commit of a hub model, whose pickle files are not in the folder.
 
     Raises:
+        PickleOnly: There are pickle files, and no safetensors files.
         CheckpointError: A file is missing, outside of `root`, or not a whole safetensors file.
     """
-    if (folder / SINGLE).exists() or (folder / SINGLE).is_symlink():
+    if is_there(folder / SINGLE):
         names = [SINGLE]
     elif (folder / INDEX).exists():
-        names = _indexed(inside(folder / INDEX, root))
+        names = indexed(inside(folder / INDEX, root))
     else:
-        raise _no_weights(folder)
+        raise _no_weights(folder, on_hub)
     files = tuple(inside(folder / name, root) for name in names)
     counts: Counter[str] = Counter()
     for file in files:
@@ -59,6 +83,11 @@ def find_weights(folder: Path, root: Path) -> WeightFiles:
             counts[dtype] += math.prod(shape)
     dtype = max(counts, key=lambda name: counts[name], default="F32")
     return WeightFiles(tuple(folder / name for name in names), counts.total(), dtype)
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether there is a file or a link, also one that leads nowhere."""
+    return path.exists() or path.is_symlink()
 
 
 def inside(path: Path, root: Path) -> Path:
@@ -121,7 +150,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _indexed(index: Path) -> list[str]:
+def indexed(index: Path, ending: str = ".safetensors") -> list[str]:
+    """Return the names of the files that an index names, sorted.
+
+    Raises:
+        CheckpointError: The file is not an index, or names a file elsewhere or with another ending.
+    """
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{index}: no 'weight_map'; download the model again")
@@ -129,21 +163,24 @@ def _indexed(index: Path) -> list[str]:
     for name in names:
         if Path(name).name != name or "\\" in name or name in (".", ".."):
             raise CheckpointError(f"{index}: shard {name!r} lies outside the model folder; refused")
-        if not name.endswith(".safetensors"):
-            raise CheckpointError(f"{index}: shard {name!r} is not .safetensors; weights load from safetensors only")
+        if not name.endswith(ending):
+            raise CheckpointError(f"{index}: shard {name!r} is not {ending}; it is not read")
     return names
 
 
-def _no_weights(folder: Path) -> CheckpointError:
+def _no_weights(folder: Path, on_hub: tuple[str, str] | None) -> CheckpointError:
+    """Return the error of a folder without safetensors; a hub model comes here only if it has pickle files."""
     pickles = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(_PICKLE_ENDINGS))
-    if not pickles:
-        return CheckpointError(f"{folder}: no {SINGLE} in it; is this a model folder?")
-    return CheckpointError(
-        f"{folder}: weights in pickle files only ({', '.join(pickles[:3])}), which can run code when they are opened; "
-        'if you trust their author, convert them: python -c "from transformers import AutoModel; '
-        "AutoModel.from_pretrained('FOLDER', weights_only=True).save_pretrained('CONVERTED')\", "
-        "then copy the tokenizer files beside"
-    )
+    if on_hub or PICKLE in pickles or is_there(folder / PICKLE_INDEX):
+        name, commit = on_hub or (str(folder), None)
+        what = "weights in pickle files only, which can run code when they are opened"
+        return PickleOnly(f"{name}: {what}; run `bertfeat convert {shlex.quote(name)} -o FOLDER`", folder, commit)
+    if pickles:
+        return CheckpointError(
+            f"{folder}: weights in pickle files only ({', '.join(pickles[:3])}), and none is {PICKLE}, which "
+            "transformers reads; save the model again with save_pretrained of transformers"
+        )
+    return CheckpointError(f"{folder}: no {SINGLE} in it; is this a model folder?")
 
 
 def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -111,8 +111,10 @@ def test_pickle_only_folder(folder: Path, canary: Path, name: str) -> None:
     (folder / "model.safetensors").unlink()
     put_payload(folder / name, canary)
     message = refusal(folder)
-    assert name in message
-    assert "save_pretrained('CONVERTED')" in message
+    if name == "pytorch_model.bin":
+        assert f"run `bertfeat convert {folder} -o FOLDER`" in message
+    else:
+        assert f"pickle files only ({name}), and none is pytorch_model.bin" in message
 
 
 def test_pickle_disguised_as_safetensors(folder: Path, canary: Path) -> None:
@@ -125,7 +127,7 @@ def test_pickle_disguised_as_safetensors(folder: Path, canary: Path) -> None:
 @pytest.mark.parametrize(
     ("shard", "reason"),
     [
-        ("pytorch_model.bin", "safetensors only"),
+        ("pytorch_model.bin", "not .safetensors"),
         ("../evil.safetensors", "outside"),
         ("/tmp/evil.safetensors", "outside"),
         ("sub/evil.safetensors", "outside"),

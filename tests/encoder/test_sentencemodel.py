@@ -434,7 +434,7 @@ def test_dense_weights_in_a_pickle_are_never_opened(hostile: Path, tmp_path: Pat
     torch.save({"linear.weight": Payload(tmp_path / "canary")}, hostile / "2_Dense" / name)
     message = refusal(hostile)
     assert not (tmp_path / "canary").exists()
-    assert ("save_pretrained('NEW')" if name.endswith(".bin") else "not a whole safetensors file") in message
+    assert ("bertfeat convert MODEL" if name.endswith(".bin") else "not a whole safetensors file") in message
 
 
 def test_dense_weights_that_are_not_numbers_or_too_many(hostile: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support.command_line import good
 
 LIBRARIES = ("torch", "transformers", "huggingface_hub", "pandas", "scipy", "sklearn", "polars", "pyarrow", "faiss")
 # The libraries that the commands may load, in the order in which they run.
-ALLOWED: dict[str, set[str]] = {"inspect": set(), "probe": set(), "compact": {"polars", "pyarrow"}}
+ALLOWED: dict[str, set[str]] = {"inspect": set(), "probe": set(), "convert": set(), "compact": {"polars", "pyarrow"}}
 ALLOWED |= {"extract": ALLOWED["compact"], "search": {*ALLOWED["compact"], "faiss"}}
 # Runs commands in one process; prints what each ended with, and which libraries were loaded by then.
 DRIVER = f"""
@@ -81,6 +81,9 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["probe", "score", none, store], 2, "no such folder", warm),
         (["probe", "score", probe, none], 2, "no such folder", warm),
         (["probe", "predict", none, store, *new], 2, "no such folder", warm),
+        (["convert", none, *new], 2, "no such folder", warm),
+        (["convert", str(tiny_folder), *new], 2, "its weights are safetensors already", warm),
+        (["convert", str(tiny_folder), "-o", store], 2, "choose another --output", warm),
         (["compact", none, *new], 2, "no such folder", warm),
         (["compact", store, "-o", str(tmp_path / "compacted")], 0, "1 shard became 1 shard", warm),
         (["extract", f"{none}.txt", *new, *model], 2, "no such file", cold),

@@ -1,0 +1,360 @@
+"""`bertfeat convert`: folders whose layers are those that transformers gives for the pickle files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bertfeat
+from bertfeat.durable import steps
+from bertfeat.encoder import conversion, pickleprocess
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.conversion import NOTE, convert
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.encoder.pickleprocess import Limits
+from bertfeat.errors import BertfeatError, CheckpointError, UserError
+from tests.support.command_line import bertfeat as run
+from tests.support.command_line import good as run_good
+from tests.support.drill import Zygote
+from tests.support.families import build_model, random_pack, reference_encoder, reference_states
+from tests.support.hostile_pickles import calls, saved
+from tests.support.pickle_reader import convert_and_die, read_here
+
+Tensors = dict[str, torch.Tensor]
+FLAGS = ("--level", "sentence", "--layers", "-1", "--quiet")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
+
+
+def tensors_of(folder: Path) -> Tensors:
+    return load_file(folder / "model.safetensors")
+
+
+def pickled(folder: Path, *parts: Tensors, old: bool = False) -> Path:
+    """Put pickle files in place of a folder's safetensors, with an index if there are several."""
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    if len(parts) == 1:
+        (folder / "pytorch_model.bin").write_bytes(saved(parts[0], is_zip=not old))
+        return folder
+    names = {f"pytorch_model-{n:05}-of-{len(parts):05}.bin": part for n, part in enumerate(parts, 1)}
+    for name, part in names.items():
+        (folder / name).write_bytes(saved(part))
+    index = {"metadata": {}, "weight_map": {key: name for name, part in names.items() for key in part}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def old_names(tensors: Tensors) -> Tensors:
+    """Return tensors under the names of checkpoints that were converted from TensorFlow."""
+    return {
+        key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for key, value in tensors.items()
+    }
+
+
+def in_two(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    half = dict(list(tensors.items())[::2])
+    return half, {key: value for key, value in tensors.items() if key not in half}
+
+
+@pytest.mark.numeric
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("case", ["bert with gamma and beta", "ernie in shards", "xlnet", "bert before torch 1.6"])
+def test_layers_are_those_of_the_pickle_files(case: str, tmp_path: Path) -> None:
+    """The oracle is transformers, which reads the pickle files itself."""
+    model_type = case.partition(" ")[0]
+    folder = build_model(model_type, tmp_path / "model")
+    tensors = tensors_of(folder)
+    if "gamma" in case:
+        pickled(folder, old_names(tensors))
+    elif "shards" in case:
+        pickled(folder, *in_two(tensors))
+    else:
+        pickled(folder, tensors, old="before" in case)
+    made = convert(str(folder), tmp_path / "made")
+    assert made.n_tensors == len(tensors)
+    checkpoint = open_checkpoint(str(tmp_path / "made"))
+    assert made.weights_sha256 == checkpoint.weights_sha256
+    assert len(checkpoint.weights_files) == (2 if "shards" in case else 1)
+    encoder = load_encoder(checkpoint, range(checkpoint.n_layers + 1))
+    pack = random_pack([7, 12, 3])
+    reference = reference_states(reference_encoder(checkpoint.family, folder), pack, type_ids=encoder.family.type_ids)
+    states = encoder.encode(pack)
+    for layer, expected in enumerate(reference):
+        np.testing.assert_allclose(states.layer(layer).numpy(), expected.numpy(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("forked")
+def test_tensors_are_kept_as_they_are(folder: Path, tmp_path: Path) -> None:
+    """Types, shared storages, views, and further tensors; anything else is left out by name."""
+    tensors: dict[str, Any] = dict(tensors_of(folder))
+    word = tensors["bert.embeddings.word_embeddings.weight"]
+    whole = torch.arange(24.0).reshape(4, 6)
+    further = {
+        "decoder.weight": word,
+        "column": whole[:, 1],
+        "transposed": whole.T,
+        "parameter": torch.nn.Parameter(whole.clone()),
+        "number": torch.tensor(2.5, dtype=torch.float64),
+        "none": torch.empty(0, 3),
+        "half": whole.to(torch.float16),
+        "brain": whole.to(torch.bfloat16),
+        "ids": torch.arange(5),
+        "mask": whole > 3,
+    }
+    pickled(folder, {**tensors, **further, "epoch": 3, "note": "hello", "nothing": None})
+    made = convert(str(folder), tmp_path / "made")
+    found = load_file(tmp_path / "made" / "model.safetensors")
+    assert found.keys() == {*tensors, *further}
+    for name, value in {**tensors, **further}.items():
+        assert found[name].dtype == value.dtype
+        assert found[name].shape == value.shape
+        assert torch.equal(found[name], value), name
+    assert made.left_out == ("epoch", "note", "nothing")
+    assert set(made.missing_limits) <= {"memory", "files and programs", "network"}
+    assert made.n_bytes == sum(value.nbytes for value in found.values())
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_large_file_becomes_shards(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = tensors_of(folder)
+    pickled(folder, tensors)
+    convert(str(folder), tmp_path / "whole")
+    monkeypatch.setattr(conversion, "LIMITS", Limits(shard_bytes=40_000))
+    convert(str(folder), tmp_path / "shards")
+    checkpoint = open_checkpoint(str(tmp_path / "shards"))
+    assert len(checkpoint.weights_files) > 3
+    found = {key: value for file in checkpoint.weights_files for key, value in load_file(file).items()}
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    assert checkpoint.n_values == open_checkpoint(str(tmp_path / "whole")).n_values
+
+
+def test_the_command_end_to_end(folder: Path, tmp_path: Path) -> None:
+    """In a process of its own: a folder that every command takes, and the same bytes again."""
+    (tmp_path / "two.txt").write_text("The quick fox.\nA lazy dog.\n")
+    run_good("extract", tmp_path / "two.txt", "-o", tmp_path / "before", "--model", folder, *FLAGS)
+    pickled(folder, tensors_of(folder))
+    refused = run("extract", tmp_path / "two.txt", "-o", tmp_path / "none", "--model", folder, *FLAGS)
+    assert refused.code == 2
+    assert f"run `bertfeat convert {folder} -o FOLDER`" in refused.err
+    made = tmp_path / "deep" / "made"
+    said = run_good("convert", folder, "-o", made).out
+    assert said.startswith(f"{made}: converted; 78 tensors, 175,624 bytes, weights sha256 ")
+    assert said.count("\n") == 1
+    first = content(made)
+    assert first.keys() == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", NOTE}
+    assert [entry.name for entry in made.parent.iterdir()] == ["made"]
+    answer = run_good("convert", folder, "-o", made, "--json").json
+    assert answer["was_complete"] is True
+    assert answer["weights_sha256"] in said
+    assert content(made) == first
+    note = json.loads(first[NOTE])
+    assert note["source"] == str(folder)
+    assert note["pickles"].keys() == {"pytorch_model.bin"}
+    shown = run_good("inspect", made).out
+    assert f"converted  from {folder}, pytorch_model.bin (see {NOTE})" in shown
+    assert run_good("inspect", made, "--json").json["converted_from"].startswith(str(folder))
+    run_good("extract", tmp_path / "two.txt", "-o", tmp_path / "after", "--model", made, *FLAGS)
+    stores = [bertfeat.open_store(tmp_path / name).numpy("sentence", -1) for name in ("before", "after")]
+    np.testing.assert_array_equal(*stores)
+
+
+@pytest.mark.usefixtures("forked")
+def test_files_of_sentence_transformers_come_along_and_dense_layers_are_converted(folder: Path, tmp_path: Path) -> None:
+    names = ("Transformer", "Pooling", "Dense")
+    types = [f"sentence_transformers.models.{name}" for name in names]
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": types[n]}
+        for n, path in enumerate(("", "1_Pooling", "2_Dense"))
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32}))
+    dense = {"in_features": 32, "out_features": 8, "bias": True, "activation_function": "torch.nn.Tanh"}
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(dense))
+    linear = {"linear.weight": torch.randn(8, 32), "linear.bias": torch.randn(8)}
+    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(saved(linear))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "q: "}}))
+    (folder / "run.py").write_text("raise SystemExit")
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.safetensors").write_text("")
+    for with_encoder in (False, True):
+        if with_encoder:
+            pickled(folder, tensors_of(folder))
+        made = tmp_path / f"made-{with_encoder}"
+        convert(str(folder), made)
+        assert content(made).keys() - content(folder).keys() == {
+            *("2_Dense/model.safetensors", NOTE),
+            *(["model.safetensors"] if with_encoder else []),
+        }
+        assert not {"run.py", "pytorch_model.bin", "2_Dense/pytorch_model.bin"} & content(made).keys()
+        checkpoint = open_checkpoint(str(made))
+        sentence = checkpoint.sentence_model()
+        assert sentence is not None
+        assert sentence.dim(32) == 8
+        assert checkpoint.prompts().texts == {"query": "q: "}
+
+
+def spoil_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "no-such"}')
+
+
+def spoil_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_bytes(calls(folder.parent / "canary")["os.system, old"][0])
+
+
+def link_out(folder: Path) -> None:
+    (folder / "pytorch_model.bin").rename(folder.parent / "elsewhere.bin")
+    (folder / "pytorch_model.bin").symlink_to(folder.parent / "elsewhere.bin")
+
+
+def fifo(folder: Path) -> None:
+    (folder / "pytorch_model.bin").unlink()
+    os.mkfifo(folder / "pytorch_model.bin")
+
+
+def parallel(folder: Path) -> None:
+    pickled(folder, {f"module.{key}": value for key, value in torch.load(folder / "pytorch_model.bin").items()})
+
+
+def other_sizes(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 50}))
+
+
+def hostile(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(calls(folder.parent / "canary")["os.system"][0])
+
+
+def twice(folder: Path) -> None:
+    tensors = torch.load(folder / "pytorch_model.bin")
+    (folder / "pytorch_model.bin").unlink()
+    pickled(folder, tensors, dict(list(tensors.items())[:1]))
+
+
+def index_of(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / "pytorch_model.bin").unlink()
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+
+    return change
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (spoil_config, "model type 'no-such' is not supported"),
+        (spoil_tokenizer, "not valid JSON"),
+        (link_out, "leads out of the model folder"),
+        (fifo, "not a regular file"),
+        (parallel, "after conversion, .*is not in the files"),
+        (other_sizes, "after conversion, .*has shape"),
+        (hostile, "asks for posix.system"),
+        (twice, "is in two pickle files"),
+        (index_of("../evil.bin"), "lies outside the model folder"),
+        (index_of("/etc/passwd"), "lies outside the model folder"),
+        (index_of("evil.pkl"), "is not .bin"),
+        (index_of("none.bin"), "the file is missing"),
+    ],
+)
+def test_a_refused_model_leaves_nothing(spoil: Callable[[Path], None], said: str, folder: Path, tmp_path: Path) -> None:
+    pickled(folder, tensors_of(folder))
+    spoil(folder)
+    before = content(folder)
+    with pytest.raises(CheckpointError, match=said) as caught:
+        convert(str(folder), tmp_path / "out" / "made")
+    assert str(caught.value).isprintable()
+    assert ".tmp" not in str(caught.value)
+    assert not list((tmp_path / "out").glob("**/*"))
+    assert not (tmp_path / "canary").exists()
+    assert content(folder) == before
+
+
+@pytest.mark.usefixtures("forked")
+def test_what_is_at_the_output_stays(folder: Path, tmp_path: Path) -> None:
+    pickled(folder, tensors_of(folder))
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    for name, said in (("file", "not a folder"), ("link", "not a folder"), ("other", "holds mine.txt; choose")):
+        with pytest.raises(UserError, match=said):
+            convert(str(folder), tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    assert not convert(str(folder), tmp_path / "empty").was_complete
+    (tmp_path / "empty" / "tokenizer.json").write_text("{}")
+    with pytest.raises(
+        UserError, match=r"files have changed since they were written \(tokenizer.json\); remove the folder"
+    ):
+        convert(str(folder), tmp_path / "empty")
+    pickled(folder, {key: value + 1 for key, value in tensors_of(tmp_path / "empty").items()})
+    with pytest.raises(UserError, match="from other files; choose another `output`"):
+        convert(str(folder), tmp_path / "empty")
+    with pytest.raises(CheckpointError, match="its weights are safetensors already"):
+        convert(str(tmp_path / "empty"), tmp_path / "again")
+    (tmp_path / "empty" / NOTE).write_text("{}")
+    with pytest.raises(CheckpointError, match="not a note of `bertfeat convert`"):
+        convert(str(folder), tmp_path / "empty")
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_a_kill_at_any_step_leaves_nothing_or_the_whole(
+    folder: Path, tmp_path: Path, warm: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pickleprocess, "_run", read_here)
+    pickled(folder, tensors_of(folder))
+    passed: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "hook", passed.append)
+        convert(str(folder), tmp_path / "whole")
+    whole = content(tmp_path / "whole")
+    # What the cache keeps depends on the clock.
+    names = [name for name in passed if not name.startswith("cache.")]
+    assert len(names) == len(set(names)) == 6
+    for name in names:
+        out = tmp_path / f"killed-{name}"
+        assert warm.run(convert_and_die, name, str(folder), str(out)) == -signal.SIGKILL
+        assert not out.exists() or content(out) == whole, name
+        for left in tmp_path.glob(f".killed-{name}.*"):
+            if name in ("folder.opened", "pickles.read"):
+                with pytest.raises(BertfeatError):
+                    open_checkpoint(str(left))
+            shutil.rmtree(left)
+        convert(str(folder), out)
+        assert content(out) == whole, name
+
+
+def test_pickle_files_that_change_meanwhile_are_refused(
+    forked: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pickled(folder, tensors_of(folder))
+
+    def changing(settings: dict[str, Any], cpu_s: int) -> int:
+        code: int = forked.run(settings, cpu_s)
+        with (folder / "pytorch_model.bin").open("ab") as file:
+            file.write(b"x")
+        return code
+
+    monkeypatch.setattr(pickleprocess, "_run", changing)
+    with pytest.raises(CheckpointError, match="change while they are read"):
+        convert(str(folder), tmp_path / "made")

@@ -1,0 +1,142 @@
+"""Hostile and damaged pickle files: each is a file's bytes and what its refusal says."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+_HEAD, _STOP = b"\x80\x02", b"."
+_NOT_ALLOWED = "asks for .*, which no tensor needs; it was not run"
+
+
+class _Call:
+    """An object that calls a function when it is unpickled."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call
+
+
+def in_zip(pickled: bytes, compression: int = zipfile.ZIP_STORED, **records: bytes) -> bytes:
+    """Return a file of torch with a pickle of one's own."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", pickled)
+        archive.writestr("archive/version", b"3\n")
+        archive.writestr("archive/byteorder", b"little")
+        for key, data in records.items():
+            archive.writestr(f"archive/data/{key}", data)
+    return buffer.getvalue()
+
+
+def saved(value: Any, *, is_zip: bool = True) -> bytes:
+    """Return the bytes of `torch.save`."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer, _use_new_zipfile_serialization=is_zip)
+    return buffer.getvalue()
+
+
+def _global(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def _text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def _int(value: int) -> bytes:
+    data = value.to_bytes(8, "little")
+    return b"\x8a" + bytes([len(data)]) + data
+
+
+def _named(value: bytes) -> bytes:
+    """Return the pickle of `{"weight": value}`."""
+    return _HEAD + b"}" + _text("weight") + value + b"s" + _STOP
+
+
+def _tensor(n_stored: int, n_values: int, stride: int) -> bytes:
+    """Return a tensor that claims a storage and a size."""
+    storage = b"(" + _text("storage") + _global("torch", "FloatStorage") + _text("0") + _text("cpu")
+    storage += _int(n_stored) + b"tQ"
+    hooks = _global("collections", "OrderedDict") + b")R"
+    sizes = _int(0) + _int(n_values) + b"\x85" + _int(stride) + b"\x85"
+    return _global("torch._utils", "_rebuild_tensor_v2") + b"(" + storage + sizes + b"\x89" + hooks + b"tR"
+
+
+def calls(canary: Path) -> dict[str, tuple[bytes, str]]:
+    """Return pickles that call what they must not, as torch saves them today and as it did before 1.6."""
+    shell = f"touch {canary}"
+    code = f"open({str(canary)!r}, 'w')"
+    found = {
+        "os.system": _Call(os.system, shell),
+        "eval": _Call(eval, code),
+        "exec": _Call(exec, code),
+        "open": _Call(open, str(canary), "w"),
+        "getattr": _Call(getattr, "x", "upper"),
+        "numpy": np.ones(2),
+        "torch.load of bytes": _Call(torch.storage._load_from_bytes, pickle.dumps(_Call(os.system, shell))),
+        "torch.hub": _Call(torch.hub.load, "owner/repo", "model"),
+    }
+    named = {name: {"weight": value} for name, value in found.items()}
+    zips = {name: (saved(value), _NOT_ALLOWED) for name, value in named.items()}
+    old = {f"{name}, old": (pickle.dumps(value, 2), _NOT_ALLOWED) for name, value in named.items()}
+    stolen = _named(_global("os", "system") + _text(shell) + b"\x85R")
+    return zips | old | {"os.system by name": (in_zip(stolen), "asks for os.system,")}
+
+
+def large() -> dict[str, tuple[bytes, str]]:
+    """Return pickles that ask for memory or time; they are read with little of both."""
+    memory = "takes more memory than a file of its size needs"
+    filled = _global("builtins", "bytearray") + _int(1 << 40) + b"\x85R"
+    slow = _global("builtins", "bytearray") + _int(100_000_000) + b"\x85R"
+    slow = b"".join(_global("builtins", "set") + slow + b"\x85R" for _ in range(3))
+    half = _global("builtins", "bytearray") + _int(200_000_000) + b"\x85R"
+    many = b"".join(b"]r" + struct.pack("<I", number) for number in range(30_000))
+    nested = b")" + b"\x85" * 200_000
+    return {
+        "a bytearray of a terabyte": (in_zip(_named(filled)), memory),
+        "many bytearrays": (in_zip(_named(b"(" + half * 2 + b"t")), memory),
+        "many lists and memo items": (in_zip(_named(b"(" + many + b"t")), "no tensors by name"),
+        "deep tuples": (in_zip(_named(nested)), "no tensors by name"),
+        "deep tuples as a key": (in_zip(_HEAD + b"}" + nested + b"Ns" + _STOP), "recursion|crashed|not the name"),
+        "a giant view": (in_zip(_named(_tensor(4, 1 << 40, 0)), **{"0": bytes(16)}), "claim far more values"),
+        "a giant storage": (in_zip(_named(_tensor(1 << 40, 1 << 40, 1)), **{"0": bytes(16)}), r"\w"),
+        "a view beyond its storage": (in_zip(_named(_tensor(4, 1 << 20, 1)), **{"0": bytes(16)}), r"\w"),
+        "a compressed bomb": (in_zip(_named(b"N" * 2_000_000), zipfile.ZIP_DEFLATED), "is compressed"),
+        "no end": (in_zip(_named(slow)), "took longer than its limit"),
+    }
+
+
+def damaged() -> dict[str, tuple[bytes, str]]:
+    """Return files that hold something other than tensors by name."""
+    weight = torch.ones(4, 4)
+    good, old = saved({"weight": weight}), saved({"weight": weight}, is_zip=False)
+    tensors: dict[str, Any] = {
+        "sparse": (weight.to_sparse(), "not a plain tensor"),
+        "meta": (weight.to("meta"), "not a plain tensor"),
+        "complex": (weight.to(torch.complex64), "type torch.complex64"),
+    }
+    keys = {"two lines": "a\nb", "metadata": "__metadata__", "empty": "", "half a character": "\ud800"}
+    return {
+        "empty": (b"", "cannot be read as tensors: "),
+        "text": (b"version https://git-lfs.github.com/spec/v1\n", r"\w"),
+        "cut": (good[:-100], r"\w"),
+        "cut, old": (old[:-10], r"\w"),
+        "a list": (saved([weight]), "holds a list"),
+        "a tensor": (saved(weight), "holds a Tensor"),
+        "a checkpoint of training": (saved({"state_dict": {"weight": weight}, "epoch": 3}), "state_dict, epoch"),
+        **{f"a {name} tensor": (saved({"weight": tensor}), said) for name, (tensor, said) in tensors.items()},
+        **{f"a name: {name}": (saved({key: weight}), "is not the name of a tensor") for name, key in keys.items()},
+        "a number as name": (saved({5: weight}), "is not the name of a tensor"),
+    }
