@@ -31,6 +31,7 @@ class ExtractSettings(TypedDict, total=False):
     layers: str | int | Iterable[int]
     combine: str | Sequence[str]
     word_pooling: str
+    unknown_words: str
     pooling: str
     include_special_tokens: bool
     prompt: str | None
@@ -55,6 +56,7 @@ class EncodeSettings(TypedDict, total=False):
 
     revision: str | None
     word_pooling: str
+    unknown_words: str
     include_special_tokens: bool
     prompt: str | None
     prompt_name: str | None

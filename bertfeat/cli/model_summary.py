@@ -9,6 +9,7 @@ from typing import Any
 
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
+from bertfeat.encoder.wordvectors import WordVectors
 from bertfeat.errors import CheckpointError
 
 _NO_MODULES = "its folder describes none (no modules.json)"
@@ -39,6 +40,16 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         # The other poolings work without it.
         problem = str(error)
     prompts = checkpoint.prompts()
+    static: dict[str, Any] = {}
+    if isinstance(words := checkpoint.static, WordVectors):
+        problem = "word vectors have none; the mean of the known words is stored"
+        static = {
+            "layout": words.layout.title,
+            "n_words": len(words.rows),
+            "n_repeated": words.n_repeated,
+            "n_left_out": words.n_left_out,
+            "is_uncased": words.is_uncased,
+        }
     return {
         "model": checkpoint.name,
         "folder": str(checkpoint.folder),
@@ -48,7 +59,7 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         "path": checkpoint.family.path,
         "n_layers": checkpoint.n_layers,
         "hidden_size": checkpoint.hidden_size,
-        "max_length": checkpoint.max_length,
+        "max_length": None if checkpoint.static else checkpoint.max_length,
         "tuned_length": sentence.max_length if sentence else None,
         "n_parameters": checkpoint.n_values,
         "weights_sha256": checkpoint.weights_sha256,
@@ -58,6 +69,7 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         "prompts": dict(prompts.texts),
         "default_prompt_name": prompts.default_name,
         "flags": _flags(sentence, prompts),
+        **static,
     }
 
 
@@ -86,16 +98,27 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     prompts = [
         f"{name} {text!r}{' (the default)' if name == default else ''}" for name, text in summary["prompts"].items()
     ]
+    limit = f"{summary['max_length']:,} tokens" if summary["max_length"] else "none"
     return [
         f"{summary['model']}{revision}: {summary['title']}, {summary['n_parameters']:,} parameters",
         "",
         f"folder     {summary['folder']}",
         f"family     {summary['family']}, {summary['path']}",
         f"size       {summary['n_layers']} layers, {summary['hidden_size']:,} wide",
-        f"limit      {summary['max_length']:,} tokens{tuned}",
+        *([_words_line(summary)] if "n_words" in summary else []),
+        f"limit      {limit}{tuned}",
         f"weights    sha256 {summary['weights_sha256']}",
         f"tokenizer  sha256 {summary['tokenizer_sha256']}",
         f"embedding  {said}",
         f"prompts    {', '.join(prompts) or 'none'}",
         f"flags      {summary['flags']}",
     ]
+
+
+def _words_line(summary: dict[str, Any]) -> str:
+    """Return how many words a file of vectors has, and how they are found in text."""
+    found = "uncased: text is lower-cased" if summary["is_uncased"] else "cased: words are looked up as they are"
+    facts = [f"{summary['n_words']:,} in {summary['layout']}", found]
+    facts += [f"{summary['n_repeated']:,} repeated rows are not used"] if summary["n_repeated"] else []
+    facts += [f"{summary['n_left_out']:,} are empty or not UTF-8"] if summary["n_left_out"] else []
+    return f"words      {', '.join(facts)}"

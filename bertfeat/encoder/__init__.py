@@ -1,7 +1,7 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
-This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel` and `checkpoint` work without torch, the
-rest needs it.
+This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel`, `checkpoint` and the readers of static
+vectors work without torch, the rest needs it.
 """
 
 __all__ = [
@@ -14,6 +14,9 @@ __all__ = [
     "packaged",
     "sentencemodel",
     "sentencesteps",
+    "staticvectors",
+    "tokenvectors",
     "transfers",
     "weights",
+    "wordvectors",
 ]

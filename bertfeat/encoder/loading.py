@@ -14,6 +14,8 @@ from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
+from bertfeat.encoder.lookup import Lookup
+from bertfeat.encoder.staticvectors import StaticVectors
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 
 # Keys of a config that change what a forward pass returns, how it is computed, or which files are loaded.
@@ -59,6 +61,8 @@ def load_encoder(
     _check_request(checkpoint, layers, with_pooler)
     if weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
         raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
+    if checkpoint.static is not None:
+        return _load_static(checkpoint, checkpoint.static, device)
     n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
     with no_progress_bars():
         config = _config(checkpoint, n_blocks)
@@ -82,6 +86,20 @@ def load_encoder(
         with_pooler=with_pooler,
         padding_idx=1 if config.pad_token_id is None else config.pad_token_id,
         supports_type_ids=checkpoint.family.type_ids and getattr(config, "type_vocab_size", 2) >= 2,
+    )
+
+
+def _load_static(checkpoint: Checkpoint, found: StaticVectors, device: torch.device | str) -> PackEncoder:
+    return PackEncoder(
+        Lookup.of(found).to(device).eval(),
+        checkpoint.family,
+        [0],
+        hidden_size=checkpoint.hidden_size,
+        n_blocks=0,
+        compute_dtype=torch.float32,
+        with_pooler=False,
+        padding_idx=0,
+        supports_type_ids=False,
     )
 
 

@@ -32,6 +32,7 @@ _IDENTITY = {
     "include_special_tokens": "include-special-tokens",
     "document_context": "document-context",
     "prompt": "prompt",
+    "unknown_words": "unknown words",
     "sentence_sha256": "sentence embedding of the model",
 }
 
@@ -44,6 +45,7 @@ class FeatureSpec:
     `pooling` at sentence level, None at token level. Fields that do not concern the level are None. `is_added_up` marks
     a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read. `prompt`
     was put before each text; `sentence_sha256` is the digest of the model's own sentence embedding, if this is it.
+    `unknown_words` says whether words that static vectors lack have no vector or zeros.
     """
 
     level: Level
@@ -68,6 +70,7 @@ class FeatureSpec:
     is_added_up: bool = False
     prompt: str = ""
     sentence_sha256: str | None = None
+    unknown_words: str = "null"
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str | int) -> Self:
@@ -91,6 +94,7 @@ class FeatureSpec:
             include_special_tokens=metadata["include_special_tokens"] if where is Level.SENTENCE else None,
             is_added_up=not is_stored and found.combine in (Combine.SUM, Combine.MEAN),
             prompt=metadata.get("prompt", ""),
+            unknown_words=metadata.get("unknown_words", "null"),
             sentence_sha256=metadata.get("sentence_sha256") if where is Level.SENTENCE else None,
             **{name: metadata[name] for name in _COPIED},
         )
@@ -206,6 +210,7 @@ class FeatureSpec:
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,
+            "unknown_words": self.unknown_words,
             "levels": (self.level,),
             "layers": ",".join(map(str, self.layers)),
             # Each layer is rounded as before, so that the sum is bit-identical.

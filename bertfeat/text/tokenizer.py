@@ -42,6 +42,8 @@ class Tokenizer:
         folder: The model folder, for messages.
         n_ids: Rows of the model's embedding matrix, if known; larger ids are refused on use.
         prompt: A text that is put before each document and tokenized together with it.
+        unknown_id: The id of unknown words, if they have no vector.
+        lower_cases: Text is lower-cased because no word of a file of vectors has an upper-case letter.
 
     Attributes:
         prompt: That text.
@@ -63,8 +65,12 @@ class Tokenizer:
         folder: Path = Path("tokenizer"),
         n_ids: int | None = None,
         prompt: str = "",
+        unknown_id: int | None = None,
+        lower_cases: bool = False,
     ) -> None:
         self.prompt = prompt
+        self.unknown_id = unknown_id
+        self.lower_cases = lower_cases
         backend = adapted(backend, given_words=given_words)
         backend.no_truncation()
         backend.no_padding()
