@@ -103,8 +103,9 @@ def result_line(store: StoreDescription, *, was_complete: bool, n_before: int | 
 def _unknown_line(summary: dict[str, Any], store: StoreDescription) -> str:
     """Return how many words static vectors lacked, and their share."""
     n, n_all = summary["n_unknown_tokens"], summary["n_tokens"]
+    what = "word" if "words" in store.metadata["attention"] else "token"
     zero = " (zeros at the word level)" if store.metadata.get("unknown_words") else ""
-    return f"{n:,} of {counted(n_all, 'word')} ({n / max(n_all, 1):.1%}) have no vector{zero}"
+    return f"{n:,} of {counted(n_all, what)} ({n / max(n_all, 1):.1%}) have no vector{zero}"
 
 
 def _sentence_line(store: StoreDescription) -> str:

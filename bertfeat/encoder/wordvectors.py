@@ -173,7 +173,7 @@ def _find_layout(path: Path) -> _Layout:
             if not 1 <= dim <= _MAX_DIM:
                 raise CheckpointError(f"{path}:1: vectors of {dim} numbers; expected 1 to {_MAX_DIM}")
             second = file.readline(_CHUNK)
-            if _is_binary(second, dim, file.read(4 * dim)):
+            if _is_binary(second, dim, file.read(_CHUNK)):
                 return _Layout("word2vec binary", dim, n_rows, is_binary=True)
             layout = _Layout("word2vec or fastText text", dim, n_rows, is_binary=False)
             return _checked(path, layout, _text_row(path, layout, 2, second) if second.strip() else None)
@@ -257,7 +257,7 @@ def _binary_rows(path: Path, layout: _Layout, file: _File) -> Iterator[_Row]:
         word, start, at = chunk[at:space].lstrip(b"\n"), space + 1, space + 1 + n_bytes
         number += 1
         yield _Row(number, word, chunk[start:at])
-    if (chunk[at:] + file.read(2)).strip():
+    if number == layout.n_rows and (chunk[at:] + file.read(2)).strip():
         raise CheckpointError(
             f"{path}: bytes remain after row {number:,}, and the header names {layout.n_rows:,} rows of {layout.dim} "
             "numbers; download or copy it again"

@@ -84,7 +84,7 @@ def resolve(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, author
         compute_dtype="float32" if family is STATIC else resolve_compute_dtype(config.compute_dtype, device_kind),
         device_kind=device_kind,
         max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device_kind, info.hidden_size),
-        attention=f"{attention}, text lower-cased" if tokenizer.lower_cases else attention,
+        attention=f"{attention} of {tokenizer.looks_up}" if tokenizer.looks_up else attention,
         prompt=tokenizer.prompt,
         authors=authors,
     )

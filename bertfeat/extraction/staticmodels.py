@@ -23,8 +23,13 @@ _WITHOUT_MEANING = {
 _WITHOUT_TOKENS = (Pooling.CLS, Pooling.POOLER, Pooling.LASTTOKEN)
 
 
-def check_static(config: ExtractConfig, checkpoint: Checkpoint) -> None:
+def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool = True) -> None:
     """Refuse settings that have no meaning for a model: most of them for static vectors, one for all others.
+
+    Args:
+        config: The settings.
+        checkpoint: The model.
+        tokens: Whether the token level is asked for if it is among the levels.
 
     Raises:
         ConfigError: A setting would be ignored.
@@ -36,7 +41,7 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint) -> None:
     what = f"with the static vectors of {config.model}"
     for name, usual in _WITHOUT_MEANING.items():
         if (value := getattr(config, name, usual[0])) not in usual:
-            raise ConfigError(f"`{name}={str(value)!r}` has no meaning {what}; drop it")
+            raise ConfigError(f"`{name}={value!r}` has no meaning {what}; drop it")
     if config.max_length not in (None, checkpoint.max_length, _length(checkpoint, config)):
         raise ConfigError(
             f"`max_length={config.max_length}` has no meaning {what}, which read each text whole; drop it"
@@ -46,7 +51,7 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint) -> None:
     if config.on_overlong is not OnOverlong.WINDOW and config.pooling is not Pooling.MODEL:
         raise ConfigError(f"`on_overlong='{config.on_overlong}'` has no meaning {what}, which have no limit; drop it")
     if isinstance(static, WordVectors):
-        _check_words(config, what)
+        _check_words(config, what, tokens=tokens)
     else:
         _check_unknown(config)
 
@@ -56,8 +61,8 @@ def _check_unknown(config: ExtractConfig) -> None:
         raise ConfigError("`unknown_words` has a meaning with files of word vectors only; drop it")
 
 
-def _check_words(config: ExtractConfig, what: str) -> None:
-    if Level.TOKEN in config.levels:
+def _check_words(config: ExtractConfig, what: str, *, tokens: bool) -> None:
+    if tokens and Level.TOKEN in config.levels:
         raise ConfigError(f"`levels='token'`: a token is a word {what}; pass `levels='word'`")
     if config.pooling is Pooling.MODEL:
         raise ConfigError(f"`pooling='model'` has no meaning {what}; pass `pooling='mean'`")

@@ -113,7 +113,8 @@ class TextEncoder:
         with self._lock:
             if config not in self._known:
                 checkpoint, words = self._checkpoint, config.is_split_into_words
-                check_static(config, checkpoint)
+                # The encoder is made ready for every level, whether it will be asked for or not.
+                check_static(config, checkpoint, tokens=config != self.config)
                 if words not in self._tokenizers:
                     self._tokenizers[words] = open_tokenizer(checkpoint, given_words=words)
                 tokenizer = self._tokenizers[words].with_prompt(find_prompt(checkpoint, config))

@@ -51,7 +51,7 @@ def word_tokenizer(
         n_ids=unknown_id + 1,
         prompt=prompt,
         unknown_id=unknown_id,
-        lower_cases=is_uncased,
+        looks_up="words, text lower-cased" if is_uncased else "words",
     )
 
 
@@ -81,4 +81,5 @@ def folder_tokenizer(folder: Path, *, n_ids: int, given_words: bool, prompt: str
         n_ids=n_ids,
         prompt=prompt,
         unknown_id=unknown_id,
+        looks_up="tokens",
     )

@@ -43,7 +43,7 @@ class Tokenizer:
         n_ids: Rows of the model's embedding matrix, if known; larger ids are refused on use.
         prompt: A text that is put before each document and tokenized together with it.
         unknown_id: The id of unknown words, if they have no vector.
-        lower_cases: Text is lower-cased because no word of a file of vectors has an upper-case letter.
+        looks_up: What is looked up in a table of static vectors; empty for an encoder.
 
     Attributes:
         prompt: That text.
@@ -66,11 +66,11 @@ class Tokenizer:
         n_ids: int | None = None,
         prompt: str = "",
         unknown_id: int | None = None,
-        lower_cases: bool = False,
+        looks_up: str = "",
     ) -> None:
         self.prompt = prompt
         self.unknown_id = unknown_id
-        self.lower_cases = lower_cases
+        self.looks_up = looks_up
         backend = adapted(backend, given_words=given_words)
         backend.no_truncation()
         backend.no_padding()
