@@ -239,13 +239,13 @@ class TestVerify:
 
 
 def test_models() -> None:
-    from bertfeat.encoder.families import families
+    from bertfeat.encoder.families import STATIC, families
 
     lines = good("models").out.splitlines()
     assert lines[-1] == "Installed model packages: minilm"
     table = good("models", "--json").json
-    assert [row["model_type"] for row in table] == [family.model_type for family in families()]
-    assert {row["path"] for row in table} == {"packed", "equal-length"}
+    assert [row["model_type"] for row in table] == [family.model_type for family in (*families(), STATIC)]
+    assert {row["path"] for row in table} == {"packed", "equal-length", "lookup"}
     assert all(any(line.split()[:2] == [row["model_type"], row["path"]] for line in lines) for row in table)
 
 

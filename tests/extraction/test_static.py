@@ -309,7 +309,7 @@ def test_sentences_of_model2vec_equal_its_encode(tmp_path: Path, kind: str) -> N
 @pytest.mark.peer
 @pytest.mark.parametrize("kind", [*KINDS, "gensim"])
 def test_vectors_equal_the_peers(tmp_path: Path, kind: str, glove: Path) -> None:
-    """`STATIC_PYTHON` names the interpreter of an environment that has gensim and model2vec."""
+    """`STATIC_PYTHON` names the interpreter of an environment with gensim and model2vec (pip install of both)."""
     library = "gensim" if kind == "gensim" else "model2vec"
     python = os.environ.get("STATIC_PYTHON") or (sys.executable if find_spec(library) else None)
     if python is None:

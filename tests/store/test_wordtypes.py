@@ -111,6 +111,5 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is a file already"):
         write_word_types(store, out, feature="layer_03")
     assert out.read_text() == "mine"
-    assert (
-        "types" in good("static", store.path, "-o", out, "--overwrite", "--level", "token", "--feature", "layer_03").out
-    )
+    tokens = ("--overwrite", "--level", "token", "--feature", "layer_03")
+    assert "types" in good("static", store.path, "-o", out, *tokens).out
