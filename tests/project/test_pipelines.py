@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import bertfeat
+from tests.support.command_line import good
 from tests.support.pipeline_runs import refusal, result_of, run
 from tests.support.places import ROOT
 from tests.support.probe_stores import blocks, corpus, write_jsonl
@@ -110,10 +111,13 @@ def test_sentence_classifier(tmp_path: Path) -> None:
 
 def test_layer_sweep(words: Path, tmp_path: Path) -> None:
     asked = ("--corpus", words / "train.tsv", "--dev", words / "devel.tsv", "--format", "conll", "--head", "ridge")
-    found = result_of(tmp_path, "layer_sweep", *asked)["sweep"]
+    (tmp_path / "glove.txt").write_text("the 0.5 1\nof -1 0.25\n")
+    found = result_of(tmp_path, "layer_sweep", *asked, "--static", tmp_path / "glove.txt")["sweep"]
     names = [row["feature"] for row in found["rows"]]
     assert names[:7] == [f"layer_{layer:02d}" for layer in range(7)]
     assert {"concat_last4", "mean_last4"} <= set(names)
+    assert (names[-1], found["rows"][-1]["dim"], found["rows"][-1]["layers"]) == ("static glove.txt", 2, [])
+    assert "static glove.txt" in good("inspect", tmp_path / "sweep").out
     files = {path.name for path in (tmp_path / "sweep").iterdir()}
     assert files == {"table.csv", "plot.png", "plot.svg", "result.json"}
     assert pl.read_csv(tmp_path / "sweep" / "table.csv")["feature"].to_list() == names
