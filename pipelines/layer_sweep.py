@@ -18,7 +18,6 @@ from typing import Any
 import click
 
 import bertfeat
-from bertfeat.probes.sweepresult import Sweep
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -62,7 +61,7 @@ def main(
         settings["format"] = format_
     inputs = {name: path for name, path in {"train": corpus, "dev": dev}.items() if path is not None}
 
-    def swept(ending: str, **others: Any) -> Sweep:
+    def swept(ending: str, **others: Any) -> Any:
         stores = {
             name: bertfeat.extract(path, folder / "features" / f"{name}{ending}", **{**settings, **others})
             for name, path in inputs.items()
