@@ -15,18 +15,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bertfeat.encoder.filedigests import weights_digest
+from bertfeat.encoder.vectorrows import EXPECTED, Layout, Row, values_in, values_of
 from bertfeat.errors import CheckpointError
 from bertfeat.records import Float32Array
 
 _MAX_DIM = 65_536
 # The longest number of a text file in bytes, and the longest word; a longer line is not one of word vectors.
 _MAX_NUMBER, _MAX_WORD = 64, 65_536
-_CHUNK, _PARSED_AT_ONCE = 1 << 20, 1 << 18
+_CHUNK = 1 << 20
 _BLOCK_VALUES = 1 << 18
 _GZIP = b"\x1f\x8b"
 _FASTTEXT = struct.pack("<i", 793712314)
@@ -43,7 +44,6 @@ _OTHERS = {
 }
 _NUMBERS = b"0123456789+-.eEinfaINFA \t\r\n"
 _File: TypeAlias = "io.BufferedReader[Any]"
-_EXPECTED = "expected a word and its numbers in each line, with one space between them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class WordVectors:
     """
 
     path: Path
-    layout: _Layout
+    layout: Layout
     rows: Mapping[str, int] = field(repr=False)
     n_repeated: int
     n_left_out: int
@@ -75,23 +75,6 @@ class WordVectors:
     def n_rows(self) -> int:
         """The rows of the file, repeated words included."""
         return self.n_left_out + self.n_repeated + len(self.rows)
-
-
-class _Layout(NamedTuple):
-    """How the rows of a file are laid out; `n_rows` is the number in the header, None without a header."""
-
-    title: str
-    dim: int
-    n_rows: int | None
-    is_binary: bool
-
-
-class _Row(NamedTuple):
-    """A row: its number for messages (the line of a text file), its word, and its numbers as they are in the file."""
-
-    number: int
-    word: bytes
-    numbers: bytes
 
 
 def open_word_vectors(path: Path) -> WordVectors:
@@ -130,16 +113,16 @@ def read_vectors(found: WordVectors) -> Float32Array:
         CheckpointError: A field is not a finite number.
     """
     table = np.zeros((found.n_rows + 1, found.dim), dtype=np.float32)
-    block: list[_Row] = []
+    block: list[Row] = []
     size, end = max(1, _BLOCK_VALUES // found.dim), 0
     for row in _rows(found.path, found.layout):
         block.append(row)
         if len(block) == size:
-            table[end : end + size] = _values(found.path, found.layout, block)
+            table[end : end + size] = values_in(found.path, found.layout, block)
             end += size
             block.clear()
     if block:
-        table[end : end + len(block)] = _values(found.path, found.layout, block)
+        table[end : end + len(block)] = values_in(found.path, found.layout, block)
     return table
 
 
@@ -160,7 +143,7 @@ def _opened(path: Path) -> Iterator[_File]:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _find_layout(path: Path) -> _Layout:
+def _find_layout(path: Path) -> Layout:
     with _opened(path) as file:
         start = file.peek(8)[:8]
         for magic, what in _OTHERS.items():
@@ -174,15 +157,15 @@ def _find_layout(path: Path) -> _Layout:
                 raise CheckpointError(f"{path}:1: vectors of {dim} numbers; expected 1 to {_MAX_DIM}")
             second = file.readline(_CHUNK)
             if _is_binary(second, dim, file.read(_CHUNK)):
-                return _Layout("word2vec binary", dim, n_rows, is_binary=True)
-            layout = _Layout("word2vec or fastText text", dim, n_rows, is_binary=False)
+                return Layout("word2vec binary", dim, n_rows, is_binary=True)
+            layout = Layout("word2vec or fastText text", dim, n_rows, is_binary=False)
             return _checked(path, layout, _text_row(path, layout, 2, second) if second.strip() else None)
     if not first.strip():
-        raise CheckpointError(f"{path}: the first line is empty; {_EXPECTED}")
+        raise CheckpointError(f"{path}: the first line is empty; {EXPECTED}")
     dim = first.rstrip().count(b" ")
     if not 1 <= dim <= _MAX_DIM or b"\0" in first:
-        raise CheckpointError(f"{path}: not a file of word vectors ({_EXPECTED}), and other models are folders")
-    layout = _Layout("GloVe text", dim, None, is_binary=False)
+        raise CheckpointError(f"{path}: not a file of word vectors ({EXPECTED}), and other models are folders")
+    layout = Layout("GloVe text", dim, None, is_binary=False)
     return _checked(path, layout, _text_row(path, layout, 1, first))
 
 
@@ -195,14 +178,14 @@ def _is_binary(row: bytes, dim: int, after: bytes) -> bool:
     return any(field.translate(None, _NUMBERS) for field in fields) or (not fields and b"\0" in after)
 
 
-def _checked(path: Path, layout: _Layout, first: _Row | None) -> _Layout:
+def _checked(path: Path, layout: Layout, first: Row | None) -> Layout:
     """Return a layout whose first row holds numbers."""
     if first is not None:
-        _values_of(path, layout, first)
+        values_of(path, layout, first)
     return layout
 
 
-def _rows(path: Path, layout: _Layout) -> Iterator[_Row]:
+def _rows(path: Path, layout: Layout) -> Iterator[Row]:
     """Yield the rows of a file; with a header, as many as it names."""
     n_rows = 0
     with _opened(path) as file:
@@ -218,29 +201,29 @@ def _rows(path: Path, layout: _Layout) -> Iterator[_Row]:
         )
 
 
-def _text_rows(path: Path, layout: _Layout, file: _File) -> Iterator[_Row]:
+def _text_rows(path: Path, layout: Layout, file: _File) -> Iterator[Row]:
     first, limit = 1 if layout.n_rows is None else 2, _MAX_WORD + layout.dim * _MAX_NUMBER
     for number, line in enumerate(iter(partial(file.readline, limit), b""), start=first):
         if len(line) == limit:
-            raise CheckpointError(f"{path}:{number}: the line has {limit:,} bytes or more; {_EXPECTED}")
+            raise CheckpointError(f"{path}:{number}: the line has {limit:,} bytes or more; {EXPECTED}")
         if not line.isspace():
             yield _text_row(path, layout, number, line)
 
 
-def _text_row(path: Path, layout: _Layout, number: int, line: bytes) -> _Row:
+def _text_row(path: Path, layout: Layout, number: int, line: bytes) -> Row:
     line = line.rstrip()
     n_numbers = line.count(b" ")
     if n_numbers < layout.dim:
-        raise CheckpointError(f"{path}:{number}: {n_numbers} numbers after the word, not {layout.dim}; {_EXPECTED}")
+        raise CheckpointError(f"{path}:{number}: {n_numbers} numbers after the word, not {layout.dim}; {EXPECTED}")
     if n_numbers == layout.dim:
         word, _, numbers = line.partition(b" ")
-        return _Row(number, word, numbers)
+        return Row(number, word, numbers)
     # Some words of published files have spaces.
     word = line.rsplit(b" ", layout.dim)[0]
-    return _Row(number, word, line[len(word) + 1 :])
+    return Row(number, word, line[len(word) + 1 :])
 
 
-def _binary_rows(path: Path, layout: _Layout, file: _File) -> Iterator[_Row]:
+def _binary_rows(path: Path, layout: Layout, file: _File) -> Iterator[Row]:
     n_bytes, chunk, at, number = 4 * layout.dim, b"", 0, 0
     assert layout.n_rows is not None
     while number < layout.n_rows:
@@ -256,63 +239,9 @@ def _binary_rows(path: Path, layout: _Layout, file: _File) -> Iterator[_Row]:
         # Some writers end each vector with a line end.
         word, start, at = chunk[at:space].lstrip(b"\n"), space + 1, space + 1 + n_bytes
         number += 1
-        yield _Row(number, word, chunk[start:at])
+        yield Row(number, word, chunk[start:at])
     if number == layout.n_rows and (chunk[at:] + file.read(2)).strip():
         raise CheckpointError(
             f"{path}: bytes remain after row {number:,}, and the header names {layout.n_rows:,} rows of {layout.dim} "
             "numbers; download or copy it again"
         )
-
-
-def _values(path: Path, layout: _Layout, block: list[_Row]) -> Float32Array:
-    """Return the numbers of some rows, float32 (n_rows, dim)."""
-    numbers = [row.numbers for row in block]
-    values = np.frombuffer(b"".join(numbers), "<f4") if layout.is_binary else _parsed(numbers)
-    if values is None or len(values) != len(block) * layout.dim or not np.isfinite(values).all():
-        return np.stack([_values_of(path, layout, row) for row in block])
-    return values.reshape(len(block), layout.dim)
-
-
-def _parsed(numbers: list[bytes]) -> Float32Array | None:
-    """Return the numbers of lines, float32 (n,), rounded by way of float64 as gensim does; None if one is not plain."""
-    # pyarrow reads a number in a fourth of the time that NumPy takes.
-    import pyarrow as pa
-    from pyarrow import csv
-
-    column = io.BytesIO(b"\n".join(numbers).replace(b" ", b"\n"))
-    try:
-        table = csv.read_csv(
-            column,
-            csv.ReadOptions(column_names=["number"], block_size=_PARSED_AT_ONCE),
-            csv.ParseOptions(quote_char=False),
-            csv.ConvertOptions(column_types={"number": pa.float64()}),
-        )
-    except pa.ArrowInvalid:
-        return None
-    with np.errstate(over="ignore"):
-        found: Float32Array = table.column(0).to_numpy().astype(np.float32)
-    return found
-
-
-def _values_of(path: Path, layout: _Layout, row: _Row) -> Float32Array:
-    """Return the numbers of one row, float32 (dim,), or name the one at fault."""
-    word = row.word.decode(errors="replace")
-    where = f"{path}: row {row.number}" if layout.is_binary else f"{path}:{row.number}"
-    if layout.is_binary:
-        values = np.frombuffer(row.numbers, "<f4")
-        fields = list(map(str, values.tolist()))
-    else:
-        fields = row.numbers.decode(errors="replace").split(" ")
-        with np.errstate(over="ignore"):
-            values = np.array([_number(where, text) for text in fields], dtype=np.float64).astype(np.float32)
-    if not np.isfinite(values).all():
-        wrong = fields[int(np.argmin(np.isfinite(values)))]
-        raise CheckpointError(f"{where}: the vector of {word!r:.60} holds {wrong:.40}; correct or remove the row")
-    return values
-
-
-def _number(where: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise CheckpointError(f"{where}: {text!r:.40} is not a number; {_EXPECTED}") from None

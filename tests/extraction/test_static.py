@@ -241,6 +241,7 @@ def test_inspect_and_models_show_static_vectors(tmp_path: Path) -> None:
     assert (done.code, "not a file of word vectors" in done.err) == (2, True)
 
 
+@pytest.mark.long
 def test_a_static_run_loads_no_transformers(tmp_path: Path, glove: Path) -> None:
     script = f"""
 import sys, bertfeat
