@@ -34,7 +34,7 @@ _FASTTEXT = struct.pack("<i", 793712314)
 # The first bytes of files that are often taken for word vectors, and what to do.
 _OTHERS = {
     _FASTTEXT: "a model of fastText with subwords (.bin), which is not supported; use its vectors of words (.vec)",
-    b"PK\x03\x04": "a zip archive; unzip it, and name the file of vectors in it",
+    b"PK\x03\x04": "a zip archive, or weights of torch; unzip vectors, and name another model by its folder",
     b"\x80": "a pickle, such as a .kv or .model of gensim, which can run code; save_word2vec_format of gensim writes "
     "a file of vectors",
     b"PAR1": "a Parquet file, not word vectors",
