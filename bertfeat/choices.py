@@ -38,6 +38,13 @@ class WordPooling(_Choice):
     MAX = "max"
 
 
+class UnknownWords(_Choice):
+    """The vector of a word that static vectors lack: none, or zeros at the word level."""
+
+    NULL = "null"
+    ZERO = "zero"
+
+
 class Pooling(_Choice):
     """How the vectors of a document's tokens become one vector; `model` is the model's own sentence embedding."""
 

@@ -20,6 +20,7 @@ from bertfeat.choices import (
     Pooling,
     Runner,
     StoreDtype,
+    UnknownWords,
     VectorEncoding,
     WordPooling,
 )
@@ -33,7 +34,7 @@ _RUN_ONLY = ("device", "workers", "runner", "ray_address")
 # The plan has the text of the prompt instead, and only if there is one: plans of 0.1.0 had no prompts.
 _RESOLVED_LATER = ("prompt", "prompt_name")
 # Settings that plans of 0.1.0 did not have: in a plan, they are left out where they have their defaults.
-_ADDED = ("no_header", "delimiter", "limit", "random_weights")
+_ADDED = ("no_header", "delimiter", "limit", "random_weights", "unknown_words")
 _TEXT_COLUMNS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
 # Seeds fit a signed integer of 64 bits.
 MAX_SEED = 2**63 - 1
@@ -81,6 +82,7 @@ class ExtractConfig:
     layers: str = "last4"
     combine: tuple[Combine, ...] = ()
     word_pooling: WordPooling = WordPooling.FIRST
+    unknown_words: UnknownWords = UnknownWords.NULL
     pooling: Pooling = Pooling.MEAN
     include_special_tokens: bool = False
     prompt: str | None = None

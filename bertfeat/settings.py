@@ -32,6 +32,7 @@ class ExtractSettings(TypedDict, total=False):
     layers: str | int | Iterable[int]
     combine: str | Sequence[str]
     word_pooling: str
+    unknown_words: str
     pooling: str
     include_special_tokens: bool
     prompt: str | None
@@ -57,6 +58,7 @@ class EncodeSettings(TypedDict, total=False):
     revision: str | None
     random_weights: int | None
     word_pooling: str
+    unknown_words: str
     include_special_tokens: bool
     prompt: str | None
     prompt_name: str | None

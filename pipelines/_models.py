@@ -122,6 +122,8 @@ def has_head(checkpoint: Checkpoint, head: str) -> bool:
     import transformers
 
     auto = getattr(transformers, HEADS[head][0])
+    if checkpoint.static is not None:
+        return False
     return transformers.CONFIG_MAPPING[checkpoint.family.model_type] in auto._model_mapping
 
 

@@ -4,13 +4,14 @@
     python -m bertfeat.pipelines.layer_sweep --corpus reviews.csv --level sentence --label stars --out stars
 
 Writes result.json, and table.csv, plot.png and plot.svg into the folder sweep. Without --dev, a fifth of the documents
-is held out.
+is held out. With --static FILE, one more row has the vectors of GloVe, word2vec or fastText: words without context.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ import bertfeat
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=2), help="Train on the first N documents only.")
+@click.option("--static", type=click.Path(exists=True), help="A file of word vectors: one more row, without context.")
 def main(
     corpus: str,
     dev: str | None,
@@ -45,6 +47,7 @@ def main(
     seeds: int,
     out: str,
     limit: int | None,
+    static: str | None,
 ) -> None:
     """Train one probe on each layer and each combination of layers, and plot score against layer."""
     started = time.perf_counter()
@@ -56,21 +59,30 @@ def main(
         settings |= {"label_column": label}
     if format_ is not None:
         settings["format"] = format_
-    stores = {
-        name: bertfeat.extract(path, folder / "features" / name, **settings)
-        for name, path in {"train": corpus, "dev": dev}.items()
-        if path is not None
-    }
-    column = "label" if level == "word" and "label" in stores["train"].columns("word") else label
-    sweep = bertfeat.sweep_probes(
-        stores["train"], column, level=level, head=head, dev=stores.get("dev"), seeds=seeds, limit=limit
-    )
+    inputs = {name: path for name, path in {"train": corpus, "dev": dev}.items() if path is not None}
+
+    def swept(ending: str, **others: Any) -> Any:
+        stores = {
+            name: bertfeat.extract(path, folder / "features" / f"{name}{ending}", **{**settings, **others})
+            for name, path in inputs.items()
+        }
+        column = "label" if level == "word" and "label" in stores["train"].columns("word") else label
+        return bertfeat.sweep_probes(
+            stores["train"], column, level=level, head=head, dev=stores.get("dev"), seeds=seeds, limit=limit
+        )
+
+    sweep = swept("")
+    if static:
+        # Words that a file lacks have zeros, so that each word is labelled.
+        unknown = "zero" if Path(static).is_file() else "null"
+        row = swept("-static", model=static, unknown_words=unknown).rows[0]
+        sweep = replace(sweep, rows=(*sweep.rows, replace(row, feature=f"static {Path(static).name}", layers=())))
     sweep.write(folder / "sweep", overwrite=True)
     result = {
         "pipeline": "layer_sweep",
         "corpus": Path(corpus).name,
         "dev": None if dev is None else Path(dev).name,
-        "model": stores["train"].metadata["model"],
+        "model": sweep.settings["model"],
         "level": level,
         "label": label,
         "head": head,

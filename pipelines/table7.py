@@ -8,6 +8,7 @@ may not be redistributed; the table also shows their figures, of BERT-base, case
     python -m bertfeat.pipelines.table7 --train a.conll --dev b.conll --test c.conll --out table7 --limit 1000 --seeds 2
 
 With --with-finetuning, one more row is the model trained itself, and the table has the seconds and bytes of each row.
+With --static FILE, one more row has the vectors of GloVe, word2vec or fastText: words without context.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ PAPER_TUNED = 96.4
     show_default=True,
     help="Encode sentences among their neighbours; auto: where the files mark documents.",
 )
+@click.option("--static", type=click.Path(exists=True), help="A file of word vectors: one more row, without context.")
 @finetuning_options
 def main(
     corpus: str | None,
@@ -78,6 +80,7 @@ def main(
     hidden_size: int,
     max_epochs: int,
     document_context: str,
+    static: str | None,
     with_finetuning: bool,
     finetuning_epochs: int,
     finetuning_rate: float,
@@ -91,16 +94,7 @@ def main(
     inputs = {name: first_sentences(path, limit, folder, name) for name, path in files.items()}
     columns: dict[str, Any] = {"label_column": None if label == "label" else label, "document_context": context}
     stores = {
-        name: bertfeat.extract(
-            path,
-            folder / "features" / name,
-            format=conll_kind(path),
-            model=model,
-            levels="word",
-            layers="all",
-            combine="none",
-            **columns,
-        )
+        name: _extract(path, folder / "features" / name, model=model, layers="all", **columns)
         for name, path in inputs.items()
     }
     params: dict[str, Any] = {"max_epochs": max_epochs}
@@ -111,6 +105,9 @@ def main(
         rows.append(
             _train(name, chosen, stores, label=_label(stores["train"], label), head=head, seeds=seeds, **params)
         )
+        click.echo(_line(rows[-1]), err=True)
+    if static:
+        rows.append(_static(static, inputs, columns, folder, label=label, head=head, seeds=seeds, **params))
         click.echo(_line(rows[-1]), err=True)
     if with_finetuning:
         settings = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16)
@@ -135,6 +132,10 @@ def main(
     table = _table(rows, tests="test" in stores, costs=with_finetuning)
     (folder / "table.md").write_text(table, encoding="utf-8")
     click.echo(table)
+
+
+def _extract(path: Path, output: Path, **settings: Any) -> bertfeat.Store:
+    return bertfeat.extract(path, output, format=conll_kind(path), levels="word", combine="none", **settings)
 
 
 def _label(store: bertfeat.Store, label: str) -> str:
@@ -192,10 +193,26 @@ def _train(
         "metric": metric,
         **{split: _summary(found) for split, found in scores.items()},
         "mixes": mixes,
-        "paper": PAPER[name],
+        "paper": PAPER.get(name),
         "seconds": time.perf_counter() - started,
         **cost,
     }
+
+
+def _static(
+    model: str, inputs: dict[str, Path], columns: dict[str, Any], folder: Path, *, label: str, **settings: Any
+) -> dict[str, Any]:
+    """Train on the vectors of a file, with zeros for the words that it lacks, so that every word has a prediction."""
+    alone = {**columns, "document_context": False, "unknown_words": "zero" if Path(model).is_file() else "null"}
+    stores = {
+        name: _extract(path, folder / "features" / f"{name}-static", model=model, layers="0", **alone)
+        for name, path in inputs.items()
+    }
+    chosen = {"feature": "layer_00"}
+    row = _train(f"Static: {Path(model).name}", chosen, stores, label=_label(stores["train"], label), **settings)
+    counts = [store.manifest["totals"]["counts"] for store in stores.values()]
+    n_words = {name: sum(count[name] for count in counts) for name in ("n_unknown_tokens", "n_tokens")}
+    return {**row, **n_words, "weights_sha256": stores["train"].metadata["weights_sha256"]}
 
 
 def _finetune(
@@ -250,7 +267,7 @@ def _table(rows: list[dict[str, Any]], *, tests: bool, costs: bool) -> str:
             _cell(row["dev"]),
             *([_cell(row["test"])] if tests else []),
             *(cost_cells(row["seconds_of_one"], row["n_bytes"]) if costs else []),
-            f"{row['paper']:.1f}",
+            "" if row["paper"] is None else f"{row['paper']:.1f}",
         ]
         for row in rows
     ]
@@ -259,7 +276,12 @@ def _table(rows: list[dict[str, Any]], *, tests: bool, costs: bool) -> str:
     remark = (
         f"\n{n_zero} of {len(rows)} rows have the score 0: nothing was learned. Train on more sentences or epochs.\n"
     )
-    return f"{markdown_table(heads, lines)}\n{remark if n_zero else ''}"
+    lacking = [
+        f"\n{row['features']}: zeros for {row['n_unknown_tokens']:,} of {row['n_tokens']:,} words, which it lacks.\n"
+        for row in rows
+        if "n_unknown_tokens" in row
+    ]
+    return f"{markdown_table(heads, lines)}\n{''.join(lacking)}{remark if n_zero else ''}"
 
 
 if __name__ == "__main__":

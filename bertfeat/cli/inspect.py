@@ -49,8 +49,8 @@ _KIND_OF = {kind.name: kind for kind in _KINDS}
 def command(what: str, as_json: bool) -> None:
     """Show what is in a store, a probe, a sweep or an index, or what a model is.
 
-    WHAT is a folder, which its files identify, the URL of a store, or the name of a model. No vectors, weights or
-    indexes are loaded.
+    WHAT is a folder, which its files identify, the URL of a store, or the name of a model, which may be a file of word
+    vectors. No vectors, weights or indexes are loaded.
 
     Of a store: levels, rows, columns, sizes, model and provenance, and how fast it was made. An unfinished store is
     shown with the shards that are done.
@@ -91,7 +91,7 @@ def kind_of(what: str) -> str:
             return kind.name
     from bertfeat.encoder.packaged import packaged_names
 
-    if what in packaged_names() or not os.path.lexists(place):
+    if what in packaged_names() or not os.path.lexists(place) or place.is_file():
         return "model"
     there = file_kind(place)
     if place.is_dir():

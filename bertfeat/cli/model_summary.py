@@ -10,6 +10,7 @@ from typing import Any
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.conversion import NOTE, read_note
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
+from bertfeat.encoder.wordvectors import WordVectors
 from bertfeat.errors import CheckpointError
 
 _NO_MODULES = "its folder describes none (no modules.json)"
@@ -40,6 +41,16 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         # The other poolings work without it.
         problem = str(error)
     prompts = checkpoint.prompts()
+    static: dict[str, Any] = {}
+    if isinstance(words := checkpoint.static, WordVectors):
+        problem = "word vectors have none; the mean of the known words is stored"
+        static = {
+            "layout": words.layout.title,
+            "n_words": len(words.rows),
+            "n_repeated": words.n_repeated,
+            "n_left_out": words.n_left_out,
+            "is_uncased": words.is_uncased,
+        }
     return {
         "model": checkpoint.name,
         "folder": str(checkpoint.folder),
@@ -50,8 +61,8 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         "path": checkpoint.family.path,
         "n_layers": checkpoint.n_layers,
         "hidden_size": checkpoint.hidden_size,
-        "max_length": checkpoint.max_length,
-        "usual_length": checkpoint.family.usual_length(checkpoint.max_length),
+        "max_length": None if checkpoint.static else checkpoint.max_length,
+        "usual_length": None if checkpoint.static else checkpoint.family.usual_length(checkpoint.max_length),
         "tuned_length": sentence.max_length if sentence else None,
         "n_parameters": checkpoint.n_values,
         "is_bfloat16": checkpoint.is_bfloat16,
@@ -62,6 +73,7 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         "prompts": dict(prompts.texts),
         "default_prompt_name": prompts.default_name,
         "flags": _flags(sentence, prompts),
+        **static,
     }
 
 
@@ -96,7 +108,8 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     revision = f" at {summary['revision']}" if summary["revision"] else ""
     tuned = f", tuned on {summary['tuned_length']:,}" if summary["tuned_length"] else ""
     usual = summary["usual_length"]
-    windows = f", windows of {usual:,} unless --max-length says otherwise" if usual < summary["max_length"] else ""
+    is_shorter = usual is not None and usual < summary["max_length"]
+    windows = f", windows of {usual:,} unless --max-length says otherwise" if is_shorter else ""
     kept = "bfloat16, computed as such unless --compute-dtype says otherwise; " if summary["is_bfloat16"] else ""
     embedding = summary["embedding"]
     said = f"{embedding['description']}; {embedding['dim']:,} values" if embedding else summary["embedding_problem"]
@@ -104,6 +117,7 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     prompts = [
         f"{name} {text!r}{' (the default)' if name == default else ''}" for name, text in summary["prompts"].items()
     ]
+    limit = f"{summary['max_length']:,} tokens" if summary["max_length"] else "none"
     return [
         f"{summary['model']}{revision}: {summary['title']}, {summary['n_parameters']:,} parameters",
         "",
@@ -111,10 +125,20 @@ def _lines(summary: dict[str, Any]) -> list[str]:
         *([f"converted  from {summary['converted_from']}"] if summary["converted_from"] else []),
         f"family     {summary['family']}, {summary['path']}",
         f"size       {summary['n_layers']} layers, {summary['hidden_size']:,} wide",
-        f"limit      {summary['max_length']:,} tokens{tuned}{windows}",
+        *([_words_line(summary)] if "n_words" in summary else []),
+        f"limit      {limit}{tuned}{windows}",
         f"weights    {kept}sha256 {summary['weights_sha256']}",
         f"tokenizer  sha256 {summary['tokenizer_sha256']}",
         f"embedding  {said}",
         f"prompts    {', '.join(prompts) or 'none'}",
         f"flags      {summary['flags']}",
     ]
+
+
+def _words_line(summary: dict[str, Any]) -> str:
+    """Return how many words a file of vectors has, and how they are found in text."""
+    found = "uncased: text is lower-cased" if summary["is_uncased"] else "cased: words are looked up as they are"
+    facts = [f"{summary['n_words']:,} in {summary['layout']}", found]
+    facts += [f"{summary['n_repeated']:,} repeated rows are not used"] if summary["n_repeated"] else []
+    facts += [f"{summary['n_left_out']:,} are empty or not UTF-8"] if summary["n_left_out"] else []
+    return f"words      {', '.join(facts)}"

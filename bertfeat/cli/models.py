@@ -23,6 +23,8 @@ def command(model_type: str | None, with_all: bool, as_json: bool) -> None:
     The columns are the type, the path (packed without padding, or in batches of equal lengths), which tokens a token
     sees, whether there is a pooler, and the version since which the family is compared with transformers. With
     MODEL_TYPE, such as `qwen3`, only what is known of that type.
+
+    Static vectors have no encoder: --model takes a file of word2vec, GloVe or fastText, or a folder of model2vec.
     """
     from bertfeat.encoder.packaged import packaged_names
 
@@ -39,10 +41,10 @@ def command(model_type: str | None, with_all: bool, as_json: bool) -> None:
 
 
 def _rows() -> Iterator[dict[str, Any]]:
-    from bertfeat.encoder.families import families
+    from bertfeat.encoder.families import STATIC, families
     from bertfeat.encoder.modeltypes import refusal_of, refused_types, types_without_text
 
-    for family in families():
+    for family in (*families(), STATIC):
         row = {name: getattr(family, name) for name in (*_COLUMNS, "title", "note")}
         needs = "needs a tokenizer.json" if family.slow_tokenizer else ""
         yield {**row, "note": "; ".join(filter(None, (family.note, needs))), "status": "supported", "reason": None}

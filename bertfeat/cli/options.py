@@ -128,7 +128,9 @@ corpus_options = together(
 )
 model_options = together(
     "Model",
-    text("model", "MODEL", "Installed model package, local folder, or hub id.", default=_DEFAULTS.model),
+    text(
+        "model", "MODEL", "Installed model package, folder, file of word vectors, or hub id.", default=_DEFAULTS.model
+    ),
     text("revision", "NAME", "Branch, tag or commit of a hub model."),
     (
         "random_weights",
@@ -154,6 +156,7 @@ feature_options = together(
         "Columns to write: none (one per layer), concat, sum, mean.  [default: none,concat for last4, else none]",
     ),
     _choice("word_pooling", choices.WordPooling, "How the tokens of a word become one vector."),
+    _choice("unknown_words", choices.UnknownWords, "Words that static vectors lack have no vector, or zeros."),
     _choice(
         "pooling",
         choices.Pooling,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertfeat.choices import Level, Pooling
@@ -32,7 +33,7 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
     for receipt in receipts:
         for stage, value in receipt.seconds.items():
             seconds[stage] = seconds.get(stage, 0.0) + value
-    n_tokens = totals["counts"].get("n_encoded_tokens", 0)
+    n_tokens, n_unknown = totals["counts"].get("n_encoded_tokens", 0), totals["counts"].get("n_unknown_tokens")
     return {
         "store": str(store.path),
         "complete": complete,
@@ -41,6 +42,7 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         "n_tokens": totals["counts"].get("n_tokens", 0),
         "n_truncated_tokens": totals["counts"].get("n_truncated_tokens", 0),
         "n_windows": totals["counts"].get("n_windows", 0),
+        **({"n_unknown_tokens": n_unknown} if n_unknown is not None else {}),
         "n_bad_rows": totals["n_bad_rows"],
         "n_shards": totals["n_shards"],
         "n_shards_planned": totals["n_shards"] if complete else len(store.plan.shards),
@@ -94,7 +96,17 @@ def result_line(store: StoreDescription, *, was_complete: bool, n_before: int | 
     else:
         before = "damaged shards repeated: "
     line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
+    if "n_unknown_tokens" in summary:
+        line += f"; {_unknown_line(summary, store)}"
     return f"{line}; {_sentence_line(store)}" if Level.SENTENCE in store.levels else line
+
+
+def _unknown_line(summary: dict[str, Any], store: StoreDescription) -> str:
+    """Return how many words static vectors lacked, and their share."""
+    n, n_all = summary["n_unknown_tokens"], summary["n_tokens"]
+    what = "word" if "words" in store.metadata["attention"] else "token"
+    zero = " (zeros at the word level)" if store.metadata.get("unknown_words") else ""
+    return f"{n:,} of {counted(n_all, what)} ({n / max(n_all, 1):.1%}) have no vector{zero}"
 
 
 def _sentence_line(store: StoreDescription) -> str:
@@ -150,8 +162,7 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
         f"tokenizer  sha256 {meta['tokenizer_sha256']}",
         f"layers     {', '.join(map(str, meta['layers']))}; combined: {', '.join(meta['combine'])}",
         *_pooling_lines(store),
-        f"windows    {summary['n_windows']:,} of up to {meta['max_length']} tokens, overlap {meta['stride']}"
-        + (", with document context" if meta["document_context"] else ""),
+        *_window_lines(summary, meta),
         f"encoder    {meta['attention']}, {meta['compute_dtype']} on {meta['device_kind']}",
         (
             f"stored     {meta['store_dtype']} as {_LAID[meta['vector_encoding']]}, {human_bytes(summary['n_bytes'])}, "
@@ -161,6 +172,8 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
         f"run        {_run_line(summary)}",
         *append_lines(summary["appends"], summary["unfinished_append"]),
     ]
+    if "n_unknown_tokens" in summary:
+        lines.append(f"unknown    {_unknown_line(summary, store)}")
     if summary["n_truncated_tokens"]:
         lines.append(f"truncated  {summary['n_truncated_tokens']:,} tokens are lost to truncation")
     if summary["n_halvings"]:
@@ -168,6 +181,16 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
     if summary["n_bad_rows"]:
         lines.append(f"set aside  {summary['n_bad_rows']:,} rows that could not be read (_bertfeat/quarantine)")
     return lines
+
+
+def _window_lines(summary: dict[str, Any], meta: Mapping[str, Any]) -> list[str]:
+    if "n_unknown_tokens" in summary:
+        # Static vectors do not depend on the windows.
+        return []
+    context = ", with document context" if meta["document_context"] else ""
+    return [
+        f"windows    {summary['n_windows']:,} of up to {meta['max_length']} tokens, overlap {meta['stride']}{context}"
+    ]
 
 
 def _pooling_lines(store: StoreDescription) -> list[str]:

@@ -1,7 +1,8 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
 This module imports nothing: `packaged`, `layers`, `families`, `modeltypes`, `randomweights`, `sentencemodel`,
-`checkpoint` and, until it has written, `conversion` work without torch; the rest needs it.
+`checkpoint`, the readers of static vectors and, until it has written, `conversion` work without torch; the rest needs
+it.
 """
 
 __all__ = [
@@ -17,6 +18,9 @@ __all__ = [
     "randomweights",
     "sentencemodel",
     "sentencesteps",
+    "staticvectors",
+    "tokenvectors",
     "transfers",
     "weights",
+    "wordvectors",
 ]

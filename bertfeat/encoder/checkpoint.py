@@ -24,7 +24,10 @@ from bertfeat.encoder.refusals import rope_fault, rope_length
 from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
-from bertfeat.encoder.weights import WeightFiles, find_weights, inside, read_json
+from bertfeat.encoder.staticvectors import StaticVectors, facts_of
+from bertfeat.encoder.tokenvectors import MODEL_TYPE, TokenVectors, open_token_vectors
+from bertfeat.encoder.weights import SINGLE, WeightFiles, find_weights, inside, read_json
+from bertfeat.encoder.wordvectors import open_word_vectors
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
 
@@ -64,7 +67,7 @@ class Checkpoint:
 
     Attributes:
         name: The name that the user gave.
-        folder: The folder of its files, resolved.
+        folder: The folder of its files, resolved; the file itself if it is one of word vectors.
         revision: The commit of a hub model, else None.
         family: How it is loaded and run.
         n_layers: Blocks; layers are 0 (embeddings) to `n_layers`.
@@ -80,6 +83,7 @@ class Checkpoint:
         config: The content of config.json.
         random_weights: The seed of random weights; None for the weights of the files.
         converted_from: The commit of a hub model whose pickle files the hub's bot converted in `revision`, else None.
+        static: Its static vectors, which have no encoder; None for all other families.
     """
 
     name: str
@@ -98,6 +102,7 @@ class Checkpoint:
     config: Mapping[str, Any] = field(repr=False)
     random_weights: int | None = None
     converted_from: str | None = None
+    static: StaticVectors | None = None
 
     def info(self) -> ModelInfo:
         """Return what a plan keeps of the model."""
@@ -123,6 +128,8 @@ class Checkpoint:
             >>> open_checkpoint("minilm").sentence_model().max_length
             256
         """
+        if self.static is not None:
+            return self.static.sentence_model() if isinstance(self.static, TokenVectors) else None
         has_weights = self.random_weights is None
         return read_sentence_model(self.folder, model_root(self.folder), self.hidden_size, has_weights=has_weights)
 
@@ -138,11 +145,12 @@ class Checkpoint:
 def open_checkpoint(name: str, revision: str | None = None, random_weights: int | None = None) -> Checkpoint:
     """Find a model and check its files.
 
-    A name that begins with `.`, `/` or `~` is a folder. Any other is looked up as an installed model package, then as
-    a folder, then on the hub.
+    A name that begins with `.`, `/` or `~` is a folder or a file of word vectors. Any other is looked up as an
+    installed model package, then as a folder or file, then on the hub.
 
     Args:
-        name: The name of an installed model package (`minilm`), a folder, or a hub id (`owner/model`).
+        name: The name of an installed model package (`minilm`), a folder, a file of word vectors, or a hub id
+            (`owner/model`).
         revision: Branch, tag or commit of a hub model.
         random_weights: The seed of weights to draw. The files of trained weights are then neither needed nor read.
 
@@ -155,6 +163,9 @@ def open_checkpoint(name: str, revision: str | None = None, random_weights: int 
         ('bert', 6, 384, 512)
     """
     (folder, commit, converted_from), pinned = _locate(name, revision, with_weights=random_weights is None)
+    if folder.is_file():
+        _refuse_seed(name, random_weights)
+        return Checkpoint(name=name, revision=None, **facts_of(open_word_vectors(folder), folder, [], {}))
     root = model_root(folder)
     path = folder / "config.json"
     if not os.path.lexists(path):
@@ -165,6 +176,12 @@ def open_checkpoint(name: str, revision: str | None = None, random_weights: int 
     path = folder / "tokenizer_config.json"
     tokenizer_config = read_json(inside(path, root)) if os.path.lexists(path) else {}
     _refuse_code(folder, config, tokenizer_config)
+    if config.get("model_type") == MODEL_TYPE:
+        _refuse_seed(name, random_weights)
+        tokenizer = folder / "tokenizer.json"
+        _check_tokenizer_size(tokenizer, root)
+        found = open_token_vectors(folder, inside(folder / SINGLE, root), config)
+        return Checkpoint(name=name, revision=commit, **facts_of(found, folder, [tokenizer], config))
     family = _family(folder, config)
     n_layers, hidden_size, n_ids = _check_sizes(folder, family, config)
     tokenizer_files = _tokenizer_files(folder, root, family)
@@ -192,6 +209,11 @@ def open_checkpoint(name: str, revision: str | None = None, random_weights: int 
     )
 
 
+def _refuse_seed(name: str, random_weights: int | None) -> None:
+    if random_weights is not None:
+        raise CheckpointError(f"`random_weights={random_weights}`: {name} holds static vectors, which are never drawn")
+
+
 def _trained_weights(name: str, folder: Path, commit: str | None, pinned: str | None) -> tuple[WeightFiles, str]:
     """Return the weight files and their digest."""
     weights = find_weights(folder, model_root(folder), (name, commit) if commit else None)
@@ -210,14 +232,14 @@ def _locate(
     """Return the folder, the commit and what it is converted from (hub), and the pinned digest (package)."""
     packaged = _packaged(name)
     folder = Path(name).expanduser()
-    if packaged is not None or folder.is_dir():
+    if packaged is not None or folder.is_dir() or folder.is_file():
         if revision is not None:
             raise CheckpointError(f"`revision='{revision}'`: model {name!r} is not a hub model; drop `revision`")
         if packaged is None:
             return (folder.resolve(), None, None), None
         return (packaged.folder.resolve(), None, None), packaged.weights_sha256
     if _is_path(name) or not hub.is_hub_id(name):
-        what = "a file, not a model folder" if folder.exists() else "no such folder"
+        what = "not a folder or a file" if folder.exists() else "no such folder"
         raise CheckpointError(
             f"model {name!r}: {what}, no installed model package ({packaged_hint(name)}), "
             "and not a hub id (owner/model)"
@@ -235,14 +257,14 @@ def _packaged(name: str) -> PackagedModel | None:
 
 
 def name_elsewhere(name: str) -> str:
-    """Return the name of the model on another machine with the same files: for a folder, its absolute path.
+    """Return the name of the model on another machine with the same files: for a folder or file, its absolute path.
 
     Examples:
         >>> name_elsewhere("minilm")
         'minilm'
     """
     folder = Path(name).expanduser()
-    return str(folder.resolve()) if folder.is_dir() and _packaged(name) is None else name
+    return str(folder.resolve()) if folder.exists() and _packaged(name) is None else name
 
 
 def model_root(folder: Path) -> Path:
@@ -341,7 +363,11 @@ def _tokenizer_files(folder: Path, root: Path, family: Family) -> list[Path]:
             "or a SentencePiece model"
         )
     for path in present:
-        n_bytes = inside(path, root).stat().st_size
-        if n_bytes > MAX_TOKENIZER_BYTES:
-            raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {MAX_TOKENIZER_BYTES}")
+        _check_tokenizer_size(path, root)
     return present
+
+
+def _check_tokenizer_size(path: Path, root: Path) -> None:
+    n_bytes = inside(path, root).stat().st_size
+    if n_bytes > MAX_TOKENIZER_BYTES:
+        raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {MAX_TOKENIZER_BYTES}")

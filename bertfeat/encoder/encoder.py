@@ -98,6 +98,7 @@ class PackEncoder:
         self._with_pooler = with_pooler
         self._padding_idx = padding_idx
         self._wanted = sorted({*layers, n_blocks} if with_pooler else set(layers))
+        self._paths = {"packed": self._packed, "equal-length": self._by_length, "lookup": self._looked_up}
 
     def encode(self, pack: Pack) -> HiddenStates:
         """Run one pack of at least one window; when memory runs out, its parts, and join their states.
@@ -152,9 +153,12 @@ class PackEncoder:
     @torch.inference_mode()
     def _run(self, pack: Pack) -> HiddenStates:
         with one_thread(self.device):
-            states = self._packed(pack) if self.family.path == "packed" else self._by_length(pack)
+            states = self._paths[self.family.path](pack)
             pooled = self._pool(states[self.n_blocks], pack.lengths) if self._with_pooler else None
         return HiddenStates({layer: states[layer] for layer in self.layers}, pooled)
+
+    def _looked_up(self, pack: Pack) -> dict[int, torch.Tensor]:
+        return {0: self._model(self._tensor(pack.input_ids))}
 
     def _packed(self, pack: Pack) -> dict[int, torch.Tensor]:
         inputs = {"input_ids": pack.input_ids, "position_ids": self._positions(pack)}

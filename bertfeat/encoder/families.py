@@ -3,7 +3,8 @@
 Two paths: `packed` lays windows end to end without padding and hands attention their bounds (families that take
 transformers' attention interface and treat every token by its position alone); `equal-length` runs the windows of one
 length as a plain batch, which needs no padding either (families with relative positions, convolutions or attention of
-their own; MobileBERT too, whose embeddings look at the neighbouring tokens).
+their own; MobileBERT too, whose embeddings look at the neighbouring tokens). A third path, `lookup`, takes static
+vectors from a table: the family `STATIC`, which no config.json names.
 """
 
 from __future__ import annotations
@@ -308,6 +309,15 @@ _ENCODERS: tuple[Family, ...] = (
 )
 _FAMILIES = tuple(
     sorted((*_ENCODERS, *ENCODER_DECODERS, *TEXT_PARTS, *DECODERS), key=lambda family: family.path != "packed")
+)
+# Files of word vectors and model2vec folders, which have no encoder: a token's vector is looked up.
+STATIC = Family(
+    "static",
+    "Static vectors",
+    "",
+    path="lookup",
+    attention="none",
+    note="a file of word2vec, GloVe or fastText, or a folder of model2vec; layer 0 only",
 )
 _BY_TYPE = {family.model_type: family for family in _FAMILIES}
 

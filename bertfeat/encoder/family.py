@@ -15,7 +15,7 @@ class Family:
         model_type: The value in config.json.
         title: The name for people.
         model_class: The class of transformers that holds the encoder.
-        path: How packs run: `packed` or `equal-length`, see `bertfeat.encoder.families`.
+        path: How packs run: `packed`, `equal-length` or `lookup`, see `bertfeat.encoder.families`.
         layers_key: Keys of config.json for the number of blocks; the first one that is set counts.
         hidden_key: The same for the width.
         positions_key: The same for the number of positions.
@@ -45,7 +45,7 @@ class Family:
     title: str
     model_class: str
     _: KW_ONLY
-    path: Literal["packed", "equal-length"]
+    path: Literal["packed", "equal-length", "lookup"]
     layers_key: tuple[str, ...] = ("num_hidden_layers",)
     hidden_key: tuple[str, ...] = ("hidden_size",)
     positions_key: tuple[str, ...] = ("max_position_embeddings",)

@@ -14,6 +14,8 @@ from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
+from bertfeat.encoder.lookup import Lookup
+from bertfeat.encoder.staticvectors import StaticVectors
 from bertfeat.encoder.weightdraws import draw_weights
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 from bertfeat.memory import free_memory
@@ -62,6 +64,8 @@ def load_encoder(
     is_random = checkpoint.random_weights is not None
     if not is_random and weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
         raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
+    if checkpoint.static is not None:
+        return _load_static(checkpoint, checkpoint.static, device)
     n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
     with no_progress_bars():
         config = _config(checkpoint, n_blocks)
@@ -89,6 +93,20 @@ def load_encoder(
         with_pooler=with_pooler,
         padding_idx=1 if padding_idx is None else padding_idx,
         supports_type_ids=checkpoint.family.type_ids and getattr(config, "type_vocab_size", 2) >= 2,
+    )
+
+
+def _load_static(checkpoint: Checkpoint, found: StaticVectors, device: torch.device | str) -> PackEncoder:
+    return PackEncoder(
+        Lookup.of(found).to(device).eval(),
+        checkpoint.family,
+        [0],
+        hidden_size=checkpoint.hidden_size,
+        n_blocks=0,
+        compute_dtype=torch.float32,
+        with_pooler=False,
+        padding_idx=0,
+        supports_type_ids=False,
     )
 
 

@@ -102,6 +102,7 @@ class SentenceModel:
         steps: What is done to the pooled vector, in order.
         max_length: The tokens per text that the model was tuned on, special tokens included; None where no file says
             it. The model's own limit may be lower.
+        has_special_tokens: Whether special tokens are added to a text and pooled too.
         sha256: sha256 (hex) over modes, prompt rule and steps with their weights. Equal for both spellings of the
             same settings; the length is not part of it.
     """
@@ -110,6 +111,7 @@ class SentenceModel:
     include_prompt: bool
     steps: tuple[DenseStep | NormalizeStep, ...]
     max_length: int | None
+    has_special_tokens: bool = True
     sha256: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -142,7 +144,7 @@ class SentenceModel:
         if len(self.modes) > 1:
             pooled += " joined"
         elif self.modes[0] not in (SentenceMode.CLS, SentenceMode.LASTTOKEN):
-            pooled += " with special tokens"
+            pooled += " with special tokens" if self.has_special_tokens else ""
         prompt = "" if self.include_prompt else ", without the prompt"
         return ", then ".join((f"{pooled}{prompt}", *map(str, self.steps)))
 

@@ -27,6 +27,7 @@ from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts
 from bertfeat.errors import CheckpointError, InputError, PlanMismatch
 from bertfeat.extraction.plan import MODEL_NAMES, make_plan, plan_fields, versions
 from bertfeat.extraction.resolution import AuthorsAdvice, Resolved, check_settings, resolve
+from bertfeat.extraction.staticmodels import check_static, open_tokenizer
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
@@ -223,6 +224,7 @@ def resolve_job(
     Raises:
         UserError: The settings do not fit the model, or the model or the corpus cannot be used.
     """
+    check_static(config, checkpoint)
     info, prompt, advice = checkpoint.info(), find_prompt(checkpoint, config), authors_advice(checkpoint, config)
     check_settings(config, info)
     tokenizer = load_tokenizer(checkpoint, files, config, prompt)
@@ -238,7 +240,7 @@ def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: E
     first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
     if len(first) > 1:
         raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
-    return Tokenizer.load(checkpoint.folder, given_words=True in first, n_ids=checkpoint.n_ids, prompt=prompt)
+    return open_tokenizer(checkpoint, given_words=True in first, prompt=prompt)
 
 
 def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:

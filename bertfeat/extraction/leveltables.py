@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertfeat.choices import Combine, Level, StoreDtype
+from bertfeat.choices import Combine, Level, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.encoder.transfers import Fetches, gathering_device
@@ -31,6 +31,7 @@ from bertfeat.text.alignment import (
 )
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.tokens import Tokens
+from bertfeat.text.unknown import without_unknown
 from bertfeat.text.windows import Windows
 
 Values = Sequence[Any] | npt.NDArray[Any]
@@ -41,7 +42,8 @@ Buffer = LevelBuffer | EmbeddingBuffer
 class ShardText:
     """The documents of a shard, their tokens and windows, and the positions that each level's rows are pooled from.
 
-    `units` has one entry per pooling mode of the level; all have the same rows.
+    `units` has one entry per pooling mode of the level; all have the same rows. `n_unknown` counts the tokens that
+    static vectors lack; None for an encoder.
     """
 
     documents: Sequence[Document]
@@ -49,6 +51,7 @@ class ShardText:
     windows: Windows
     words: WordRows | None
     units: Mapping[Level, Sequence[Units]]
+    n_unknown: int | None = None
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of tokens and windows, for the receipt."""
@@ -57,6 +60,7 @@ class ShardText:
             "n_tokens": n_tokens,
             "n_truncated_tokens": n_tokens - int(kept_tokens(self.tokens, self.windows).sum()),
             "n_windows": len(self.windows),
+            **({} if self.n_unknown is None else {"n_unknown_tokens": self.n_unknown}),
         }
 
 
@@ -85,7 +89,12 @@ def align(
                 sentence_units(tokens, windows, tokenizer, mode.takes, counts, weighted=mode.is_weighted)
                 for mode in modes
             ]
-    return ShardText(documents, tokens, windows, words, units)
+    n_unknown = None
+    if (unknown_id := tokenizer.unknown_id) is not None:
+        n_unknown = int(np.count_nonzero(tokens.ids == unknown_id))
+        for level in [each for each in units if each is Level.SENTENCE or config.unknown_words is UnknownWords.NULL]:
+            units[level] = [without_unknown(unit, windows, unknown_id) for unit in units[level]]
+    return ShardText(documents, tokens, windows, words, units, n_unknown)
 
 
 def make_buffers(

@@ -230,15 +230,16 @@ def _metadata(fields: Mapping[str, Any], plan_hash: str, resolved: Resolved) -> 
         "attention": resolved.attention,
         "versions": versions(),
         **{name: fields[name] for name in _OF_RANDOM_WEIGHTS if name in fields},
-        **_advice(resolved),
+        **_advice(resolved, fields),
     }
 
 
-def _advice(resolved: Resolved) -> dict[str, Any]:
-    """Return what a store keeps of prompts and of the model's own sentence embedding."""
+def _advice(resolved: Resolved, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a store keeps of prompts, unknown words, and the model's own sentence embedding."""
     told = {
         "prompt": resolved.prompt,
         "prompts": dict(resolved.authors.prompts),
+        "unknown_words": fields.get("unknown_words"),
         "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
     }
     at_sentences = {"sentence_model": resolved.authors.description} if Level.SENTENCE in resolved.columns else {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bertfeat.choices import Combine, Level, Pooling, Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.devices import default_max_batch_tokens, planned_kind, resolve_compute_dtype
-from bertfeat.encoder.families import family_of
+from bertfeat.encoder.families import STATIC, family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError
@@ -77,23 +77,35 @@ def resolve(
             `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
     device_kind = planned_kind(config.device, elsewhere=config.runner is Runner.RAY)
-    family = family_of(info.family)
+    family = STATIC if _is_static(info) else family_of(info.family)
+    attention = family.path if family else ""
     layers = _layers(config, info)
+    compute_dtype = resolve_compute_dtype(config.compute_dtype, device_kind, is_bfloat16=is_bfloat16)
     return Resolved(
         model=info,
         layers=layers,
         columns={level: _columns(level, config, layers, info, tokenizer, authors.used) for level in config.levels},
         limits=_limits(config, info, tokenizer, authors.used),
-        compute_dtype=resolve_compute_dtype(config.compute_dtype, device_kind, is_bfloat16=is_bfloat16),
+        compute_dtype="float32" if family is STATIC else compute_dtype,
         device_kind=device_kind,
         max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device_kind, info.hidden_size),
-        attention=family.path if family else "",
+        attention=f"{attention} of {tokenizer.looks_up}" if tokenizer.looks_up else attention,
         prompt=tokenizer.prompt,
         authors=authors,
     )
 
 
+def _is_static(info: ModelInfo) -> bool:
+    return info.family == STATIC.model_type
+
+
 def _layers(config: ExtractConfig, info: ModelInfo) -> tuple[int, ...]:
+    if _is_static(info):
+        if config.layers not in ("last4", "all", "0", "-1"):
+            raise ConfigError(
+                f"`layers` {config.layers!r}: {config.model} holds static vectors, which are layer 0 only"
+            )
+        return (0,)
     if config.levels == (Level.SENTENCE,) and config.pooling is Pooling.MODEL and config.layers == "last4":
         # No column is made of the default layers, which a small model does not have.
         return (info.n_layers,)
@@ -134,7 +146,8 @@ def _limits(
             + (f" and the {n_prompt} of the prompt" if n_prompt else "")
             + f"; at least {least} are needed"
         )
-    stride = min(max_length // 4, capacity - 1) if config.stride is None else config.stride
+    usual = 0 if _is_static(info) else min(max_length // 4, capacity - 1)
+    stride = usual if config.stride is None else config.stride
     if stride >= capacity:
         raise ConfigError(f"`stride={stride}` leaves no step: a window holds {capacity} tokens of text; pass less")
     return WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)

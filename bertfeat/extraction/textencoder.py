@@ -22,6 +22,7 @@ from bertfeat.extraction.flowloading import load_flow
 from bertfeat.extraction.job import authors_advice, find_prompt
 from bertfeat.extraction.plan import MODEL_NAMES, level_schema, plan_fields, versions
 from bertfeat.extraction.resolution import Resolved, resolve
+from bertfeat.extraction.staticmodels import check_static, open_tokenizer
 from bertfeat.records import Document, FeatureColumn, Float32Array, LevelSchema, LevelTable
 from bertfeat.settings import EncodeSettings
 from bertfeat.store.codec import hash_fields
@@ -112,9 +113,10 @@ class TextEncoder:
         with self._lock:
             if config not in self._known:
                 checkpoint, words = self._checkpoint, config.is_split_into_words
+                # The encoder is made ready for every level, whether it will be asked for or not.
+                check_static(config, checkpoint, tokens=config != self.config)
                 if words not in self._tokenizers:
-                    loaded = Tokenizer.load(checkpoint.folder, given_words=words, n_ids=checkpoint.n_ids)
-                    self._tokenizers[words] = loaded
+                    self._tokenizers[words] = open_tokenizer(checkpoint, given_words=words)
                 tokenizer = self._tokenizers[words].with_prompt(find_prompt(checkpoint, config))
                 advice = authors_advice(checkpoint, config)
                 resolved = resolve(config, self.info, tokenizer, advice, is_bfloat16=checkpoint.is_bfloat16)

@@ -21,7 +21,7 @@ __all__ = [
     "compaction", "folder", "framefiles", "idfile", "layout", "lock", "manifest", "mark_for_redoing",
     "open_for_writing", "open_store", "openfolder", "opening", "parts", "plandifferences", "planfile", "planstates",
     "provenance", "read_plan", "reader", "receipts", "rowcolumns", "rowmap", "rowmapwriter", "storedescription",
-    "vectors", "verification", "verify", "writer",
+    "vectors", "verification", "verify", "wordtypes", "writer",
 ]  # fmt: skip
 
 # module -> its names here; both load on first use

@@ -35,6 +35,7 @@ _IDENTITY = {
     "include_special_tokens": "include-special-tokens",
     "document_context": "document-context",
     "prompt": "prompt",
+    "unknown_words": "unknown words",
     "sentence_sha256": "sentence embedding of the model",
 }
 
@@ -48,6 +49,7 @@ class FeatureSpec:
     a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read. `prompt`
     was put before each text; `sentence_sha256` is the digest of the model's own sentence embedding, if this is it.
     `random_weights` is the seed of weights that were drawn, by the libraries that `initialiser` names.
+    `unknown_words` says whether words that static vectors lack have no vector or zeros.
     """
 
     level: Level
@@ -74,6 +76,7 @@ class FeatureSpec:
     sentence_sha256: str | None = None
     random_weights: int | None = None
     initialiser: str | None = None
+    unknown_words: str = "null"
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str | int) -> Self:
@@ -97,6 +100,7 @@ class FeatureSpec:
             include_special_tokens=metadata["include_special_tokens"] if where is Level.SENTENCE else None,
             is_added_up=not is_stored and found.combine in (Combine.SUM, Combine.MEAN),
             prompt=metadata.get("prompt", ""),
+            unknown_words=metadata.get("unknown_words", "null"),
             sentence_sha256=metadata.get("sentence_sha256") if where is Level.SENTENCE else None,
             random_weights=metadata.get("random_weights"),
             initialiser=metadata.get("initialiser"),
@@ -216,6 +220,7 @@ class FeatureSpec:
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,
             "random_weights": self.random_weights,
+            "unknown_words": self.unknown_words,
             "levels": (self.level,),
             "layers": ",".join(map(str, self.layers)),
             # Each layer is rounded as before, so that the sum is bit-identical.

@@ -74,17 +74,8 @@ def _configured(folder: Path) -> Backend:
     with checkpoint_errors(lambda: _file_at_fault(folder), "the tokenizer cannot be loaded", remedy):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         found = tokenizer.backend_tokenizer if tokenizer.is_fast else _fast_form(folder, tokenizer)
-        pieces = found.get_vocab(with_added_tokens=True)
-        piece, largest = max(pieces.items(), key=lambda item: item[1], default=("", 0))
-        # This comes before `to_str`, which makes a table as long as the largest id.
-        if largest >= _MAX_IDS:
-            raise CheckpointError(
-                f"{folder}: the tokenizer gives token {piece!r:.60} the id {largest}; expected less than {_MAX_IDS}"
-            )
-        backend = BackendTokenizer.from_str(found.to_str())
-        if backend.normalizer is not None:
-            _check_normalizer(folder, json.loads(backend.normalizer.__getstate__()))
-        return backend, tokenizer.cls_token_id
+        check_backend(folder, found)
+        return BackendTokenizer.from_str(found.to_str()), tokenizer.cls_token_id
 
 
 def _fast_form(folder: Path, tokenizer: Any) -> BackendTokenizer:
@@ -117,6 +108,19 @@ def _fast_form(folder: Path, tokenizer: Any) -> BackendTokenizer:
         special_tokens=[(token, vocabulary[token]) for token in (first, last)],
     )
     return backend
+
+
+def check_backend(folder: Path, backend: BackendTokenizer) -> None:
+    """Refuse a tokenizer with an id, or with a normalizer, that would fill the memory."""
+    pieces = backend.get_vocab(with_added_tokens=True)
+    piece, largest = max(pieces.items(), key=lambda item: item[1], default=("", 0))
+    # This comes before `to_str`, which makes a table as long as the largest id.
+    if largest >= _MAX_IDS:
+        raise CheckpointError(
+            f"{folder}: the tokenizer gives token {piece!r:.60} the id {largest}; expected less than {_MAX_IDS}"
+        )
+    if backend.normalizer is not None:
+        _check_normalizer(folder, json.loads(backend.normalizer.__getstate__()))
 
 
 def _check_normalizer(folder: Path, state: object) -> None:

@@ -42,6 +42,8 @@ class Tokenizer:
         folder: The model folder, for messages.
         n_ids: Rows of the model's embedding matrix, if known; larger ids are refused on use.
         prompt: A text that is put before each document and tokenized together with it.
+        unknown_id: The id of unknown words, if they have no vector.
+        looks_up: What is looked up in a table of static vectors; empty for an encoder.
 
     Attributes:
         prompt: That text.
@@ -63,8 +65,12 @@ class Tokenizer:
         folder: Path = Path("tokenizer"),
         n_ids: int | None = None,
         prompt: str = "",
+        unknown_id: int | None = None,
+        looks_up: str = "",
     ) -> None:
         self.prompt = prompt
+        self.unknown_id = unknown_id
+        self.looks_up = looks_up
         backend = adapted(backend, given_words=given_words)
         backend.no_truncation()
         backend.no_padding()

@@ -247,14 +247,14 @@ class TestVerify:
 
 class TestModels:
     def test_the_list_is_complete(self) -> None:
-        from bertfeat.encoder.families import families
+        from bertfeat.encoder.families import STATIC, families
 
         lines = good("models").out.splitlines()
         assert lines[-1] == "Installed model packages: minilm"
         table = good("models", "--json").json
         supported = [row for row in table if row["status"] == "supported"]
-        assert [row["model_type"] for row in supported] == [family.model_type for family in families()]
-        assert {row["path"] for row in supported} == {"packed", "equal-length"}
+        assert [row["model_type"] for row in supported] == [family.model_type for family in (*families(), STATIC)]
+        assert {row["path"] for row in supported} == {"packed", "equal-length", "lookup"}
         assert all(any(line.split()[:2] == [row["model_type"], row["path"]] for line in lines) for row in supported)
         rest = [row for row in table if row["status"] != "supported"]
         assert {row["status"] for row in rest} == {"refused", "not text"}

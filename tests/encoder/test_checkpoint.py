@@ -158,8 +158,10 @@ def test_a_copy_in_the_cache_with_the_files_of_an_older_version_is_used_offline(
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
     for name, revision, reason in (
-        ("file", None, "a file, not a model folder"),
+        ("file", None, "the first line is empty"),
+        ("pipe", None, "not a folder or a file"),
         ("", None, r"no config.json in it; is this a model folder\?"),
         ("", "main", "`revision='main'`: model .* is not a hub model"),
     ):

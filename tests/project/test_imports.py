@@ -80,7 +80,7 @@ STORE_FLOORS = [
     ["opening", "storedescription"],
     ["reader"],
     ["idfile"],
-    ["writer", "verification", "rowmapwriter", "provenance", "rowcolumns", "framefiles"],
+    ["writer", "verification", "rowmapwriter", "provenance", "rowcolumns", "framefiles", "wordtypes"],
     ["compaction"],
 ]
 # library -> floors that may import it
@@ -90,7 +90,8 @@ HOMES = {
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
     "faiss": {"ann"},
-    "pyarrow": {"store", "corpus", "cli"},
+    # The encoder reads the numbers of word vectors with it.
+    "pyarrow": {"store", "corpus", "cli", "encoder"},
     # Probes and searches take and return frames; Parquet itself is left to the store.
     "polars": {"store", "corpus", "probes", "search", "cli", "pipelines"},
     # fsspec chooses the package for a URL.

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import bertfeat
+from tests.support.command_line import good
 from tests.support.pipeline_runs import refusal, result_of, run
 from tests.support.places import ROOT
 from tests.support.probe_stores import blocks, corpus, write_jsonl
@@ -29,7 +30,9 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("one_thread")
 def test_table7(words: Path, tmp_path: Path) -> None:
-    asked = ("--head", "linear", "--limit", N_SENTENCES, "--seeds", 2, "--max-epochs", 3)
+    vectors = tmp_path / "glove.txt"
+    vectors.write_text("the 0.5 1\nof -1 0.25\n")
+    asked = ("--head", "linear", "--limit", N_SENTENCES, "--seeds", 2, "--max-epochs", 3, "--static", vectors)
     done = run("table7", "--corpus", words, "--out", tmp_path, *asked)
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "result.json").read_text("utf-8"))
@@ -40,22 +43,28 @@ def test_table7(words: Path, tmp_path: Path) -> None:
         "Weighted sum of last four",
         "Concatenated last four",
         "Weighted sum of all layers",
+        "Static: glove.txt",
     ]
-    assert [row["paper"] for row in found["rows"]] == [91.0, 95.6, 94.9, 95.9, 96.1, 95.5]
+    assert [row["paper"] for row in found["rows"]] == [91.0, 95.6, 94.9, 95.9, 96.1, 95.5, None]
     assert not found["document_context"]
     for row in found["rows"]:
         assert row["metric"] == "entity_f1"
         assert len(row["dev"]["scores"]) == len(row["test"]["scores"]) == 2
         assert row["dev"]["mean"] == pytest.approx(sum(row["dev"]["scores"]) / 2)
     mixes = [[len(mix["weights"]) for mix in row["mixes"]] for row in found["rows"]]
-    assert mixes == [[], [], [], [4, 4], [], [6, 6]]
+    assert mixes == [[], [], [], [4, 4], [], [6, 6], []]
     table = (tmp_path / "table.md").read_text("utf-8")
     header, *lines = table.splitlines()
     assert header == "| features | dev | test | paper (CoNLL-2003 dev) |"
     n_zero = sum(row["dev"]["mean"] < 0.05 for row in found["rows"])
     assert n_zero > 0, "so few sentences teach nothing"
-    remark = f"{n_zero} of 6 rows have the score 0: nothing was learned. Train on more sentences or epochs."
-    assert lines[7:] == ["", remark]
+    static = bertfeat.open_store(tmp_path / "features" / "train-static")
+    assert static.valid("word", "layer_00").all()
+    n_all, n_unknown = sum(found["n_words"].values()), found["rows"][-1]["n_unknown_tokens"]
+    assert 0.8 * n_all < n_unknown < n_all
+    lacking = f"Static: glove.txt: zeros for {n_unknown:,} of {n_all:,} words, which it lacks."
+    remark = f"{n_zero} of 7 rows have the score 0: nothing was learned. Train on more sentences or epochs."
+    assert lines[8:] == ["", lacking, "", remark]
     assert table in done.out
     stores = {name: bertfeat.open_store(tmp_path / "features" / name) for name in ("train", "dev", "test")}
     assert {name: store.n_rows("word") for name, store in stores.items()} == found["n_words"]
@@ -102,10 +111,13 @@ def test_sentence_classifier(tmp_path: Path) -> None:
 
 def test_layer_sweep(words: Path, tmp_path: Path) -> None:
     asked = ("--corpus", words / "train.tsv", "--dev", words / "devel.tsv", "--format", "conll", "--head", "ridge")
-    found = result_of(tmp_path, "layer_sweep", *asked)["sweep"]
+    (tmp_path / "glove.txt").write_text("the 0.5 1\nof -1 0.25\n")
+    found = result_of(tmp_path, "layer_sweep", *asked, "--static", tmp_path / "glove.txt")["sweep"]
     names = [row["feature"] for row in found["rows"]]
     assert names[:7] == [f"layer_{layer:02d}" for layer in range(7)]
     assert {"concat_last4", "mean_last4"} <= set(names)
+    assert (names[-1], found["rows"][-1]["dim"], found["rows"][-1]["layers"]) == ("static glove.txt", 2, [])
+    assert "static glove.txt" in good("inspect", tmp_path / "sweep").out
     files = {path.name for path in (tmp_path / "sweep").iterdir()}
     assert files == {"table.csv", "plot.png", "plot.svg", "result.json"}
     assert pl.read_csv(tmp_path / "sweep" / "table.csv")["feature"].to_list() == names

@@ -43,6 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
     folder = tmp_path_factory.mktemp("startup")
     (folder / "five.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
     (folder / "table.csv").write_text("text,label\none,a\ntwo,b\n")
+    (folder / "glove.txt").write_text("one 1 2\n")
     (folder / "rows.jsonl").write_text('{"text": "one", "label": "a"}\n')
     flags = ("--model", tiny_folder, "--level", "sentence", "--layers", "-1")
     good("extract", folder / "five.txt", "-o", folder / "store", *flags)
@@ -66,11 +67,12 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
     five, table, rows = (str(place / name) for name in ("five.txt", "table.csv", "rows.jsonl"))
     new, store, index = ["-o", str(tmp_path / "new")], str(place / "store"), str(place / "index")
     probe, none = str(place / "probe"), str(place / "none")
-    sentences = ["--level", "sentence"]
+    sentences, static = ["--level", "sentence"], ["--model", str(place / "glove.txt")]
     # Libraries stay loaded: a command comes after those that may load less.
     cases: list[tuple[list[str], int, str, str]] = [
         (["inspect", store], 0, "5 documents", warm),
         (["inspect", str(tiny_folder)], 0, "3 layers, 32 wide", warm),
+        (["inspect", str(place / "glove.txt")], 0, "1 in GloVe text", warm),
         (["inspect", index], 0, "5 vectors of", warm),
         (["inspect", probe], 0, "centroid on layer_03", warm),
         (["probe", "fit", none, *new], 2, "no such folder", warm),
@@ -97,6 +99,8 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["extract", five, *new, *model, "--pooling", "avg"], 2, "'avg'", cold),
         (["extract", five, *new, *model, "--device", "tpu"], 2, "--device 'tpu' must be one of", cold),
         (["extract", five, *new, *model, "--max-length", "65"], 2, "--max-length 65 is more than", cold),
+        (["extract", five, *new, *static, *sentences, "--layers", "3"], 2, "are layer 0 only", cold),
+        (["extract", five, *new, *static, *sentences, "--prompt", "a"], 2, "--prompt a has no meaning", cold),
         (["extract", five, *new, "--model", "./none"], 2, "no such folder", cold),
         (["extract", five, "-o", store, *model, *sentences, "--device", "cpu"], 0, "already complete", warm),
         (["extract", five, "-o", store, *model, *sentences, "--layers", "0"], 2, "layers", warm),

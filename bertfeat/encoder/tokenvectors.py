@@ -1,0 +1,100 @@
+"""Reader of model2vec folders: a table of token vectors beside a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import safe_open
+
+from bertfeat.encoder.sentencemodel import NormalizeStep, SentenceMode, SentenceModel
+from bertfeat.encoder.weights import read_header
+from bertfeat.errors import CheckpointError, checkpoint_errors
+from bertfeat.records import Float32Array, IntArray
+
+MODEL_TYPE = "model2vec"
+# The length that model2vec takes if the config names none.
+_DEFAULT_LENGTH = 512
+_FLOATS, _INTS = ("F32", "F16", "F64", "I8"), ("I64", "I32", "I16", "U8", "U16", "U32")
+_MAX_DIM = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVectors:
+    """The vectors of a model2vec folder, checked and not loaded.
+
+    Attributes:
+        file: Its safetensors file.
+        n_ids: The token ids that have a vector.
+        dim: The numbers of each vector.
+        has_mapping: Token ids point to rows of the table, so that several tokens share a row.
+        has_weights: Each token has a weight.
+        normalizes: The mean of a text is divided by its length.
+        max_length: The tokens of a text that model2vec reads; None for all.
+    """
+
+    file: Path
+    n_ids: int
+    dim: int
+    has_mapping: bool
+    has_weights: bool
+    normalizes: bool
+    max_length: int | None
+
+    def sentence_model(self) -> SentenceModel:
+        """Return how model2vec makes the vector of a text."""
+        steps = (NormalizeStep(),) if self.normalizes else ()
+        length = self.max_length
+        return SentenceModel((SentenceMode.MEAN,), True, steps, max_length=length, has_special_tokens=False)
+
+
+def open_token_vectors(folder: Path, file: Path, config: Mapping[str, Any]) -> TokenVectors:
+    """Check the arrays and the settings of a model2vec folder.
+
+    Raises:
+        CheckpointError: An array is missing, or a shape, a type or a setting is wrong.
+    """
+    arrays = read_header(file)
+    kind, shape = arrays.get("embeddings", ("no array", ()))
+    if kind not in _FLOATS or len(shape) != 2 or not shape[0] or not 1 <= shape[1] <= _MAX_DIM:
+        raise CheckpointError(f"{file}: embeddings is {kind} {list(shape)}; expected numbers (tokens, 1 to {_MAX_DIM})")
+    for name, kinds in (("weights", _FLOATS), ("mapping", _INTS)):
+        kind, found = arrays.get(name, (kinds[0], (1,)))
+        if kind not in kinds or len(found) != 1:
+            raise CheckpointError(f"{file}: {name} is {kind} {list(found)}; expected one number per token")
+    n_ids = arrays["mapping"][1][0] if "mapping" in arrays else shape[0]
+    if "weights" in arrays and arrays["weights"][1][0] < n_ids:
+        raise CheckpointError(f"{file}: {arrays['weights'][1][0]} weights for {n_ids} tokens")
+    normalizes, length = config.get("normalize", False), config.get("max_length", _DEFAULT_LENGTH)
+    if not isinstance(normalizes, bool):
+        raise CheckpointError(f"{folder / 'config.json'}: normalize is {normalizes!r:.60}; expected true or false")
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+        raise CheckpointError(
+            f"{folder / 'config.json'}: max_length is {length!r:.60}; expected a whole number from 1 on, or null"
+        )
+    return TokenVectors(file, n_ids, shape[1], "mapping" in arrays, "weights" in arrays, normalizes, length)
+
+
+def read_arrays(found: TokenVectors) -> tuple[Float32Array, IntArray | None, Float32Array | None]:
+    """Return the vectors float32 (n_rows, dim), the row of each token (n_ids,), and the weight of each (n_ids,).
+
+    Raises:
+        CheckpointError: A row is out of range, or a number is not finite.
+    """
+
+    def array(name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        with checkpoint_errors(found.file, f"{name} does not load"), safe_open(found.file, framework="np") as file:
+            values: npt.NDArray[Any] = file.get_tensor(name).astype(dtype, copy=False)
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"{found.file}: {name} holds nan or infinity; download or copy the model again")
+        return values
+
+    vectors = array("embeddings", np.float32)
+    mapping = array("mapping", np.int64) if found.has_mapping else None
+    if mapping is not None and not 0 <= int(mapping.min()) <= int(mapping.max()) < len(vectors):
+        raise CheckpointError(f"{found.file}: mapping names rows outside of the {len(vectors):,} of embeddings")
+    return vectors, mapping, array("weights", np.float32) if found.has_weights else None

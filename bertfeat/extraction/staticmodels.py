@@ -1,0 +1,95 @@
+"""Static vectors in an extraction: their tokenizers, and the settings that have no meaning without an encoder."""
+
+from __future__ import annotations
+
+from bertfeat.choices import ComputeDtype, Level, OnOverlong, Pooling, UnknownWords
+from bertfeat.config import ExtractConfig
+from bertfeat.encoder.checkpoint import Checkpoint
+from bertfeat.encoder.wordvectors import WordVectors
+from bertfeat.errors import ConfigError
+from bertfeat.text.statictokenizer import folder_tokenizer, word_tokenizer
+from bertfeat.text.tokenizer import Tokenizer
+
+# Settings of windows, special tokens, prompts and weights, with the values that change nothing.
+_WITHOUT_MEANING = {
+    "document_context": (False,),
+    "include_special_tokens": (False,),
+    "prompt": (None, ""),
+    "prompt_name": (None,),
+    "stride": (None, 0),
+    "compute_dtype": (ComputeDtype.AUTO, ComputeDtype.FLOAT32),
+    "random_weights": (None,),
+}
+_WITHOUT_TOKENS = (Pooling.CLS, Pooling.POOLER, Pooling.LASTTOKEN)
+
+
+def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool = True) -> None:
+    """Refuse settings that have no meaning for a model: most of them for static vectors, one for all others.
+
+    Args:
+        config: The settings.
+        checkpoint: The model.
+        tokens: Whether the token level is asked for if it is among the levels.
+
+    Raises:
+        ConfigError: A setting would be ignored.
+    """
+    static = checkpoint.static
+    if static is None:
+        _check_unknown(config)
+        return
+    what = f"with the static vectors of {config.model}"
+    for name, usual in _WITHOUT_MEANING.items():
+        if (value := getattr(config, name, usual[0])) not in usual:
+            raise ConfigError(f"`{name}={value!r}` has no meaning {what}; drop it")
+    if config.max_length not in (None, checkpoint.max_length, _length(checkpoint, config)):
+        raise ConfigError(
+            f"`max_length={config.max_length}` has no meaning {what}, which read each text whole; drop it"
+        )
+    if config.pooling in _WITHOUT_TOKENS and Level.SENTENCE in config.levels:
+        raise ConfigError(f"`pooling='{config.pooling}'` has no meaning {what}; use mean or max")
+    if config.on_overlong is not OnOverlong.WINDOW and config.pooling is not Pooling.MODEL:
+        raise ConfigError(f"`on_overlong='{config.on_overlong}'` has no meaning {what}, which have no limit; drop it")
+    if isinstance(static, WordVectors):
+        _check_words(config, what, tokens=tokens)
+    else:
+        _check_unknown(config)
+
+
+def _check_unknown(config: ExtractConfig) -> None:
+    if config.unknown_words is not UnknownWords.NULL:
+        raise ConfigError("`unknown_words` has a meaning with files of word vectors only; drop it")
+
+
+def _check_words(config: ExtractConfig, what: str, *, tokens: bool) -> None:
+    if tokens and Level.TOKEN in config.levels:
+        raise ConfigError(f"`levels='token'`: a token is a word {what}; pass `levels='word'`")
+    if config.pooling is Pooling.MODEL:
+        raise ConfigError(f"`pooling='model'` has no meaning {what}; pass `pooling='mean'`")
+
+
+def _length(checkpoint: Checkpoint, config: ExtractConfig) -> int | None:
+    """Return the length of a text that the model's own embedding reads."""
+    sentence = checkpoint.sentence_model() if config.pooling is Pooling.MODEL else None
+    return sentence.max_length if sentence else None
+
+
+def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool, prompt: str = "") -> Tokenizer:
+    """Return the tokenizer of a model.
+
+    Raises:
+        CheckpointError: The tokenizer cannot be used.
+    """
+    static, n_ids = checkpoint.static, checkpoint.n_ids
+    if static is None:
+        return Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=n_ids, prompt=prompt)
+    if isinstance(static, WordVectors):
+        return word_tokenizer(
+            static.rows,
+            static.path,
+            unknown_id=static.n_rows,
+            is_uncased=static.is_uncased,
+            given_words=given_words,
+            prompt=prompt,
+        )
+    return folder_tokenizer(checkpoint.folder, n_ids=n_ids, given_words=given_words, prompt=prompt)

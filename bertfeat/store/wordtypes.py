@@ -1,0 +1,172 @@
+"""Mean vectors of the word types of a store, written as word vectors in text (Bommasani et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bertfeat.durable.files import make_parents
+from bertfeat.durable.placecheck import check_file
+from bertfeat.durable.publication import publish_file
+from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
+from bertfeat.progress import Progress, reporting
+from bertfeat.records import Float64Array, IntArray
+from bertfeat.storage import local_path
+from bertfeat.store.reader import Store
+
+_ROWS_AT_ONCE = 8192
+_LINES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WordTypes:
+    """A written file of word types.
+
+    Attributes:
+        path: The file.
+        feature: The feature whose vectors are averaged.
+        dim: The values of a vector.
+        n_types: The types in the file.
+        n_rows: The rows that they come from.
+        n_bytes: The size of the file.
+        n_rare: Types that are too rare.
+        n_left_out: Types with whitespace, which the format cannot hold.
+        n_without_vector: Rows without a vector, which do not count.
+    """
+
+    path: Path
+    feature: str
+    dim: int
+    n_types: int
+    n_rows: int
+    n_bytes: int
+    n_rare: int
+    n_left_out: int
+    n_without_vector: int
+
+    def counts(self) -> dict[str, Any]:
+        """Return everything but the path as JSON values."""
+        return {name: value for name, value in asdict(self).items() if name != "path"}
+
+
+class _Sums:
+    """Sums of the vectors of each type, in float64; memory grows with the types, not with the rows."""
+
+    def __init__(self, dim: int) -> None:
+        self.types: dict[str, int] = {}
+        self.n_without_vector = 0
+        self._sums: Float64Array = np.zeros((1024, dim))
+        self._counts: IntArray = np.zeros(1024, np.int64)
+
+    def add(self, words: list[str], vectors: Any) -> None:
+        """Add rows: their words, and their vectors (n_rows, dim), NaN for a row without one."""
+        has_vector = ~np.isnan(vectors[:, 0])
+        self.n_without_vector += int(np.count_nonzero(~has_vector))
+        types = self.types
+        chosen = [word for word, known in zip(words, has_vector.tolist(), strict=True) if known]
+        numbers = np.array([types.setdefault(word, len(types)) for word in chosen], np.int64)
+        if not len(numbers):
+            return
+        while len(types) > len(self._counts):
+            self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        order = np.argsort(numbers, kind="stable")
+        distinct, first, n = np.unique(numbers[order], return_index=True, return_counts=True)
+        self._sums[distinct] += np.add.reduceat(vectors[has_vector][order].astype(np.float64), first, axis=0)
+        self._counts[distinct] += n
+
+    def sorted(self) -> Iterator[tuple[str, int, int]]:
+        """Yield word, count and number of each type, the most frequent first, and words of one count by code points."""
+        counts = self._counts.tolist()
+        for word, number in sorted(self.types.items(), key=lambda item: (-counts[item[1]], item[0])):
+            yield word, counts[number], number
+
+    def means(self, numbers: list[int]) -> Any:
+        """Return the mean vectors of some types, float32 (len(numbers), dim)."""
+        return (self._sums[numbers] / self._counts[numbers, None]).astype(np.float32)
+
+
+def write_word_types(
+    store: Store,
+    output: str | Path,
+    *,
+    level: str = "word",
+    feature: str | None = None,
+    min_count: int = 1,
+    lower: bool = False,
+    overwrite: bool = False,
+    progress: bool | Progress | None = None,
+) -> WordTypes:
+    """Write the mean vector of each word type of a store as word2vec's text; the same store gives the same bytes.
+
+    Args:
+        store: The store, which is read once.
+        output: The file.
+        level: The level, whose words or tokens are the types.
+        feature: A feature of it, stored or made from what is stored; None for the only one that is stored.
+        min_count: Types with fewer rows are left out.
+        lower: Words that differ in upper case are one type.
+        overwrite: Replace a file that is already there.
+        progress: See `bertfeat.extract`.
+
+    Raises:
+        UserError: The level has no words, there is no such feature, no type is left, or the file cannot be written.
+        StoreError: A part is missing or damaged.
+        RunError: The system refused; an old file is unchanged.
+    """
+    entry = LEVELS[store.schema(level).level]
+    if not entry.surface:
+        raise UserError(f"`level='{level}'`: a row is a whole text, which has no word; pass `level='word'`")
+    names = [column.name for column in store.features(level)]
+    if feature is None and len(names) > 1:
+        raise UserError(f"{store.path}: several features at level {level}: {', '.join(names)}; name one: `feature`")
+    found = store.feature(level, feature or names[0])
+    path = local_path(output, "a file of word vectors")
+    if path.suffix.lower() == ".gz":
+        raise UserError(f"{path}: is written as plain text; name a file that does not end in .gz, and pack it then")
+    check_file(path, overwrite=overwrite)
+    make_parents(path)
+    sums, n_rows = _Sums(found.dim), store.n_rows(level)
+    with reporting(progress) as reports:
+        batches = store.batches(level, found.name, batch_size=_ROWS_AT_ONCE, columns=[entry.surface])
+        for batch in batches:
+            reports.stage("reading vectors", batch.start, n_rows)
+            words = batch.columns[entry.surface].to_list()
+            sums.add([word.lower() for word in words] if lower else words, batch.vectors)
+    frequent = [one for one in sums.sorted() if one[1] >= min_count]
+    kept = [one for one in frequent if one[0].split() == [one[0]]]
+    if not kept:
+        raise UserError(f"{store.path}: no type at level {level} has a vector and {min_count} rows or more")
+    with publish_file(path) as sink:
+        sink.write(f"{len(kept)} {found.dim}\n".encode())
+        for start in range(0, len(kept), _LINES_AT_ONCE):
+            some = kept[start : start + _LINES_AT_ONCE]
+            sink.write(_lines([word for word, *_ in some], sums.means([number for *_, number in some])))
+        n_bytes = sink.n_bytes
+    return WordTypes(
+        path=path,
+        feature=found.name,
+        dim=found.dim,
+        n_types=len(kept),
+        n_rows=sum(count for _, count, _ in kept),
+        n_bytes=n_bytes,
+        n_rare=len(sums.types) - len(frequent),
+        n_left_out=len(frequent) - len(kept),
+        n_without_vector=sums.n_without_vector,
+    )
+
+
+def _lines(words: list[str], vectors: Any) -> bytes:
+    """Return lines of a word and its values, each with the fewest digits that give its float32."""
+    n_rows, dim = vectors.shape
+    digits = pa.array(vectors.reshape(-1)).cast(pa.string())
+    rows = pa.ListArray.from_arrays(np.arange(0, n_rows * dim + 1, dim, dtype=np.int32), digits)
+    joined = pc.binary_join(rows, " ").to_pylist()
+    return "".join(f"{word} {values}\n" for word, values in zip(words, joined, strict=True)).encode()

@@ -1,0 +1,182 @@
+"""Files of word vectors: each layout gives the vectors that were written, and damage is refused in one line."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertfeat.encoder import wordvectors
+from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
+from bertfeat.encoder.tokenvectors import TokenVectors, read_arrays
+from bertfeat.encoder.wordvectors import WordVectors, open_word_vectors, read_vectors
+from bertfeat.errors import CheckpointError
+from tests.support.static_files import LAYOUTS, write_model2vec, write_vectors
+
+VECTORS = {
+    "the": [1, 2, 3],
+    "bank": [0.5, -1, 2.25],
+    ",": [1e-5, 0, -7],
+    "nan": [0.1, 0.2, 0.3],
+    "3": [4, 5, 6],
+    "naïve": [9, 9, 9],
+    "</s>": [0, 0, 0],
+    '"': [1, 1, 1],
+}
+
+
+def read(path: Path) -> dict[str, list[float]]:
+    found = open_word_vectors(path)
+    table = read_vectors(found)
+    assert table.dtype == np.float32
+    assert table.shape == (found.n_rows + 1, found.dim)
+    assert not table[-1].any()
+    return {word: table[row].tolist() for word, row in found.rows.items()}
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_vectors_that_were_written(tmp_path: Path, layout: str, packed: str) -> None:
+    path = write_vectors(tmp_path / f"{layout}{packed}", VECTORS)
+    expected = {word: np.array(values, np.float32).tolist() for word, values in VECTORS.items()}
+    assert read(path) == expected
+    found = open_word_vectors(path)
+    assert (found.layout.is_binary, found.is_uncased, found.n_repeated) == (".bin" in layout, True, 0)
+    checkpoint = open_checkpoint(str(path))
+    assert (checkpoint.family.model_type, checkpoint.n_layers, checkpoint.hidden_size) == ("static", 0, 3)
+    assert checkpoint.info().weights_sha256 == checkpoint.weights_sha256
+    assert checkpoint.sentence_model() is None
+    assert name_elsewhere(str(path)) == str(path)
+
+
+def test_numbers_in_any_notation_and_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wordvectors, "_BLOCK_VALUES", 4)
+    path = tmp_path / "glove.txt"
+    path.write_text("a 1e-3 -.5\r\nb +1 2E2\n\nc 00.25 -0\nd 3. 4\ne 0.1 123456.789\n")
+    expected = {"a": [1e-3, -0.5], "b": [1, 200], "c": [0.25, 0], "d": [3, 4], "e": [0.1, 123456.789]}
+    assert read(path) == {word: np.array(values, np.float32).tolist() for word, values in expected.items()}
+
+
+def test_odd_words_are_read_or_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_bytes(b"the 1 2\n. . . 3 4\nthe 5 6\n\xff\xfe 7 8\nat name@x.org 9 9\n 1 1\n\xc2\xa0 2 2\n<UNK> 0 0\n")
+    assert read(path) == {"the": [1, 2], ". . .": [3, 4], "at name@x.org": [9, 9], "\xa0": [2, 2], "<UNK>": [0, 0]}
+    found = open_word_vectors(path)
+    assert (found.n_rows, found.n_repeated, found.n_left_out, found.is_uncased) == (8, 1, 2, True)
+    path.write_bytes(b"the 1 2\nBank 3 4\n")
+    assert not open_word_vectors(path).is_uncased
+
+
+def test_bytes_that_look_like_text_or_line_ends(tmp_path: Path) -> None:
+    # The bytes of these numbers are line ends, digits and spaces.
+    values = np.frombuffer(b"\n\n\n\n1234\n  \n", "<f4").tolist()
+    path = write_vectors(tmp_path / "word2vec.bin", {"a": values, "b": [0, 0, 0], "New_York": [1, 2, 3]})
+    assert read(path) == {"a": values, "b": [0, 0, 0], "New_York": [1, 2, 3]}
+
+
+HEADED = b"3 2\na 1 2\nb 3 4\nc 5 6\n"
+BINARY = b"2 2\na " + struct.pack("<2f", 1, 2) + b"b " + struct.pack("<2f", 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "the first line is empty"),
+        (b"\n\n", "the first line is empty"),
+        (b"word\n", "not a file of word vectors"),
+        (b"the quick brown fox\n", ":1: 'quick' is not a number"),
+        (b"the 1 2\nbank 1\n", ":2: 1 numbers after the word, not 2"),
+        (b"the 1 2\nbank 1 2 x\n", ":2: 'x' is not a number"),
+        (b"the 1 2\nbank 1  2\n", ":2: '' is not a number"),
+        (b"the 1 2\nbank 1,5 2\n", ":2: '1,5' is not a number"),
+        (b"the 1 2\nbank nan 2\n", ":2: the vector of 'bank' holds nan"),
+        (b"the 1 2\nbank NA 2\n", ":2: 'NA' is not a number"),
+        (b"the 1 2\nbank 1e60 2\n", ":2: the vector of 'bank' holds 1e60"),
+        (b"the\t1\t2\n", "with one space between them"),
+        (b"the 1 2\n" + b"x" * 70_000 + b" 1 2\n", ":2: the line has"),
+        (HEADED.replace(b"3 2", b"4 2"), ":1: the header names 4 words, and there are 3"),
+        (HEADED.replace(b"3 2", b"2 2"), ":1: the header names 2 words, and there are 3"),
+        (HEADED.replace(b"3 2", b"3 3"), ":2: 2 numbers after the word, not 3"),
+        (b"3 0\na\n", ":1: vectors of 0 numbers"),
+        (b"0 2\n", "holds no words"),
+        (b"9 999999999\na 1\n", ":1: vectors of 999999999 numbers"),
+        (BINARY[:-1], ":1: the header names 2 words, and there are 1"),
+        (BINARY.replace(b"2 2", b"1 2"), "bytes remain after row 1"),
+        (BINARY.replace(b"2 2", b"999999999999 2"), "the header names 999,999,999,999 words"),
+        (BINARY[:-8] + struct.pack("<2f", float("nan"), 1), ": row 2: the vector of 'b' holds nan"),
+        (b"1 2\n" + b"\x01\x02 " + b"\xff" * 100_000, "bytes remain after row 1"),
+        (gzip.compress(HEADED)[:-12], "not a whole .gz file"),
+        (gzip.compress(HEADED)[:12] + b"xxxxxxxxxxxxxxxxxxxx", "not a whole .gz file"),
+        (struct.pack("<2i", 793712314, 12), "a model of fastText with subwords"),
+        (gzip.compress(struct.pack("<2i", 793712314, 12)), "a model of fastText with subwords"),
+        (b"\x80\x04\x95", "a pickle"),
+        (b"PK\x03\x04xx", "a zip archive"),
+        (b"\x93NUMPY\x01", "a NumPy array without words"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        read(path)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = write_vectors(tmp_path / "glove.txt", {"a": [1, 2]})
+    assert read(path) == {"a": [1, 2]}
+    write_vectors(path, {"b": [3, 4, 5]})
+    assert read(path) == {"b": [3, 4, 5]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"normalize": "yes"}, "normalize is 'yes'"),
+        ({"max_length": 0}, "max_length is 0"),
+        ({"dtype": "int64"}, "embeddings is I64"),
+        ({"n_rows": 4, "break": "mapping"}, "mapping names rows outside"),
+        ({"break": "embeddings"}, "embeddings holds nan"),
+        ({"break": "weights"}, "1 weights for"),
+        ({"break": "tokenizer"}, "tokenizer.json"),
+    ],
+)
+def test_a_damaged_model2vec_folder_is_refused(tmp_path: Path, settings: dict[str, object], said: str) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    broken = settings.get("break")
+    folder = write_model2vec(
+        tmp_path / "m", pieces=["a"], **{name: value for name, value in settings.items() if name != "break"}
+    )
+    arrays = load_file(folder / "model.safetensors")
+    changed = {
+        "mapping": {**arrays, "mapping": np.full(4, 9)},
+        "embeddings": {**arrays, "embeddings": np.full((4, 2), np.nan, np.float32)},
+        "weights": {**arrays, "weights": np.ones(1, np.float32)},
+    }
+    save_file(changed.get(str(broken), arrays), folder / "model.safetensors")
+    if broken == "tokenizer":
+        (folder / "tokenizer.json").unlink()
+
+    def load() -> None:
+        static = open_checkpoint(str(folder)).static
+        assert isinstance(static, TokenVectors)
+        read_arrays(static)
+
+    with pytest.raises(CheckpointError) as caught:
+        load()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_without_a_slash_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_vectors(tmp_path / "glove.txt", {"a": [1, 2]})
+    assert isinstance(open_checkpoint("glove.txt").static, WordVectors)
+    with pytest.raises(CheckpointError, match="is not a hub model; drop `revision`"):
+        open_checkpoint("glove.txt", "main")

@@ -1,0 +1,115 @@
+"""Mean vectors of word types: those that polars computes, as a file that is a model again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bertfeat
+from bertfeat.errors import UserError
+from bertfeat.store import wordtypes
+from bertfeat.store.reader import Store
+from bertfeat.store.wordtypes import write_word_types
+from tests.support.command_line import bertfeat as run
+from tests.support.command_line import good
+from tests.support.places import ROOT
+
+pytestmark = pytest.mark.numeric
+
+CONLL = ROOT / "examples" / "data" / "wnut17_dev.conll"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    path = tmp_path_factory.mktemp("types") / "store"
+    return bertfeat.extract(CONLL, path, levels="token,word,sentence", layers="2,3", limit=60, shard_bytes=300_000)
+
+
+def read(path: Path) -> tuple[list[str], np.ndarray]:
+    header, *lines = path.read_text("utf-8").splitlines()
+    rows = [line.split(" ") for line in lines]
+    assert header.split() == [str(len(rows)), str(len(rows[0]) - 1)]
+    return [word for word, *_ in rows], np.array([values for _, *values in rows], np.float32)
+
+
+def test_each_type_has_the_mean_of_its_rows(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(store.manifest["shards"]) > 1
+    words = store.polars("word", ["word"])["word"]
+    vectors = store.numpy("word", "layer_03", np.float64)
+    for lower, min_count in ((False, 1), (True, 2)):
+        name = words.str.to_lowercase() if lower else words
+        counted = name.value_counts(name="n").filter(pl.col("n") >= min_count)
+        ranked = counted.sort(["n", "word"], descending=[True, False])["word"].to_list()
+        settings = {"feature": "layer_03", "lower": lower, "min_count": min_count}
+        written = write_word_types(store, tmp_path / f"{lower}.txt", **settings)
+        found, means = read(tmp_path / f"{lower}.txt")
+        assert found == ranked
+        expected = [vectors[(name == word).to_numpy()].mean(axis=0) for word in ranked]
+        np.testing.assert_allclose(means, expected, rtol=1e-5, atol=1e-7)
+        assert (written.n_types, written.n_rows) == (len(ranked), counted["n"].sum())
+        assert written.n_rare == name.n_unique() - len(ranked)
+        assert written.n_bytes == (tmp_path / f"{lower}.txt").stat().st_size
+        # The same bytes again, however the rows are read.
+        monkeypatch.setattr(wordtypes, "_LINES_AT_ONCE", 7)
+        write_word_types(store, tmp_path / "again.txt", overwrite=True, **settings)
+        assert (tmp_path / "again.txt").read_bytes() == (tmp_path / f"{lower}.txt").read_bytes()
+
+
+def test_the_file_is_a_model(store: Store, tmp_path: Path) -> None:
+    done = good("static", store.path, "-o", tmp_path / "mean.txt", "--feature", "layer_02")
+    n_types = store.polars("word", ["word"])["word"].n_unique()
+    assert f"mean.txt: {n_types:,} types of {store.n_rows('word'):,} rows, layer_02 of 384 values" in done.out
+    model = {"model": str(tmp_path / "mean.txt"), "levels": "word", "limit": 60}
+    static = bertfeat.extract(CONLL, tmp_path / "static", store_dtype="float32", **model)
+    assert static.valid("word", "layer_00").all()
+    words, means = read(tmp_path / "mean.txt")
+    rows = dict(zip(words, means, strict=True))
+    expected = np.stack([rows[word] for word in static.polars("word", ["word"])["word"]])
+    assert np.array_equal(static.numpy("word", "layer_00"), expected)
+    probe = bertfeat.fit_probe(static, "label", level="word", head="logreg", max_iter=20)
+    assert 0.5 < probe.score(static, bootstrap=False).scores.accuracy <= 1
+    # Rows without a vector do not count.
+    (tmp_path / "one.txt").write_text("1 2\nthe 1 2\n")
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the bank\nthe\n")
+    few = bertfeat.extract(corpus, tmp_path / "few", model=str(tmp_path / "one.txt"), levels="word")
+    found = good("static", few.path, "-o", tmp_path / "few.txt", "--json").json
+    assert (found["n_types"], found["n_rows"], found["n_without_vector"]) == (1, 2, 1)
+    assert (tmp_path / "few.txt").read_text() == "1 2\nthe 1 2\n"
+
+
+def test_types_with_whitespace_are_left_out_and_counted(tmp_path: Path) -> None:
+    words = tmp_path / "words.jsonl"
+    words.write_text('{"text": ["New York", "the", "a\\u00a0b", "the"]}\n')
+    flags = ("--is-split-into-words", "--level", "word", "--layers", "0")
+    good("extract", words, "-o", tmp_path / "store", *flags)
+    done = good("static", tmp_path / "store", "-o", tmp_path / "v.txt")
+    assert "1 type of 2 rows" in done.out
+    assert "2 types left out (whitespace)" in done.out
+    assert read(tmp_path / "v.txt")[0] == ["the"]
+
+
+def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "v.txt"
+    for flags, said in (
+        ((), "several features at level word: layer_02, layer_03; name one: --feature"),
+        (("--feature", "layer_09"), "layer_09"),
+        (("--level", "sentence", "--feature", "layer_03"), "--level sentence: a row is a whole text"),
+        (("--level", "wrod"), "no level 'wrod'"),
+        (("--feature", "layer_03", "--min-count", "999999"), "no type at level word has a vector and 999999 rows"),
+    ):
+        done = run("static", store.path, "-o", out, *flags)
+        assert (done.code, said in done.err) == (2, True), done.err
+        assert done.err.count("\n") == 1
+        assert not out.exists()
+    done = run("static", store.path, "-o", tmp_path / "v.txt.gz", "--feature", "layer_03")
+    assert (done.code, "does not end in .gz" in done.err) == (2, True)
+    out.write_text("mine")
+    with pytest.raises(UserError, match="there is a file already"):
+        write_word_types(store, out, feature="layer_03")
+    assert out.read_text() == "mine"
+    tokens = ("--overwrite", "--level", "token", "--feature", "layer_03")
+    assert "types" in good("static", store.path, "-o", out, *tokens).out
