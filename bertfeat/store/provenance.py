@@ -17,6 +17,7 @@ from bertfeat.durable.differences import Fields, shown
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
+from bertfeat.store.planstates import IMPORTED
 
 if TYPE_CHECKING:
     from bertfeat.store.reader import Store
@@ -34,6 +35,8 @@ _IDENTITY = {
     "prompt": "prompt",
     "sentence_sha256": "sentence embedding of the model",
 }
+# The same for imported features, whose model has no digests.
+_IDENTITY_OF_IMPORTED = {"model": "model", "dim": "width", **_IDENTITY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,8 @@ class FeatureSpec:
         Lengths and types may differ: they change the precision of a vector, not its meaning.
         """
         found = {}
-        for name, label in _IDENTITY.items():
+        names = _IDENTITY_OF_IMPORTED if IMPORTED in (self.family, other.family) else _IDENTITY
+        for name, label in names.items():
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 found[label] = (mine, theirs)
@@ -202,7 +206,15 @@ class FeatureSpec:
 
         Args:
             **settings: Further settings, of the corpus above all (`text_column`, `format`, ...).
+
+        Raises:
+            UserError: The feature was imported: no model is known.
         """
+        if self.family == IMPORTED:
+            raise UserError(
+                f"feature {self.feature!r} was imported ({self.model}), so no model is known that encodes new texts; "
+                "import vectors of these texts too and pass their store, or search by vectors"
+            )
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,

@@ -1,0 +1,147 @@
+"""Rows of a table that vectors from elsewhere stand for, with their ids, words and further columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from bertfeat.choices import Level
+from bertfeat.corpus.columns import encoded_types
+from bertfeat.corpus.rowsources import Group, RowSource, SourceRows, Words
+from bertfeat.corpus.rowtables import Batch, RowCursor, RowTable
+from bertfeat.corpus.tabular import shown
+from bertfeat.errors import InputError
+from bertfeat.levels import LEVELS
+from bertfeat.records import Column, DocId, FileSlice
+
+_DOC_ID, _WORD, _WORD_INDEX = "doc_id", "word", "word_index"
+
+
+class TableRows(RowSource):
+    """The rows of a table; at word level, rows with one `doc_id` after the other are the words of a document."""
+
+    def __init__(self, table: RowTable, level: Level, left_out: Sequence[str] = ()) -> None:
+        super().__init__(table.file)
+        self._level, self._table = level, table
+        self._types = {name: kind for name, kind in table.types.items() if name not in left_out}
+        if _DOC_ID not in self._types and level is Level.WORD:
+            there = ", ".join(self._types) or "none"
+            raise self._wrong(
+                f"no column 'doc_id', which tells the words of one text from the next; columns are {there}"
+            )
+        kind = self._types.get(_DOC_ID, pa.int64())
+        if not (pa.types.is_integer(kind) or _is_text(kind)):
+            raise self._wrong(f"column 'doc_id' is {kind}; write whole numbers or texts")
+        self.id_type = "string" if _is_text(kind) else "int64"
+        self.columns, self.kept_arrow = self._declared()
+        self._cursor = RowCursor(table, list(self._types) or list(table.types)[:1])
+
+    def _declared(self) -> tuple[tuple[Column, ...], str | None]:
+        own = {column.name: column for column in LEVELS[self._level].columns if column.name != _DOC_ID}
+        kept = [pa.field(name, kind) for name, kind in self._types.items() if name not in own and name != _DOC_ID]
+        given = [Column(name, own[name].type) for name in own if name in self._types]
+        columns = (*given, *(Column(field.name, str(field.type)) for field in kept))
+        return columns, encoded_types(kept)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield the documents."""
+        place = 0
+        open_group: Group | None = None
+        last = -1
+        for ids, rows, columns in self._batches(None):
+            indices = columns.get(_WORD_INDEX)
+            for at, (doc_id, row) in enumerate(zip(ids, rows, strict=True)):
+                if open_group is None or doc_id != open_group.doc_id or self._level is Level.SENTENCE:
+                    if open_group is not None:
+                        yield open_group
+                    open_group, last = Group(doc_id, 1, None, 1, place + at, row), -1
+                else:
+                    n_rows = open_group.n_units + 1
+                    open_group = open_group._replace(n_rows=n_rows, n_units=n_rows)
+                if indices is not None:
+                    last = self._checked_index(indices[at].as_py(), last, doc_id, row)
+            place += len(ids)
+        if open_group is not None:
+            yield open_group
+
+    def _checked_index(self, index: int | None, last: int, doc_id: DocId, row: int) -> int:
+        if index is None or index <= last:
+            reason = f"word_index {shown(index)} of document {doc_id!r} must be above {last}, that of the row before"
+            raise self._wrong(reason, row)
+        return index
+
+    def read(self, piece: FileSlice) -> SourceRows:
+        """Return the documents of a piece of the file."""
+        doc_ids: list[DocId] = []
+        n_rows: list[int] = []
+        parts: dict[str, list[Any]] = {column.name: [] for column in self.columns}
+        for ids, _, columns in self._batches(piece):
+            for doc_id in ids:
+                if doc_ids and doc_id == doc_ids[-1] and self._level is Level.WORD:
+                    n_rows[-1] += 1
+                else:
+                    doc_ids.append(doc_id)
+                    n_rows.append(1)
+            for name, values in parts.items():
+                values.append(columns[name])
+        joined = {name: pa.chunked_array(values).combine_chunks() for name, values in parts.items()}
+        return SourceRows(doc_ids, [*n_rows], self._words(joined.get(_WORD), n_rows), joined)
+
+    def _words(self, words: Any, n_rows: Sequence[int]) -> list[Words | None]:
+        if words is None or words.null_count:
+            return [None] * len(n_rows)
+        flat = iter(words.to_pylist())
+        return [tuple(islice(flat, n)) for n in n_rows]
+
+    def _batches(self, piece: FileSlice | None) -> Iterator[tuple[list[DocId], Sequence[int], Mapping[str, Any]]]:
+        """Yield ids, row numbers and columns of the stored types, of some rows or of all."""
+        types = {column.name: column.type for column in self.columns if column.name in self._own}
+        names = list(self._types) or list(self._table.types)[:1]
+        batches = self._table.batches(names) if piece is None else self._cursor.take(piece.offset, piece.n_rows)
+        place = 0 if piece is None else piece.offset
+        for batch in batches:
+            n_rows = len(batch.rows)
+            columns = {n: self._cast(n, batch, types[n]) if n in types else batch.columns[n] for n in self._types}
+            found = columns.pop(_DOC_ID, None)
+            ids: list[DocId] = list(range(place, place + n_rows)) if found is None else found.to_pylist()
+            if None in ids:
+                raise self._wrong("doc_id is null; give each row one", batch.rows[ids.index(None)])  # type: ignore[arg-type]
+            place += n_rows
+            yield ids, batch.rows, columns
+
+    @property
+    def _own(self) -> set[str]:
+        return {column.name for column in LEVELS[self._level].columns}
+
+    def _cast(self, name: str, batch: Batch, kind: str) -> Any:
+        values, wanted = batch.columns[name], pa.type_for_alias(kind)
+        try:
+            return values.cast(wanted)
+        except pa.ArrowException:
+            pass
+        row, value = next(pair for pair in zip(batch.rows, values, strict=True) if not _fits(pair[1], wanted))
+        reason = (
+            f"column {name!r} holds {shown(value.as_py())}, which is not {kind}; bertfeat has a column of that name"
+        )
+        raise self._wrong(f"{reason}, so rename yours", row)
+
+    def _wrong(self, reason: str, row: int | None = None) -> InputError:
+        return InputError(reason, path=self.file.path, row=row)
+
+    def close(self) -> None:
+        """Close the file, which is open only while it is read."""
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        value.cast(kind)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _is_text(kind: Any) -> bool:
+    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
