@@ -126,7 +126,7 @@ class GoogleReader(VectorReader):
 
     def _stored(self, line: _Line, values: npt.NDArray[Any]) -> Stored:
         columns = {feature.name: values[:, layer] for layer, feature in enumerate(self.features)}
-        return self.stored(columns, lambda row: (f"vector {row}", line.row))
+        return self.stored(columns, lambda row: (f"vector {row}: ", line.row))
 
     def words_of(self, unit: Unit, given: Words | None, number: int) -> Words | None:
         """Return the words that the pieces make, or the given ones, if the pieces make these."""

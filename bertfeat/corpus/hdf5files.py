@@ -14,6 +14,8 @@ from bertfeat.errors import InputError
 from bertfeat.records import FileSlice, InputFile
 
 _INDEX = "sentence_to_index"
+# A small file may declare a large dataset.
+_MAX_BYTES = 2 << 30
 
 
 class Hdf5Reader(VectorReader):
@@ -107,6 +109,10 @@ class Hdf5Reader(VectorReader):
             raise self.wrong(
                 f"sentence {number} has shape {shape}; sentence 0 has {wanted[0]} layers of {wanted[1]} values"
             )
+        if dataset.nbytes > _MAX_BYTES:
+            raise self.wrong(
+                f"sentence {number} has {dataset.nbytes:,} bytes, {_MAX_BYTES:,} are the most that are read"
+            )
         if not shape[-2]:
             raise self.wrong(f"sentence {number} has no words; leave it out")
         try:
@@ -115,7 +121,7 @@ class Hdf5Reader(VectorReader):
             raise self.wrong(f"sentence {number} cannot be read ({' '.join(str(error).split())[:120]})") from error
         layers = values if self._has_layers else values[None]
         columns = {feature.name: layer for feature, layer in zip(self.features, layers, strict=True)}
-        return self.stored(columns, lambda row: (f"sentence {number}, word {row}, both counted from 0", None))
+        return self.stored(columns, lambda row: (f"sentence {number}, word {row}, both counted from 0: ", None))
 
     def read(self, piece: FileSlice, given: Sequence[Words | None]) -> Block:  # noqa: ARG002
         """Return the vectors of some sentences."""

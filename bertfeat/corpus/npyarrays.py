@@ -60,7 +60,7 @@ class NpyReader(VectorReader):
         rows = self._array[start:stop]
         arrays = [rows] if rows.ndim == 2 else [rows[:, layer] for layer in range(rows.shape[1])]
         values: Mapping[str, npt.NDArray[Any]] = {f.name: a for f, a in zip(self.features, arrays, strict=True)}
-        return self.stored(values, lambda row: (f"row {start + row}, counted from 0", None))
+        return self.stored(values, lambda row: (f"row {start + row}, counted from 0: ", None))
 
     def close(self) -> None:
         """Close the file, which ends with the last reference to its array."""

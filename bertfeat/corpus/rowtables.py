@@ -18,6 +18,7 @@ from bertfeat.corpus.content import Fault, RowError, decode
 from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.jsonl import parse
 from bertfeat.corpus.linestreams import first_line, open_stream, read_lines, strip_line_end
+from bertfeat.corpus.pagesizes import read_groups
 from bertfeat.corpus.tabular import shown
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
@@ -172,6 +173,8 @@ class ArrowTable(RowTable):
         try:
             with ExitStack() as stack:
                 if self.file.format == CorpusFormat.PARQUET:
+                    # Arrow may end the process on a footer that this reader cannot read.
+                    read_groups(stack.enter_context(pa.OSFile(path)))
                     parquet = stack.enter_context(pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20))
 
                     def read(names: list[str]) -> Iterator[Any]:

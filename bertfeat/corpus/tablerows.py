@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from bertfeat.choices import Level
 from bertfeat.corpus.columns import encoded_types
-from bertfeat.corpus.rowsources import Group, RowSource, SourceRows, Words
+from bertfeat.corpus.rowsources import Group, RowSource, SourceRows
 from bertfeat.corpus.rowtables import Batch, RowCursor, RowTable
 from bertfeat.corpus.tabular import shown
 from bertfeat.errors import InputError
@@ -18,6 +19,17 @@ from bertfeat.levels import LEVELS
 from bertfeat.records import Column, DocId, FileSlice
 
 _DOC_ID, _WORD, _WORD_INDEX = "doc_id", "word", "word_index"
+
+
+class _Row(NamedTuple):
+    """A row: the number of its document and its own, both from 0 on, its id, and its number in the file."""
+
+    group: int
+    place: int
+    doc_id: DocId
+    number: int
+    word_index: int | None
+    word: str | None
 
 
 class TableRows(RowSource):
@@ -48,53 +60,51 @@ class TableRows(RowSource):
 
     def groups(self) -> Iterator[Group]:
         """Yield the documents."""
-        place = 0
-        open_group: Group | None = None
-        last = -1
-        for ids, rows, columns in self._batches(None):
-            indices = columns.get(_WORD_INDEX)
-            for at, (doc_id, row) in enumerate(zip(ids, rows, strict=True)):
-                if open_group is None or doc_id != open_group.doc_id or self._level is Level.SENTENCE:
-                    if open_group is not None:
-                        yield open_group
-                    open_group, last = Group(doc_id, 1, None, 1, place + at, row), -1
-                else:
-                    n_rows = open_group.n_units + 1
-                    open_group = open_group._replace(n_rows=n_rows, n_units=n_rows)
-                if indices is not None:
-                    last = self._checked_index(indices[at].as_py(), last, doc_id, row)
-            place += len(ids)
-        if open_group is not None:
-            yield open_group
+        for _, found in groupby(self._rows(), key=attrgetter("group")):
+            rows = [*found]
+            words = tuple(row.word for row in rows if row.word is not None)
+            known = words if len(words) == len(rows) else None
+            yield Group(rows[0].doc_id, len(rows), known, len(rows), rows[0].place, rows[0].number)
 
-    def _checked_index(self, index: int | None, last: int, doc_id: DocId, row: int) -> int:
-        if index is None or index <= last:
-            reason = f"word_index {shown(index)} of document {doc_id!r} must be above {last}, that of the row before"
-            raise self._wrong(reason, row)
-        return index
+    def _rows(self) -> Iterator[_Row]:
+        """Yield all rows; those of one document have the same number of a group."""
+        last: _Row | None = None
+        for ids, numbers, columns in self._batches(None):
+            indices, words = (
+                columns[name].to_pylist() if name in columns else [None] * len(ids) for name in (_WORD_INDEX, _WORD)
+            )
+            for doc_id, number, index, word in zip(ids, numbers, indices, words, strict=True):
+                is_new = last is None or last.doc_id != doc_id or self._level is Level.SENTENCE
+                group, place = (last.group + is_new, last.place + 1) if last is not None else (0, 0)
+                if _WORD_INDEX in columns:
+                    before = -1 if is_new or last is None or last.word_index is None else last.word_index
+                    self._check_index(index, before, doc_id, number)
+                last = _Row(group, place, doc_id, number, index, word)
+                yield last
+
+    def _check_index(self, index: int | None, before: int, doc_id: DocId, number: int) -> None:
+        if index is None or index <= before:
+            reason = f"word_index {shown(index)} of document {doc_id!r} must be above {before}, that of the row before"
+            if before < 0:
+                reason = f"word_index {shown(index)} of document {doc_id!r} must be a number from 0 on"
+            raise self._wrong(reason, number)
 
     def read(self, piece: FileSlice) -> SourceRows:
         """Return the documents of a piece of the file."""
         doc_ids: list[DocId] = []
-        n_rows: list[int] = []
         parts: dict[str, list[Any]] = {column.name: [] for column in self.columns}
         for ids, _, columns in self._batches(piece):
-            for doc_id in ids:
-                if doc_ids and doc_id == doc_ids[-1] and self._level is Level.WORD:
-                    n_rows[-1] += 1
-                else:
-                    doc_ids.append(doc_id)
-                    n_rows.append(1)
+            doc_ids += ids
             for name, values in parts.items():
                 values.append(columns[name])
         joined = {name: pa.chunked_array(values).combine_chunks() for name, values in parts.items()}
-        return SourceRows(doc_ids, [*n_rows], self._words(joined.get(_WORD), n_rows), joined)
-
-    def _words(self, words: Any, n_rows: Sequence[int]) -> list[Words | None]:
-        if words is None or words.null_count:
-            return [None] * len(n_rows)
-        flat = iter(words.to_pylist())
-        return [tuple(islice(flat, n)) for n in n_rows]
+        if self._level is Level.SENTENCE:
+            return SourceRows(doc_ids, [1] * len(doc_ids), [None] * len(doc_ids), joined)
+        runs = [(doc_id, len([*run])) for doc_id, run in groupby(doc_ids)]
+        flat = iter(joined[_WORD].to_pylist() if _WORD in joined else [None] * len(doc_ids))
+        words = [tuple(islice(flat, n_rows)) for _, n_rows in runs]
+        known = [None if None in found else found for found in words]
+        return SourceRows([doc_id for doc_id, _ in runs], [n_rows for _, n_rows in runs], known, joined)
 
     def _batches(self, piece: FileSlice | None) -> Iterator[tuple[list[DocId], Sequence[int], Mapping[str, Any]]]:
         """Yield ids, row numbers and columns of the stored types, of some rows or of all."""

@@ -177,7 +177,7 @@ class VectorReader(ABC):
 
         Args:
             values: float (n_rows, dim) for each column.
-            place: Names a row in messages, and gives its number in the file if that is a line or a row.
+            place: Returns how messages begin that name a row, and its number in the file if that is a line or a row.
 
         Returns:
             The vectors, and which rows have one; None if all have.
@@ -207,6 +207,6 @@ class VectorReader(ABC):
     ) -> InputError:
         value = given[~np.isfinite(cast)][0]
         if not np.isfinite(value):
-            return self.wrong(f"{where}: {name} holds {value}; a row without a vector is NaN in all its values", row)
+            return self.wrong(f"{where}{name} holds {value}; a row without a vector is NaN in all its values", row)
         remedy = "pass `store_dtype='float32'`" if cast.dtype == np.float16 else "scale the vectors"
-        return self.wrong(f"{where}: {name} holds {value:g}, which {cast.dtype} does not hold; {remedy}", row)
+        return self.wrong(f"{where}{name} holds {value:g}, which {cast.dtype} does not hold; {remedy}", row)

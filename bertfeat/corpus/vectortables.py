@@ -82,7 +82,7 @@ class ParquetVectors(VectorReader):
 
     def _stored(self, batch: Batch) -> Stored:
         values = {feature.name: self._matrix(batch, feature) for feature in self.features}
-        return self.stored(values, lambda row: ("the row", batch.rows[row]))
+        return self.stored(values, lambda row: ("", batch.rows[row]))
 
     def _matrix(self, batch: Batch, feature: FeatureColumn) -> npt.NDArray[Any]:
         """Return the vectors of a column, float (n_rows, dim); those that are null are NaN."""

@@ -82,17 +82,17 @@ def open_sources(config: ImportConfig, files: Sequence[InputFile]) -> Sources:
 
 def _check_settings(config: ImportConfig, reader: type[VectorReader], file: InputFile) -> None:
     """Refuse settings that would be ignored."""
-    pooled = "word pieces, as in google-jsonl"
+    of_words = reader.has_pieces and config.level is Level.WORD
+    of_texts = reader.has_pieces and config.level is Level.SENTENCE
     wrong = {
-        "layers": config.layers is not None and reader.has_columns and "layers without names",
+        "layers": config.layers is not None and reader.has_columns and "layers without names, as in npy and hdf5",
         "vector_columns": config.vector_columns and not reader.has_columns and "tables, as in parquet",
-        "word_pooling": config.word_pooling and not (reader.has_pieces and config.level is Level.WORD) and pooled,
-        "pooling": config.pooling and not (reader.has_pieces and config.level is Level.SENTENCE) and pooled,
+        "word_pooling": config.word_pooling and not of_words and "word pieces at word level, as in google-jsonl",
+        "pooling": config.pooling and not of_texts and "word pieces at sentence level, as in google-jsonl",
     }
     for name, need in wrong.items():
         if need:
-            where = {"word_pooling": " at word level", "pooling": " at sentence level"}.get(name, "")
-            raise ConfigError(f"`{name}` does not go with {file.path} ({reader.format}); it is for {need}{where}")
+            raise ConfigError(f"`{name}` does not go with {file.path} ({reader.format}); it is for {need}")
 
 
 def import_fields(config: ImportConfig, files: Sequence[InputFile]) -> dict[str, Any]:

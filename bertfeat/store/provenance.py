@@ -201,11 +201,8 @@ class FeatureSpec:
         )
         self.require_same(other, mine=mine, theirs=f"model {info.name}")
 
-    def extract_config(self, **settings: Any) -> ExtractConfig:
-        """Return the settings that extract this feature, and no other column, from new text.
-
-        Args:
-            **settings: Further settings, of the corpus above all (`text_column`, `format`, ...).
+    def require_known_model(self) -> None:
+        """Refuse to encode new texts as an imported feature.
 
         Raises:
             UserError: The feature was imported: no model is known.
@@ -215,6 +212,17 @@ class FeatureSpec:
                 f"feature {self.feature!r} was imported ({self.model}), so no model is known that encodes new texts; "
                 "import vectors of these texts too and pass their store, or search by vectors"
             )
+
+    def extract_config(self, **settings: Any) -> ExtractConfig:
+        """Return the settings that extract this feature, and no other column, from new text.
+
+        Args:
+            **settings: Further settings, of the corpus above all (`text_column`, `format`, ...).
+
+        Raises:
+            UserError: The feature was imported: no model is known.
+        """
+        self.require_known_model()
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,
