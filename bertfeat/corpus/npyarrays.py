@@ -24,31 +24,36 @@ class NpyReader(VectorReader):
 
     def __init__(self, file: InputFile, options: VectorOptions) -> None:
         super().__init__(file, options)
-        try:
-            found = np.load(file.path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError, SyntaxError, MemoryError) as error:
-            reason = f"cannot be read as .npy ({' '.join(str(error).split())[:120]}); write it with numpy.save"
-            raise self.wrong(reason) from error
-        if not isinstance(found, np.ndarray):
-            found.close()
-            raise self.wrong("is an archive of arrays (.npz); save one array with numpy.save")
-        self._array: npt.NDArray[Any] = found
+        found = self._opened()
         if found.ndim not in (2, 3):
             raise self.wrong(f"has shape {found.shape}, not (rows, values) or (rows, layers, values)")
         self.check_float(found.dtype, "its values")
         if not len(found):
             raise self.wrong("has no rows; there is nothing to import")
+        self._n_rows, self._row_bytes = len(found), found[0].nbytes
         self.features = (
             self.single_feature(found.shape[1])
             if found.ndim == 2
             else self.layer_features(found.shape[1], found.shape[2])
         )
 
+    def _opened(self) -> npt.NDArray[Any]:
+        """Map the file; pages that were read leave the memory with the last reference to the array."""
+        try:
+            found = np.load(self.file.path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError, SyntaxError, MemoryError) as error:
+            reason = f"cannot be read as .npy ({' '.join(str(error).split())[:120]}); write it with numpy.save"
+            raise self.wrong(reason) from error
+        if not isinstance(found, np.ndarray):
+            found.close()
+            raise self.wrong("is an archive of arrays (.npz); save one array with numpy.save")
+        return found
+
     def scan(self) -> Iterator[Unit]:
         """Check all values, and yield some rows at a time."""
-        step = max(1, _CHECKED_BYTES // self._array[0].nbytes)
-        for start in range(0, len(self._array), step):
-            stop = min(start + step, len(self._array))
+        step = max(1, _CHECKED_BYTES // self._row_bytes)
+        for start in range(0, self._n_rows, step):
+            stop = min(start + step, self._n_rows)
             self._rows(start, stop)
             yield Unit(stop - start, start, start + 1)
 
@@ -57,11 +62,10 @@ class NpyReader(VectorReader):
         return Block(*self._rows(piece.offset, piece.offset + piece.n_rows))
 
     def _rows(self, start: int, stop: int) -> Stored:
-        rows = self._array[start:stop]
+        rows = self._opened()[start:stop]
         arrays = [rows] if rows.ndim == 2 else [rows[:, layer] for layer in range(rows.shape[1])]
         values: Mapping[str, npt.NDArray[Any]] = {f.name: a for f, a in zip(self.features, arrays, strict=True)}
         return self.stored(values, lambda row: (f"row {start + row}, counted from 0: ", None))
 
     def close(self) -> None:
-        """Close the file, which ends with the last reference to its array."""
-        self._array = np.zeros((0, 0))
+        """Close the file, which is open only while it is read."""

@@ -125,7 +125,7 @@ def test_what_needs_the_model_is_refused(tmp_path, stores, imported):
     np.save(tmp_path / "v.npy", np.eye(2, dtype=np.float32))
     said = refused("import", tmp_path / "v.npy", "-o", stores.train.path, "--level", "sentence")
     assert "holds a store that was extracted from a corpus; use another folder or --overwrite" in said
-    # A store is no model, whoever made its vectors.
+    # A store is not a model, whoever made its vectors.
     with pytest.raises(UserError, match=r"config\.json"):
         bertfeat.Encoder(str(store))
     with pytest.raises(UserError, match=r"(?s)probe .*imported.* has model"):

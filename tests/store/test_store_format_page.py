@@ -158,8 +158,8 @@ def test_the_tables_name_every_key_of_a_real_store(folder):
     receipt = sealed(root / "_bertfeat" / "receipts" / "00000.json")
     assert set(receipt) == keys_of("## Receipts")
     told = json.loads(pq.read_metadata(root / "token" / "part-00000.parquet").metadata[b"bertfeat"])
-    # These are there only for a model with prompts, a prompt, or `--pooling model`.
-    assert keys_of("### File metadata") - set(told) == {"prompt", "prompts", "sentence_sha256"}
+    # These are there only for a model with prompts, a prompt, `--pooling model`, or imported vectors.
+    assert keys_of("### File metadata") - set(told) == {"prompt", "prompts", "sentence_sha256", "imported"}
     assert set(told) <= keys_of("### File metadata")
     own = {"level", "shard", "n_rows", "n_null_vectors"}
     assert manifest["metadata"] == {key: value for key, value in told.items() if key not in own}
