@@ -6,8 +6,10 @@ import csv
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,11 +21,12 @@ from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.jsonl import parse
 from bertfeat.corpus.linestreams import first_line, open_stream, read_lines, strip_line_end
 from bertfeat.corpus.pagesizes import read_groups
-from bertfeat.corpus.tabular import shown
+from bertfeat.corpus.tabular import INT64, shown
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
 _BATCH_ROWS = 4096
+_POLARS = {"string": pl.String, "bool": pl.Boolean, "int64": pl.Int64, "double": pl.Float64}
 
 
 class Batch(NamedTuple):
@@ -83,18 +86,13 @@ class CsvTable(RowTable):
         # Every column is text, so that any of them may be the text.
         config = ExtractConfig(text_column=next(iter(self.types)), keep_columns=tuple(names), levels=(Level.SENTENCE,))
         with closing(self.reader(self.file, config)) as reader:
-            rows: list[int] = []
-            records: list[Mapping[str, Any]] = []
-            for row in reader.rows(reader.start):
-                if isinstance(row.content, Fault):
-                    raise InputError(row.content.reason, path=self.file.path, row=row.row)
-                rows.append(row.row)
-                records.append(row.content.kept)
-                if len(rows) == _BATCH_ROWS:
-                    yield _batch(rows, records, names, self.types)
-                    rows, records = [], []
-            if rows:
-                yield _batch(rows, records, names, self.types)
+            yield from _batches(self._records(reader), names, self.types)
+
+    def _records(self, reader: CsvReader) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        for row in reader.rows(reader.start):
+            if isinstance(row.content, Fault):
+                raise InputError(row.content.reason, path=self.file.path, row=row.row)
+            yield row.row, row.content.kept
 
 
 class TsvTable(CsvTable):
@@ -124,22 +122,16 @@ class JsonlTable(RowTable):
 
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
         """Yield some columns of all rows, in order."""
-        rows: list[int] = []
-        records: list[Mapping[str, Any]] = []
-        for row, record in self._records():
-            rows.append(row)
-            records.append(record)
-            if len(rows) == _BATCH_ROWS:
-                yield _batch(rows, records, names, self.types)
-                rows, records = [], []
-        if rows:
-            yield _batch(rows, records, names, self.types)
+        return _batches(self._records(), names, self.types)
 
     def _records(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         for row, value in json_lines(self.file):
             for name, item in value.items():
                 if isinstance(item, list | dict):
                     reason = f"column {name!r} holds a {type(item).__name__}; keep plain values only"
+                    raise InputError(reason, path=self.file.path, row=row)
+                if isinstance(item, int) and item not in INT64:
+                    reason = f"column {name!r} holds {shown(item)}, which is beyond 64 bits; write it as a string"
                     raise InputError(reason, path=self.file.path, row=row)
             yield row, value
 
@@ -255,10 +247,17 @@ def json_lines_at(file: InputFile, offset: int, first_row: int) -> Iterator[tupl
             yield row, at, value
 
 
-def _batch(
-    rows: Sequence[int], records: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, Any]
-) -> Batch:
-    return Batch(rows, {name: pa.array([record.get(name) for record in records], types[name]) for name in names})
+def _batches(
+    records: Iterator[tuple[int, Mapping[str, Any]]], names: Sequence[str], types: Mapping[str, Any]
+) -> Iterator[Batch]:
+    """Yield numbered records as batches."""
+    while found := [*islice(records, _BATCH_ROWS)]:
+        columns = {}
+        for name in names:
+            # Not by `pa.array`, which imports pandas.
+            series = pl.Series([record.get(name) for _, record in found], dtype=_POLARS[str(types[name])])
+            columns[name] = series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(types[name])
+        yield Batch([row for row, _ in found], columns)
 
 
 def _sliced(batch: Batch, start: int, stop: int) -> Batch:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -87,21 +88,18 @@ class ParquetVectors(VectorReader):
     def _matrix(self, batch: Batch, feature: FeatureColumn) -> npt.NDArray[Any]:
         """Return the vectors of a column, float (n_rows, dim); those that are null are NaN."""
         column = batch.columns[feature.name]
-        lengths = pc.list_value_length(column).fill_null(feature.dim).to_numpy(zero_copy_only=False)
+        valid = _numpy(column.is_valid())
+        rows = np.flatnonzero(valid)
+        lengths = _numpy(pc.list_value_length(column).drop_null())
         if len(wrong := np.flatnonzero(lengths != feature.dim)):
-            row = int(wrong[0])
-            reason = (
-                f"{feature.name} has {lengths[row]} values, rows before have {feature.dim}; write vectors of one width"
-            )
-            raise self.wrong(reason, batch.rows[row])
+            reason = f"{feature.name} has {lengths[wrong[0]]} values, rows before have {feature.dim}"
+            raise self.wrong(f"{reason}; write vectors of one width", batch.rows[rows[wrong[0]]])
         flat = column.flatten()
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
         if flat.null_count:
-            row = int(np.flatnonzero(valid)[int(pc.index(flat.is_null(), True).as_py()) // feature.dim])
-            raise self.wrong(
-                f"{feature.name} holds a null; write numbers, or make the whole vector null", batch.rows[row]
-            )
-        values: npt.NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(-1, feature.dim)
+            first = np.flatnonzero(_numpy(flat.is_null()))[0]
+            reason = f"{feature.name} holds a null; write numbers, or make the whole vector null"
+            raise self.wrong(reason, batch.rows[rows[first // feature.dim]])
+        values = _numpy(flat).reshape(-1, feature.dim)
         if valid.all():
             return values
         found = np.full((len(column), feature.dim), np.nan, values.dtype)
@@ -117,6 +115,11 @@ class ArrowVectors(ParquetVectors):
 
     format = VectorFormat.ARROW
     endings = (".arrow", ".feather", ".ipc")
+
+
+def _numpy(array: Any) -> npt.NDArray[Any]:
+    """Return an Arrow array without nulls; its own `to_numpy` imports pandas."""
+    return cast("pl.Series", pl.from_arrow(array)).to_numpy()
 
 
 def _is_vector(kind: Any) -> bool:

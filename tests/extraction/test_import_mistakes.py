@@ -130,6 +130,12 @@ def test_settings_that_do_not_go_together(tmp_path):
         ("i.jsonl", '{"doc_id": 1}\n{"doc_id": "x"}\n', S, "i.jsonl:2: column 'doc_id' holds 'x', rows before hold 1"),
         ("i.jsonl", '{"doc_id": 1.5}\n', S, "i.jsonl: column 'doc_id' is double; write whole numbers or texts"),
         ("i.jsonl", '{"doc_id": 1, "x": [1]}\n', S, "i.jsonl:1: column 'x' holds a list; keep plain values only"),
+        (
+            "i.jsonl",
+            '{"doc_id": 36893488147419103232}\n',
+            S,
+            "i.jsonl:1: column 'doc_id' holds 36893488147419103232, whi",
+        ),
         ("i.jsonl", '{"doc_id": 1}\n[]\n', S, "i.jsonl:2: the line holds a list, not an object"),
         ("i.xls", "x", S, "i.xls: ending '.xls' must be one of .csv, .tsv, .jsonl"),
         ("i.conll", "a\tB\nb\n", W, "i.conll:1: line 2 has 1 columns where the file has 2"),
