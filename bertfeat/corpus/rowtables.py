@@ -203,6 +203,10 @@ class RowCursor:
         self._batches: Iterator[Batch] = iter(())
         self._rest: Batch | None = None
 
+    def close(self) -> None:
+        """Close the file."""
+        self._batches, self._rest, self._next = iter(()), None, 0
+
     def take(self, first: int, n_rows: int) -> Iterator[Batch]:
         """Yield the rows `first` to `first + n_rows - 1`, counted from 0, as batches.
 

@@ -142,7 +142,8 @@ class TableRows(RowSource):
         return InputError(reason, path=self.file.path, row=row)
 
     def close(self) -> None:
-        """Close the file, which is open only while it is read."""
+        """Close the file."""
+        self._cursor.close()
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -107,7 +107,8 @@ class ParquetVectors(VectorReader):
         return found
 
     def close(self) -> None:
-        """Close the file, which is open only while it is read."""
+        """Close the file."""
+        self._cursor.close()
 
 
 class ArrowVectors(ParquetVectors):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -22,7 +23,7 @@ from bertfeat.ragged import ragged_arange, word_bounds
 from bertfeat.records import InputFile, IntArray, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
 from bertfeat.storage import AnyPath, as_path
 from bertfeat.store.codec import hash_fields
-from bertfeat.store.planfile import PlanDamaged, is_complete, read_plan
+from bertfeat.store.planfile import PlanDamaged, check_same_plan, is_complete, read_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
 
@@ -91,7 +92,11 @@ def import_vectors(
 
 
 def _stored_plan(target: AnyPath, config: ImportConfig, files: Sequence[InputFile]) -> Plan | None:
-    """Return the plan of the store at a place if it is that of the same import; files are then not checked again."""
+    """Return the plan of the store at a place, if there is one; its files are then not checked again.
+
+    Raises:
+        PlanMismatch: The store was made by another import, or extracted.
+    """
     try:
         stored = read_plan(target)
     except PlanDamaged:
@@ -103,7 +108,9 @@ def _stored_plan(target: AnyPath, config: ImportConfig, files: Sequence[InputFil
     if is_complete(target):
         # A finished store has its shards, whatever size another run asks for.
         fields["shard_bytes"] = stored.fields.get("shard_bytes")
-    return stored if stored.plan_hash == hash_fields(fields) else None
+    asked = dataclasses.replace(stored, plan_hash=hash_fields(fields), fields=fields, inputs=tuple(files), appends=())
+    check_same_plan(target, stored, asked)
+    return stored
 
 
 def _result(plan: Plan, shard: ShardSpec, sources: Sources) -> ShardResult:

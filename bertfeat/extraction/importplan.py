@@ -155,7 +155,8 @@ def _documents(level: Level, sources: Sources, register: IdRegister) -> Iterator
         _of_documents(level, sources, groups) if sources.vectors.holds_documents else _of_rows(level, sources, groups)
     )
     for number, (group, planned) in enumerate(found):
-        register.add(number, number if group is None else group.doc_id)
+        if group is not None:
+            register.add(number, group.doc_id)
         yield planned
 
 

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertfeat.extraction.importing import import_vectors
 from tests.support.command_line import refused
+from tests.support.drill import result_files
 from tests.support.vector_files import (
     PIECES,
     SENTENCES,
@@ -267,3 +269,14 @@ def test_lines_that_are_not_those_of_the_script(tmp_path):
     assert "g.jsonl:1: begins with 'it', not with [CLS]" in refuse(
         tmp_path, tmp_path / "g.jsonl", *S, "--pooling", "cls"
     )
+
+
+def test_another_import_into_a_store_is_refused_before_its_values_are_read(tmp_path):
+    import_vectors(write_npy(tmp_path / "v.npy", numbers(4, 2)), tmp_path / "s", level="sentence")
+    before = result_files(tmp_path / "s")
+    other = write_npy(tmp_path / "w.npy", bad(np.nan))
+    said = refused("import", other, *S, "-o", tmp_path / "s", "--model", "glove")
+    assert "made with another plan: input 1 was" in said
+    assert "--model was 'imported', now 'glove'; use another folder or --overwrite" in said
+    assert "row 3" in refused("import", other, *S, "-o", tmp_path / "s", "--overwrite")
+    assert result_files(tmp_path / "s") == before
