@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bertfeat.encoder.conversion import convert
     from bertfeat.errors import BertfeatError
     from bertfeat.extraction.embedding import Encoder, embed
+    from bertfeat.extraction.importing import import_vectors
     from bertfeat.extraction.run import append, extract
     from bertfeat.extraction.sklearntransformer import BertFeatures
     from bertfeat.probes.fitted import FittedProbe, load_probe
@@ -45,9 +46,9 @@ if sys.platform == "win32":
 __all__ = [
     "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "Progress",
     "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact", "convert", "embed",
-    "errors", "evaluate_index", "evaluate_retrieval", "extract", "fit_probe", "load_probe", "nearest_rows",
-    "open_index", "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics", "sweep_probes",
-    "update_index", "verify", "words_in_context",
+    "errors", "evaluate_index", "evaluate_retrieval", "extract", "fit_probe", "import_vectors", "load_probe",
+    "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics",
+    "sweep_probes", "update_index", "verify", "words_in_context",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -59,6 +60,7 @@ _HOMES = {
     "encoder.conversion": "convert",
     "errors": "BertfeatError",
     "extraction.embedding": "Encoder embed",
+    "extraction.importing": "import_vectors",
     "extraction.run": "append extract",
     "extraction.sklearntransformer": "BertFeatures",
     "probes.fitted": "FittedProbe load_probe",

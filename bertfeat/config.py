@@ -267,7 +267,7 @@ def flag(name: str) -> str:
         >>> flag("levels"), flag("store_dtype")
         ('--level', '--store-dtype')
     """
-    singular = {"levels": "level", "inputs": "input"}
+    singular = {"levels": "level", "inputs": "input", "vector_columns": "vector_column"}
     return "--" + singular.get(name, name).replace("_", "-")
 
 

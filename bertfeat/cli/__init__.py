@@ -19,6 +19,7 @@ __all__ = ["failures", "main", "options", "run"]
 # name -> (module, one-line help); the modules may import heavy things, this table may not.
 _COMMANDS = {
     "extract": ("bertfeat.cli.extract", "Run an encoder over a corpus and keep its hidden states."),
+    "import": ("bertfeat.cli.imports", "Make a store of vectors that another program made."),
     "inspect": ("bertfeat.cli.inspect", "Show what a store, a probe, a sweep, an index or a model is."),
     "probe": ("bertfeat.cli.probe", "Fit, score and apply classifiers on the features of a store."),
     "index": ("bertfeat.cli.index", "Build, update, describe and measure indexes of a store's vectors."),

@@ -99,7 +99,7 @@ def _table(
     }
     if contexts is None:
         columns.pop("text", None)
-        last, texts = "text", [printable(hit["text"]) for hit in hits]
+        last, texts = "text", [printable(hit["text"] or "") for hit in hits]
     else:
         reach = max(display_width(context.left) for context in contexts)
         last, texts = "context", [context.aligned(min(reach, settings["context"])) for context in contexts]

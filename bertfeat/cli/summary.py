@@ -14,6 +14,7 @@ from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema, Receipt
 from bertfeat.store.planfile import is_complete
+from bertfeat.store.planstates import IMPORTED
 from bertfeat.store.storedescription import StoreDescription
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def result_line(store: StoreDescription, *, was_complete: bool, n_before: int | 
     line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
     if "n_unknown_tokens" in summary:
         line += f"; {_unknown_line(summary, store)}"
-    return f"{line}; {_sentence_line(store)}" if Level.SENTENCE in store.levels else line
+    told = Level.SENTENCE in store.levels and IMPORTED not in store.metadata
+    return f"{line}; {_sentence_line(store)}" if told else line
 
 
 def _unknown_line(summary: dict[str, Any], store: StoreDescription) -> str:
@@ -145,7 +147,9 @@ def inspect_store(path: str) -> tuple[dict[str, Any], list[str]]:
 def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str]:
     meta = store.metadata
     versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
-    lines = [f"{store.path}: {counted(summary['n_documents'], 'document')}, {counted(summary['n_tokens'], 'token')}"]
+    lines = [f"{store.path}: {counted(summary['n_documents'], 'document')}"]
+    if IMPORTED not in meta:
+        lines[0] += f", {counted(summary['n_tokens'], 'token')}"
     if not summary["complete"]:
         lines.append(
             f"not complete: {summary['n_shards']:,} of {summary['n_shards_planned']:,} shards are done; "
@@ -154,6 +158,19 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
     lines.append("")
     for level in store.levels:
         lines += _level_lines(store.schema(level), summary["levels"][str(level)])
+    stored = (
+        f"stored     {meta['store_dtype']} as {_LAID[meta['vector_encoding']]}, {human_bytes(summary['n_bytes'])}, "
+        f"{counted(summary['n_shards'], 'shard')}"
+    )
+    if IMPORTED in meta:
+        return [
+            *lines,
+            "",
+            *_imported_lines(meta),
+            stored,
+            f"made by    {versions}",
+            f"run        {_run_line(summary)}",
+        ]
     lines += [
         "",
         f"model      {model_text(meta)} ({meta['family']})",
@@ -164,10 +181,7 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
         *_pooling_lines(store),
         *_window_lines(summary, meta),
         f"encoder    {meta['attention']}, {meta['compute_dtype']} on {meta['device_kind']}",
-        (
-            f"stored     {meta['store_dtype']} as {_LAID[meta['vector_encoding']]}, {human_bytes(summary['n_bytes'])}, "
-            f"{counted(summary['n_shards'], 'shard')}"
-        ),
+        stored,
         f"made by    {versions}",
         f"run        {_run_line(summary)}",
         *append_lines(summary["appends"], summary["unfinished_append"]),
@@ -190,6 +204,17 @@ def _window_lines(summary: dict[str, Any], meta: Mapping[str, Any]) -> list[str]
     context = ", with document context" if meta["document_context"] else ""
     return [
         f"windows    {summary['n_windows']:,} of up to {meta['max_length']} tokens, overlap {meta['stride']}{context}"
+    ]
+
+
+def _imported_lines(meta: dict[str, Any]) -> list[str]:
+    vectors, *others = meta[IMPORTED]
+    pooling = meta["word_pooling"] or meta["pooling"]
+    return [
+        f"vectors    imported from {vectors['file']} ({vectors['format']}, sha256 {vectors['sha256']})",
+        *(f"rows       from {file['file']} ({file['format']}, sha256 {file['sha256']})" for file in others),
+        f"model      {meta['model']}, not known to bertfeat: no new text can be encoded",
+        f"layers     {', '.join(map(str, meta['layers']))}" + (f"; word pieces pooled by {pooling}" if pooling else ""),
     ]
 
 

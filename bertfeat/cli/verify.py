@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,11 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
     """
     from bertfeat.cli.progress import counted, human_bytes
     from bertfeat.errors import CheckFailed
+    from bertfeat.store.storedescription import StoreDescription
     from bertfeat.store.verification import verify
 
+    if deep:
+        StoreDescription.at(store).require_model("--deep", "leave it out to check the digests")
     checked = verify(store, progress=False if quiet or as_json else None)
     report, again = checked, None
     remedy = "" if report.is_good else _remedy(store, report)
@@ -68,4 +72,17 @@ def _remedy(store: str, report: VerifyReport) -> str:
     what = counted(len(shards), "shard") if shards else "what is missing or wrong"
     if inputs := inputs_of_shards(store, shards):
         return f"append {inputs} again to redo {what}"
-    return f"run the same extract command again to redo {what}"
+    return f"run the same {_command_of(store)} command again to redo {what}"
+
+
+def _command_of(store: str) -> str:
+    """Return the command that made a store."""
+    from bertfeat.errors import StoreError
+    from bertfeat.store.planfile import read_plan
+    from bertfeat.store.planstates import IMPORTED
+
+    with contextlib.suppress(StoreError):
+        plan = read_plan(store)
+        if plan is not None and IMPORTED in plan.fields:
+            return "import"
+    return "extract"

@@ -12,5 +12,5 @@ from bertfeat.corpus.shards import cut_shards
 __all__ = [
     "Corpus", "CorpusSchema", "Earlier", "Inputs", "Reader", "ScannedRow", "columns", "content", "cut_shards",
     "duplicates", "formats", "frames", "inputs", "is_frame", "jsonarray", "linestreams", "paths_of", "reader_of",
-    "resolve_inputs", "spool_stdin",
+    "resolve_inputs", "rowsources", "spool_stdin", "vectorfiles", "vectorformats",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,9 +171,7 @@ class SchemaSurvey:
             kept=tuple(Column(field.name, str(field.type)) for field in fields),
             annotations=tuple(Column(name, "string") for name in names),
             has_pairs=self._config.text_pairs or self._config.text_pair_column is not None,
-            kept_arrow=None
-            if all(_is_named(field.type) for field in fields)
-            else base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode("ascii"),
+            kept_arrow=encoded_types(fields),
         )
 
     def _kept_type(self, name: str) -> Any:
@@ -190,12 +189,25 @@ class SchemaSurvey:
         return found
 
 
+def encoded_types(fields: Sequence[Any]) -> str | None:
+    """Return Arrow fields as text, for `CorpusSchema.kept_arrow`; None if the names of their types define them."""
+    if all(_is_named(field.type) for field in fields):
+        return None
+    return base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode("ascii")
+
+
 def kept_arrow_types(schema: CorpusSchema) -> dict[str, Any]:
     """Return the Arrow types of the kept columns, by name."""
     if schema.kept_arrow is None:
         return {column.name: pa.type_for_alias(column.type) for column in schema.kept}
     content = pa.py_buffer(base64.b64decode(schema.kept_arrow))
     return {field.name: field.type for field in pa.ipc.read_schema(content)}
+
+
+def type_of(values: Iterable[object]) -> Any:
+    """Return the Arrow type that holds some JSON values, string if all are null; None if no type holds all."""
+    kinds = {kind for value in values if (kind := _kind_of(value)) is not None}
+    return _union_of(kinds) if kinds else pa.string()
 
 
 def _kind_of(value: object) -> str | None:

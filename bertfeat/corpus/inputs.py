@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
@@ -156,7 +156,37 @@ def _describe(path: str, corpus_format: CorpusFormat) -> InputFile:
         _check_object(place)
     else:
         _check_file(path)
-    found, compression = format_of(path, corpus_format)
+    return _described(path, *format_of(path, corpus_format))
+
+
+def local_file(path: str, choose: Callable[[str], tuple[str, str | None]]) -> InputFile:
+    """Describe one file of this machine; `choose` returns the format and the compression of a path.
+
+    Raises:
+        InputError: The file does not exist, is a folder or an object, or has no bytes.
+    """
+    if isinstance(as_path(path), ObjectPath):
+        raise InputError("is an object, which is not read here; copy it to this machine first", path=path)
+    _check_file(path)
+    found = _described(path, *choose(path))
+    if not found.n_bytes:
+        raise InputError("has no bytes; did the program that writes it fail?", path=path)
+    return found
+
+
+def compression_of(path: str) -> tuple[str, str | None]:
+    """Return the ending of a file's name, before that of its compression, and the compression.
+
+    Examples:
+        >>> compression_of("vectors.jsonl.gz"), compression_of("vectors.npy")
+        (('.jsonl', 'gzip'), ('.npy', None))
+    """
+    endings = ["", *(suffix.lower() for suffix in PurePosixPath(path).suffixes)]
+    compression = _COMPRESSIONS.get(endings[-1])
+    return endings[-1 if compression is None else -2], compression
+
+
+def _described(path: str, found: str, compression: str | None) -> InputFile:
     n_bytes, digest = _digest_file(path)
     if compression is not None and n_bytes == 0:
         raise InputError(f"has no bytes, which is not a {compression} stream; write the file again", path=path)

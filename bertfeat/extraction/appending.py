@@ -27,7 +27,7 @@ from bertfeat.store.openfolder import folder_at
 from bertfeat.store.opening import marked_shards
 from bertfeat.store.plandifferences import changes
 from bertfeat.store.planfile import read_plan
-from bertfeat.store.planstates import COMPACTED, grown, is_of_inputs, state_of
+from bertfeat.store.planstates import COMPACTED, IMPORTED, grown, is_of_inputs, state_of
 from bertfeat.store.reader import open_store
 
 
@@ -96,6 +96,10 @@ def open_growing(path: AnyPath, settings: Mapping[str, Any], *, overwrite: bool)
         raise StoreError(f"{path}: its plan is missing or not that of its manifest; extract again with `overwrite`")
     if not finished.shards:
         raise StoreError(f"{path}: has no documents, so its columns are not known; extract again with `overwrite`")
+    if IMPORTED in finished.fields:
+        raise StoreError(
+            f"{path}: imported, and an append needs the model of the vectors; import all vectors into a new store"
+        )
     config = config_of(finished, settings)
     if "limit" in finished.fields:
         raise StoreError(f"{path}: made with `limit={config.limit}`, for a first look; extract without it, then append")

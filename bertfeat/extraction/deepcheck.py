@@ -53,6 +53,7 @@ def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int 
         PlanMismatch: An input or the model has changed.
     """
     store = open_store(path)
+    store.require_model("a deep check", "check its digests only")
     plan = store.plan
     config = config_of(plan)
     problems: list[Problem] = []

@@ -309,6 +309,7 @@ class FittedProbe:
         """Refuse a model whose weights, tokenizer or sentence embedding are not those of the features."""
         from bertfeat.encoder.checkpoint import open_checkpoint
 
+        self.spec.require_known_model()
         checkpoint = open_checkpoint(self.spec.model, self.spec.revision, self.spec.random_weights)
         sentence = checkpoint.sentence_model() if self.spec.sentence_sha256 else None
         self.spec.require_model(checkpoint.info(), sentence.sha256 if sentence else None, mine=self._mine)

@@ -77,7 +77,8 @@ class HitRows:
         surface = LEVELS[self.level].surface
         names = ["doc_id", surface, *(["is_special"] if self.level is Level.TOKEN else [])]
         frame = self.store.rows(self.level, wanted, names)
-        doc_ids, words = frame["doc_id"].to_list(), frame[surface].to_list()
+        # Imported vectors may come without their words.
+        doc_ids, words = frame["doc_id"].to_list(), frame[surface].fill_null("").to_list()
         hidden = frame["is_special"].to_list() if "is_special" in names else [False] * len(words)
         contexts = []
         for at in np.searchsorted(wanted, rows).tolist():

@@ -176,6 +176,7 @@ _METADATA: dict[str, Any] = {
     "vector_encoding": VectorEncoding,
     "versions": Mapping[str, str],
     "prompts": Mapping[str, str],
+    "imported": tuple[Mapping[str, str], ...],
     **dict.fromkeys(("prompt", "sentence_sha256", "sentence_model", "initialiser"), str),
     "random_weights": int,
 }

@@ -21,6 +21,7 @@ _WORDS = {
     "format_version": "the version of the format",
     "appends": "the list of appends",
     "compacted": "the list of joined shards",
+    "vector_columns": "`vector_columns`",
     "plan_hash": "the digest of the plan",
 }
 _UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))

@@ -14,6 +14,8 @@ from bertfeat.store.codec import Metadata, hash_fields
 APPENDS = "appends"
 # The plan field of a compacted store: the first row of each of its shards.
 COMPACTED = "compacted"
+# The plan field and the metadata of a store of vectors that another program made; also the family of its model.
+IMPORTED = "imported"
 _N_INPUTS = "n_inputs"
 
 

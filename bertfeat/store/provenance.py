@@ -18,6 +18,7 @@ from bertfeat.encoder.randomweights import initialiser
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
+from bertfeat.store.planstates import IMPORTED
 
 if TYPE_CHECKING:
     from bertfeat.store.reader import Store
@@ -38,6 +39,8 @@ _IDENTITY = {
     "unknown_words": "unknown words",
     "sentence_sha256": "sentence embedding of the model",
 }
+# The same for imported features, whose model has no digests.
+_IDENTITY_OF_IMPORTED = {"model": "model", "dim": "width", **_IDENTITY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,8 @@ class FeatureSpec:
         Lengths and types may differ: they change the precision of a vector, not its meaning.
         """
         found = {}
-        for name, label in _IDENTITY.items():
+        names = _IDENTITY_OF_IMPORTED if IMPORTED in (self.family, other.family) else _IDENTITY
+        for name, label in names.items():
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 found[label] = (mine, theirs)
@@ -210,12 +214,28 @@ class FeatureSpec:
         )
         self.require_same(other, mine=mine, theirs=f"model {info.name}")
 
+    def require_known_model(self) -> None:
+        """Refuse to encode new texts as an imported feature.
+
+        Raises:
+            UserError: The feature was imported: no model is known.
+        """
+        if self.family == IMPORTED:
+            raise UserError(
+                f"feature {self.feature!r} was imported ({self.model}), so no model is known that encodes new texts; "
+                "import vectors of these texts too and pass their store, or search by vectors"
+            )
+
     def extract_config(self, **settings: Any) -> ExtractConfig:
         """Return the settings that extract this feature, and no other column, from new text.
 
         Args:
             **settings: Further settings, of the corpus above all (`text_column`, `format`, ...).
+
+        Raises:
+            UserError: The feature was imported: no model is known.
         """
+        self.require_known_model()
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,

@@ -15,7 +15,7 @@ from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.manifest import Manifest, build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
-from bertfeat.store.planstates import state_of
+from bertfeat.store.planstates import IMPORTED, state_of
 
 
 class StoreDescription:
@@ -70,6 +70,18 @@ class StoreDescription:
     def metadata(self) -> dict[str, Any]:
         """Where the features come from: model, layers, pooling, versions, ..."""
         return self._metadata
+
+    def require_model(self, doing: str, remedy: str) -> None:
+        """Refuse what needs the model of the features in a store of imported vectors.
+
+        Raises:
+            StoreError: The vectors were imported.
+        """
+        if imported := self.metadata.get(IMPORTED):
+            source = imported[0]["file"]
+            raise StoreError(
+                f"{self.path}: imported from {source}, and {doing} needs the model of the vectors; {remedy}"
+            )
 
     @functools.cached_property
     def plan(self) -> Plan:

@@ -100,6 +100,7 @@ HOMES = {
     "gcsfs": set(),
     "pandas": set(),
     "sklearn": {"heads", "extraction", "pipelines"},
+    "h5py": {"corpus"},
     "matplotlib": {"reports"},
     "sentence_transformers": set(),
     "ray": {"runners"},

@@ -33,7 +33,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     assert names == sources | recipes | {"bertfeat/py.typed"}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert {"minilm", "probes", "ray", "s3", "gcs", "sentencepiece"} <= set(metadata.get_all("Provides-Extra"))
+    assert {"minilm", "probes", "ray", "s3", "gcs", "sentencepiece", "hdf5"} <= set(metadata.get_all("Provides-Extra"))
 
 
 def test_the_sdist_builds_the_wheel_and_has_the_licence(built: tuple[Path, Path]) -> None:

@@ -9,16 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 import bertfeat
 from tests.support.command_line import good
+from tests.support.vector_files import write_npy
 
 LIBRARIES = ("torch", "transformers", "huggingface_hub", "pandas", "scipy", "sklearn", "polars", "pyarrow", "faiss")
 # The libraries that the commands may load, in the order in which they run.
 ALLOWED: dict[str, set[str]] = {"inspect": set(), "probe": set(), "convert": set(), "compact": {"polars", "pyarrow"}}
-ALLOWED |= {"extract": ALLOWED["compact"], "search": {*ALLOWED["compact"], "faiss"}}
+ALLOWED |= {"import": ALLOWED["compact"], "extract": ALLOWED["compact"], "search": {*ALLOWED["compact"], "faiss"}}
 # Runs commands in one process; prints what each ended with, and which libraries were loaded by then.
 DRIVER = f"""
 import contextlib, io, json, os, sys
@@ -68,6 +70,7 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
     new, store, index = ["-o", str(tmp_path / "new")], str(place / "store"), str(place / "index")
     probe, none = str(place / "probe"), str(place / "none")
     sentences, static = ["--level", "sentence"], ["--model", str(place / "glove.txt")]
+    vectors = str(write_npy(place / "vectors.npy", np.eye(5)))
     # Libraries stay loaded: a command comes after those that may load less.
     cases: list[tuple[list[str], int, str, str]] = [
         (["inspect", store], 0, "5 documents", warm),
@@ -88,6 +91,11 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["convert", str(tiny_folder), "-o", store], 2, "choose another --output", warm),
         (["compact", none, *new], 2, "no such folder", warm),
         (["compact", store, "-o", str(tmp_path / "compacted")], 0, "1 shard became 1 shard", warm),
+        (["import", f"{none}.npy", *new, *sentences], 2, "no such file", warm),
+        (["import", vectors, *new, "--level", "token"], 2, "--level 'token' must be", warm),
+        (["import", vectors, *new, *sentences, "--ids", table], 2, "table.csv has 2 rows", warm),
+        (["import", vectors, "-o", str(tmp_path / "imported"), *sentences], 0, "5 sentence rows", warm),
+        (["import", vectors, "-o", str(tmp_path / "imported"), *sentences], 0, "already complete", warm),
         (["extract", f"{none}.txt", *new, *model], 2, "no such file", cold),
         (["extract", table, *new, *model, "--text-column", "body"], 2, "no column 'body'", cold),
         (["extract", rows, *new, *model, "--text-column", "body"], 2, "no column 'body'", cold),

@@ -158,8 +158,9 @@ def test_the_tables_name_every_key_of_a_real_store(folder):
     receipt = sealed(root / "_bertfeat" / "receipts" / "00000.json")
     assert set(receipt) == keys_of("## Receipts")
     told = json.loads(pq.read_metadata(root / "token" / "part-00000.parquet").metadata[b"bertfeat"])
-    # These are there only for prompts, `--pooling model`, or `--unknown-words zero`.
-    assert keys_of("### File metadata") - set(told) == {"prompt", "prompts", "sentence_sha256", "unknown_words"}
+    # These are there only for prompts, `--pooling model`, `--unknown-words zero`, or imported vectors.
+    absent = {"prompt", "prompts", "sentence_sha256", "unknown_words", "imported"}
+    assert keys_of("### File metadata") - set(told) == absent
     assert set(told) <= keys_of("### File metadata")
     own = {"level", "shard", "n_rows", "n_null_vectors"}
     assert manifest["metadata"] == {key: value for key, value in told.items() if key not in own}

@@ -1,0 +1,108 @@
+"""`bertfeat import`: vectors that another program made become a store."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import click
+
+from bertfeat import choices
+from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_options, store_options
+
+_VECTORS = "Vectors"
+_HELP = """Make a store of vectors that another program made, for probes, sweeps, indexes and reading.
+
+FILE is .npy (rows, or rows by layers), .hdf5 (structural-probes, allennlp's ELMo: a dataset for each sentence),
+.parquet or .arrow (columns of lists of floats; all other columns come along), or the .jsonl of google's
+extract_features.py. All of it is checked before anything is written. Run the same command again to resume.
+
+--ids says what the rows stand for: a .txt with an id per line; a .csv, .tsv, .jsonl, .parquet or .arrow, whose columns
+come along (doc_id, word_index, word, text, label, ...); or a .conll or .conllu, at word level.
+
+\b
+Examples:
+  bertfeat import vectors.npy -o features --level sentence --ids rows.csv
+  bertfeat import elmo.hdf5 -o features --level word --ids train.conllu
+  bertfeat import embeddings.parquet -o features --level sentence --vector-column embedding
+  bertfeat import output.jsonl -o features --level word --layers 9..12 --word-pooling mean
+"""
+
+
+@click.command(name="import", cls=GroupedCommand, help=_HELP, short_help="Make a store of vectors from elsewhere.")
+@click.argument("file", metavar="FILE")
+@option(RUN, "-o", "--output", required=True, metavar="DIR", help="Folder of the store.")
+@option(RUN, "--overwrite", is_flag=True, help="Replace a store that is already there.")
+@output_options
+@option(_VECTORS, "--level", required=True, metavar="NAME", help="What a vector stands for: word or sentence.")
+@option(_VECTORS, "--ids", metavar="FILE", help="What the rows stand for: ids, a table, or a CoNLL file.")
+@option(
+    _VECTORS,
+    "--format",
+    type=click.Choice([str(member) for member in choices.VectorFormat]),
+    default="auto",
+    show_default=True,
+    help="Format of FILE; auto goes by the file ending.",
+)
+@option(
+    _VECTORS,
+    "--vector-column",
+    "vector_columns",
+    multiple=True,
+    metavar="NAME",
+    help="Column of vectors of a table, once per column.  [default: all lists of floats]",
+)
+@option(
+    _VECTORS,
+    "--layers",
+    metavar="SPEC",
+    help="Numbers of the file's layers in the model, as 1..12.  [default: 0, 1, ...]",
+)
+@option(
+    _VECTORS,
+    "--word-pooling",
+    type=click.Choice([str(member) for member in choices.WordPooling]),
+    help="How the word pieces of a word become one vector.  [default: first]",
+)
+@option(
+    _VECTORS,
+    "--pooling",
+    type=click.Choice(["mean", "max", "cls"]),
+    help="How the word pieces of a text become one vector.  [default: mean]",
+)
+@option(
+    _VECTORS,
+    "--model",
+    default="imported",
+    show_default=True,
+    metavar="NAME",
+    help="What made the vectors, for the record; probes and stores of other names do not go together.",
+)
+@store_options
+@option(
+    "Store",
+    "--shard-bytes",
+    type=ByteSize(),
+    default="256MB",
+    show_default=True,
+    help="Size of a shard, the unit of resume.",
+)
+def command(
+    file: str, output: str, level: str, ids: str | None, overwrite: bool, as_json: bool, quiet: bool, **values: Any
+) -> None:
+    """Make a store of vectors that another program made."""
+    from bertfeat.cli.progress import RunLog
+    from bertfeat.cli.summary import result_line, store_summary
+    from bertfeat.config import ExtractConfig
+    from bertfeat.extraction.importing import import_vectors
+    from bertfeat.progress import is_watched
+
+    settings = {name: value for name, value in values.items() if value is not None}
+    draws = is_watched() and not (quiet or as_json)
+    with contextlib.closing(RunLog(ExtractConfig(), draws=draws, verbose=False)) as log:
+        store = import_vectors(file, output, level=level, ids=ids, overwrite=overwrite, progress=log, **settings)
+    if as_json:
+        click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
+    elif not quiet:
+        click.echo(result_line(store, was_complete=not log.has_started))

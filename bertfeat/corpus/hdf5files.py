@@ -1,0 +1,134 @@
+"""Reader of HDF5 as structural-probes and allennlp's ELMo write it: a dataset of vectors for each sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from bertfeat.choices import Level, VectorFormat
+from bertfeat.corpus.rowsources import Words
+from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorOptions, VectorReader
+from bertfeat.errors import InputError
+from bertfeat.records import FileSlice, InputFile
+
+_INDEX = "sentence_to_index"
+# A small file may declare a large dataset.
+_MAX_BYTES = 2 << 30
+
+
+class Hdf5Reader(VectorReader):
+    """Reads .hdf5: datasets `0`, `1`, ..., each (n_layers, n_words, dim), or (n_words, dim).
+
+    allennlp's `sentence_to_index` maps each sentence to the name of its dataset.
+    """
+
+    format = VectorFormat.HDF5
+    endings = (".hdf5", ".h5")
+    holds_documents = True
+
+    def __init__(self, file: InputFile, options: VectorOptions) -> None:
+        super().__init__(file, options)
+        if options.level is not Level.WORD:
+            raise self.wrong("HDF5 holds a vector for each word; pass `level='word'`")
+        if find_spec("h5py") is None:
+            raise InputError("HDF5 needs h5py: pip install 'bertfeat[hdf5]'", path=file.path)
+        import h5py
+
+        self._h5py = h5py
+        try:
+            self._file = h5py.File(file.path, "r")
+        except OSError as error:
+            raise self.wrong(f"cannot be read as HDF5 ({' '.join(str(error).split())[:120]})") from error
+        self._n_sentences = self._count()
+        self._words = self._read_words()
+        shape = self._dataset(0).shape
+        self._has_layers = len(shape) == 3
+        self.features = self.layer_features(shape[0], shape[2]) if self._has_layers else self.single_feature(shape[1])
+
+    def _count(self) -> int:
+        names = [name for name in self._file if name != _INDEX]
+        if not names:
+            raise self.wrong("has no datasets; there is nothing to import")
+        numbers = sorted(int(name) for name in names if name.isascii() and name.isdecimal() and name == str(int(name)))
+        if len(numbers) < len(names):
+            odd = next(name for name in names if not (name.isascii() and name.isdecimal() and name == str(int(name))))
+            raise self.wrong(f"has a dataset {odd!r:.60}; name the datasets by the numbers of the sentences: 0, 1, ...")
+        if numbers != list(range(len(numbers))):
+            missing = next(place for place, number in enumerate(numbers) if place != number)
+            raise self.wrong(f"has no sentence {missing}; its {len(numbers):,} datasets must be numbered from 0 on")
+        return len(numbers)
+
+    def _read_words(self) -> dict[int, Words]:
+        """Return the words of the sentences that the file names; a sentence that occurs twice is named once."""
+        if _INDEX not in self._file:
+            return {}
+        try:
+            content = self._at(_INDEX)[()]
+            text = content if isinstance(content, bytes | str) else content.reshape(-1)[0]
+            index = json.loads(text)
+            return {int(number): tuple(sentence.split()) for sentence, number in index.items()}
+        except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise self.wrong(f"its {_INDEX} is not a JSON object of sentences: {error!s:.80}") from error
+
+    def _at(self, name: str) -> Any:
+        """Return a dataset of the file itself: a link may lead to any other file."""
+        link = self._file.get(name, getlink=True)
+        if not isinstance(link, self._h5py.HardLink):
+            raise self.wrong(f"its dataset {name!r} is a link to another place; copy the data into the file")
+        found = self._file[name]
+        if not isinstance(found, self._h5py.Dataset) or found.external or found.is_virtual:
+            raise self.wrong(f"its {name!r} is not a dataset of the file itself; copy the data into it")
+        return found
+
+    def _dataset(self, number: int) -> Any:
+        found = self._at(str(number))
+        if len(found.shape) not in (2, 3):
+            raise self.wrong(f"sentence {number} has shape {found.shape}, not (layers, words, values)")
+        self.check_float(found.dtype, f"the values of sentence {number}")
+        return found
+
+    def scan(self) -> Iterator[Unit]:
+        """Check all values, and yield the sentences."""
+        for number in range(self._n_sentences):
+            vectors, _ = self._sentence(number)
+            n_words = len(vectors[self.features[0].name])
+            words = self._words.get(number)
+            if words is not None and len(words) != n_words:
+                raise self.differs(number, words, f"has {len(words):,} words in {_INDEX}, the vectors have {n_words:,}")
+            yield Unit(n_words, number, number + 1, words)
+
+    def _sentence(self, number: int) -> Stored:
+        """Return the vectors of a sentence."""
+        dataset = self._dataset(number)
+        shape = dataset.shape
+        found = (*(shape[:1] if self._has_layers else (1,)), shape[-1])
+        wanted = (len(self.features), self.features[0].dim)
+        if len(shape) != 2 + self._has_layers or found != wanted:
+            raise self.wrong(
+                f"sentence {number} has shape {shape}; sentence 0 has {wanted[0]} layers of {wanted[1]} values"
+            )
+        if dataset.nbytes > _MAX_BYTES:
+            raise self.wrong(
+                f"sentence {number} has {dataset.nbytes:,} bytes, {_MAX_BYTES:,} are the most that are read"
+            )
+        if not shape[-2]:
+            raise self.wrong(f"sentence {number} has no words; leave it out")
+        try:
+            values = dataset[()]
+        except (OSError, MemoryError) as error:
+            raise self.wrong(f"sentence {number} cannot be read ({' '.join(str(error).split())[:120]})") from error
+        layers = values if self._has_layers else values[None]
+        columns = {feature.name: layer for feature, layer in zip(self.features, layers, strict=True)}
+        return self.stored(columns, lambda row: (f"sentence {number}, word {row}, both counted from 0: ", None))
+
+    def read(self, piece: FileSlice, given: Sequence[Words | None]) -> Block:  # noqa: ARG002
+        """Return the vectors of some sentences."""
+        numbers = range(piece.offset, piece.offset + piece.n_rows)
+        parts = [self._sentence(number) for number in numbers]
+        return Block.of(parts, [self._words.get(number) for number in numbers])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

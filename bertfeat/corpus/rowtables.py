@@ -1,0 +1,272 @@
+"""Tables that describe vectors from elsewhere: rows with named columns, read in order, a batch at a time."""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertfeat.choices import CorpusFormat, Level
+from bertfeat.config import ExtractConfig
+from bertfeat.corpus.columns import type_of
+from bertfeat.corpus.content import Fault, RowError, decode
+from bertfeat.corpus.delimited import CsvReader, TsvReader
+from bertfeat.corpus.jsonl import parse
+from bertfeat.corpus.linestreams import first_line, open_stream, read_lines, strip_line_end
+from bertfeat.corpus.pagesizes import read_groups
+from bertfeat.corpus.tabular import INT64, shown
+from bertfeat.errors import InputError
+from bertfeat.records import InputFile
+
+_BATCH_ROWS = 4096
+_POLARS = {"string": pl.String, "bool": pl.Boolean, "int64": pl.Int64, "double": pl.Float64}
+
+
+class Batch(NamedTuple):
+    """Consecutive rows: the number of each in the file, for messages, and an Arrow array per column."""
+
+    rows: Sequence[int]
+    columns: Mapping[str, Any]
+
+
+class RowTable(ABC):
+    """A file of rows with columns.
+
+    Attributes:
+        endings: The file endings of the format.
+        types: The Arrow type of each column.
+    """
+
+    endings: ClassVar[tuple[str, ...]]
+
+    def __init__(self, file: InputFile) -> None:
+        self.file = file
+        self.types: dict[str, Any] = self._types()
+
+    @abstractmethod
+    def _types(self) -> dict[str, Any]:
+        """Return the columns and their types; refuse a file that cannot be read."""
+
+    @abstractmethod
+    def batches(self, names: Sequence[str]) -> Iterator[Batch]:
+        """Yield some columns of all rows, in order.
+
+        Raises:
+            InputError: A row cannot be read.
+        """
+
+
+class CsvTable(RowTable):
+    """Reads .csv, whose values are all texts."""
+
+    endings = (".csv",)
+    reader: ClassVar[type[CsvReader]] = CsvReader
+
+    def _types(self) -> dict[str, Any]:
+        try:
+            with closing(open_stream(self.file)) as stream:
+                lines = (decode(line) for _, _, line in read_lines(stream, 0, 1))
+                names = next(csv.reader(lines, delimiter=self.reader.delimiter, strict=True), [])
+        except (csv.Error, RowError) as error:
+            raise InputError(f"the header cannot be read: {error}", path=self.file.path, row=1) from None
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"two columns are named {name!r}; rename one", path=self.file.path)
+        return dict.fromkeys(names, pa.string())
+
+    def batches(self, names: Sequence[str]) -> Iterator[Batch]:
+        """Yield some columns of all rows, in order."""
+        # Every column is text, so that any of them may be the text.
+        config = ExtractConfig(text_column=next(iter(self.types)), keep_columns=tuple(names), levels=(Level.SENTENCE,))
+        with closing(self.reader(self.file, config)) as reader:
+            yield from _batches(self._records(reader), names, self.types)
+
+    def _records(self, reader: CsvReader) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        for row in reader.rows(reader.start):
+            if isinstance(row.content, Fault):
+                raise InputError(row.content.reason, path=self.file.path, row=row.row)
+            yield row.row, row.content.kept
+
+
+class TsvTable(CsvTable):
+    """Reads .tsv."""
+
+    endings = (".tsv",)
+    reader = TsvReader
+
+
+class JsonlTable(RowTable):
+    """Reads .jsonl: one object per line; a column that a row lacks is null there."""
+
+    endings = (".jsonl", ".ndjson")
+
+    def _types(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for row, record in self._records():
+            for name, value in record.items():
+                # One value of each type is enough to tell which type holds all.
+                kinds = found.setdefault(name, {})
+                kinds.setdefault((type(value), _is_wide(value)), value)
+                if type_of(kinds.values()) is None:
+                    other = next(one for one in kinds.values() if one is not None)
+                    reason = f"column {name!r} holds {shown(value)}, rows before hold {shown(other)}; write one type"
+                    raise InputError(reason, path=self.file.path, row=row)
+        return {name: type_of(kinds.values()) for name, kinds in found.items()}
+
+    def batches(self, names: Sequence[str]) -> Iterator[Batch]:
+        """Yield some columns of all rows, in order."""
+        return _batches(self._records(), names, self.types)
+
+    def _records(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        for row, value in json_lines(self.file):
+            for name, item in value.items():
+                if isinstance(item, list | dict):
+                    reason = f"column {name!r} holds a {type(item).__name__}; keep plain values only"
+                    raise InputError(reason, path=self.file.path, row=row)
+                if isinstance(item, int) and item not in INT64:
+                    reason = f"column {name!r} holds {shown(item)}, which is beyond 64 bits; write it as a string"
+                    raise InputError(reason, path=self.file.path, row=row)
+            yield row, value
+
+
+class ArrowTable(RowTable):
+    """Reads .parquet and Arrow's IPC files (.arrow, .feather), a piece of a row group at a time."""
+
+    endings = (".parquet", ".arrow", ".feather", ".ipc")
+
+    def _types(self) -> dict[str, Any]:
+        with self._opened() as (schema, _):
+            for name in schema.names:
+                if schema.names.count(name) > 1:
+                    raise InputError(f"two columns are named {name!r}; rename one", path=self.file.path)
+            types = {field.name: field.type for field in schema}
+        return {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in types.items()}
+
+    def batches(self, names: Sequence[str]) -> Iterator[Batch]:
+        """Yield some columns of all rows, in order."""
+        first = 1
+        with self._opened() as (_, read):
+            for batch in read(list(names)):
+                columns = {name: batch.column(name) for name in names}
+                plain = {n: c.cast(self.types[n]) if c.type != self.types[n] else c for n, c in columns.items()}
+                yield Batch(range(first, first + batch.num_rows), plain)
+                first += batch.num_rows
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Any]]:
+        path = self.file.path
+        try:
+            with ExitStack() as stack:
+                if self.file.format == CorpusFormat.PARQUET:
+                    # Arrow may end the process on a footer that this reader cannot read.
+                    read_groups(stack.enter_context(pa.OSFile(path)))
+                    parquet = stack.enter_context(pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20))
+
+                    def read(names: list[str]) -> Iterator[Any]:
+                        return iter(parquet.iter_batches(_BATCH_ROWS, columns=names, use_threads=False))
+
+                    yield parquet.schema_arrow, read
+                    return
+                source = stack.enter_context(pa.memory_map(path))
+                opened = pa.ipc.open_file(source)
+
+                def read_ipc(names: list[str]) -> Iterator[Any]:
+                    for number in range(opened.num_record_batches):
+                        batch = opened.get_batch(number).select(names)
+                        batch.validate(full=True)
+                        for start in range(0, batch.num_rows, _BATCH_ROWS):
+                            yield batch.slice(start, _BATCH_ROWS)
+
+                yield opened.schema, read_ipc
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise InputError(f"cannot be read as a table ({first_line(error)}); write it again", path=path) from error
+
+
+TABLES: tuple[type[RowTable], ...] = (CsvTable, TsvTable, JsonlTable, ArrowTable)
+TABLE_OF_ENDING = {ending: table for table in TABLES for ending in table.endings}
+
+
+class RowCursor:
+    """Reader of consecutive rows of a table; a row before the last one that was taken opens the file again."""
+
+    def __init__(self, table: RowTable, names: Sequence[str]) -> None:
+        self._table = table
+        self._names = list(names)
+        self._next = 0
+        self._batches: Iterator[Batch] = iter(())
+        self._rest: Batch | None = None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._batches, self._rest, self._next = iter(()), None, 0
+
+    def take(self, first: int, n_rows: int) -> Iterator[Batch]:
+        """Yield the rows `first` to `first + n_rows - 1`, counted from 0, as batches.
+
+        Raises:
+            InputError: A row cannot be read, or the table ends before.
+        """
+        if first < self._next or not self._next:
+            self._batches, self._rest, self._next = self._table.batches(self._names), None, 0
+        end = first + n_rows
+        while self._next < end:
+            batch = self._rest or next(self._batches, None)
+            if batch is None:
+                raise InputError("has fewer rows than it had; was it changed?", path=self._table.file.path)
+            start = min(max(first - self._next, 0), len(batch.rows))
+            stop = min(end - self._next, len(batch.rows))
+            self._next += stop
+            self._rest = _sliced(batch, stop, len(batch.rows)) if stop < len(batch.rows) else None
+            if stop > start:
+                yield _sliced(batch, start, stop)
+
+
+def json_lines(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the object of each line of a file of JSON objects.
+
+    Raises:
+        InputError: A line is not a JSON object.
+    """
+    for row, _, record in json_lines_at(file, 0, 1):
+        yield row, record
+
+
+def json_lines_at(file: InputFile, offset: int, first_row: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield the number, the place in bytes and the object of each line, from a line on; see `json_lines`."""
+    with closing(open_stream(file)) as stream:
+        for at, row, line in read_lines(stream, offset, first_row):
+            try:
+                value = parse(decode(strip_line_end(line)), "line")
+                if not isinstance(value, dict):
+                    raise RowError(f"the line holds a {type(value).__name__}, not an object")
+            except RowError as error:
+                raise InputError(str(error), path=file.path, row=row) from None
+            yield row, at, value
+
+
+def _batches(
+    records: Iterator[tuple[int, Mapping[str, Any]]], names: Sequence[str], types: Mapping[str, Any]
+) -> Iterator[Batch]:
+    """Yield numbered records as batches."""
+    while found := [*islice(records, _BATCH_ROWS)]:
+        columns = {}
+        for name in names:
+            # Not by `pa.array`, which imports pandas.
+            series = pl.Series([record.get(name) for _, record in found], dtype=_POLARS[str(types[name])])
+            columns[name] = series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(types[name])
+        yield Batch([row for row, _ in found], columns)
+
+
+def _sliced(batch: Batch, start: int, stop: int) -> Batch:
+    return Batch(batch.rows[start:stop], {name: c.slice(start, stop - start) for name, c in batch.columns.items()})
+
+
+def _is_wide(value: object) -> bool:
+    return isinstance(value, int) and abs(value) > 2**53

@@ -1,0 +1,165 @@
+"""`import_vectors`: vectors from elsewhere become a store like any other."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from bertfeat.choices import Level
+from bertfeat.corpus.rowsources import SourceRows, Words
+from bertfeat.corpus.vectorfiles import Block
+from bertfeat.corpus.vectorformats import file_of_rows, vector_file
+from bertfeat.extraction.importplan import Sources, import_fields, make_import_plan, open_sources
+from bertfeat.extraction.importsettings import ImportConfig, ImportSettings
+from bertfeat.progress import Progress, reporting
+from bertfeat.ragged import ragged_arange, word_bounds
+from bertfeat.records import InputFile, IntArray, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
+from bertfeat.storage import AnyPath, as_path
+from bertfeat.store.codec import hash_fields
+from bertfeat.store.planfile import PlanDamaged, check_same_plan, is_complete, read_plan
+from bertfeat.store.reader import Store, open_store
+from bertfeat.store.writer import open_for_writing
+
+
+def import_vectors(
+    path: str | Path,
+    output: str | Path,
+    *,
+    level: str,
+    ids: str | Path | None = None,
+    overwrite: bool = False,
+    progress: bool | Progress | None = None,
+    **settings: Unpack[ImportSettings],
+) -> Store:
+    r"""Make a store of vectors that another program made.
+
+    All values and rows are checked before anything is written. The same call resumes an interrupted import, and does
+    nothing on a finished store. A row that is NaN in all its values has no vector.
+
+    Args:
+        path: The vectors: .npy, .hdf5 (structural-probes, allennlp's ELMo), .parquet, .arrow, or the .jsonl of
+            google's extract_features.py.
+        output: The store's folder, or its URL in an object store.
+        level: What a vector stands for: `word` or `sentence`.
+        ids: What the rows stand for: a .txt with an id per line; a .csv, .tsv, .jsonl, .parquet or .arrow whose columns
+            come along (`doc_id`, `word_index`, `word`, `text`, `label`, ...); or a .conll or .conllu, at word level.
+        overwrite: Replace a store that is already there.
+        progress: See `extract`.
+        **settings: `format`; `layers` (the numbers of the file's layers, such as `"1..12"`); `vector_columns` of a
+            table; `word_pooling` and `pooling` of word pieces; `model`, the name of what made the vectors;
+            `store_dtype`, `vector_encoding`, `shard_bytes`.
+
+    Returns:
+        The finished store.
+
+    Raises:
+        UserError: A file, a row, a value or a setting cannot be used; nothing was written.
+        RunError: The system refused a write; the same call resumes.
+
+    Examples:
+        >>> np.save(tmp / "vectors.npy", np.eye(3, 4, dtype="float32"))
+        >>> _ = (tmp / "ids.csv").write_text("doc_id,label\na,x\nb,y\nc,x\n")
+        >>> store = import_vectors(tmp / "vectors.npy", tmp / "imported", level="sentence", ids=tmp / "ids.csv")
+        >>> store.numpy("sentence", "embedding").shape, store.polars("sentence", ["doc_id", "label"]).row(1)
+        ((3, 4), ('b', 'y'))
+    """
+    config = ImportConfig.from_dict({**settings, "level": level})
+    files = [vector_file(str(path), config.format)]
+    if ids is not None:
+        files.append(file_of_rows(str(ids)))
+    target = as_path(output)
+    with reporting(progress) as reports:
+        plan = None if overwrite else _stored_plan(target, config, files)
+        if plan is None:
+            reports.stage("checking the vectors")
+            with closing(open_sources(config, files)) as sources:
+                plan = make_import_plan(config, files, sources)
+        with open_for_writing(target, plan, overwrite=overwrite) as writer:
+            if not writer.is_complete:
+                reports.start(plan, writer.receipts())
+                with closing(open_sources(config, files)) as sources:
+                    for shard in writer.pending():
+                        reports.committed(writer.commit(shard, _result(plan, shard, sources)))
+                writer.complete()
+    return open_store(output)
+
+
+def _stored_plan(target: AnyPath, config: ImportConfig, files: Sequence[InputFile]) -> Plan | None:
+    """Return the plan of the store at a place, if there is one; its files are then not checked again.
+
+    Raises:
+        PlanMismatch: The store was made by another import, or extracted.
+    """
+    try:
+        stored = read_plan(target)
+    except PlanDamaged:
+        # The plan is made again, and opening the store for writing repairs the file.
+        return None
+    if stored is None:
+        return None
+    fields = import_fields(config, files)
+    if is_complete(target):
+        # A finished store has its shards, whatever size another run asks for.
+        fields["shard_bytes"] = stored.fields.get("shard_bytes")
+    asked = dataclasses.replace(stored, plan_hash=hash_fields(fields), fields=fields, inputs=tuple(files), appends=())
+    check_same_plan(target, stored, asked)
+    return stored
+
+
+def _result(plan: Plan, shard: ShardSpec, sources: Sources) -> ShardResult:
+    """Return the rows of a shard."""
+    start = time.perf_counter()
+    ((level, schema),) = plan.schemas.items()
+    piece, *others = shard.slices
+    unknown = SourceRows([], [None] * shard.n_rows, [None] * shard.n_rows, {})
+    rows = sources.rows.read(others[0]) if sources.rows and others else unknown
+    block = sources.vectors.read(piece, rows.words)
+    table = LevelTable(
+        level=level,
+        n_rows=len(next(iter(block.vectors.values()))),
+        columns=_columns(schema, shard, rows, block),
+        vectors=block.vectors,
+        valid=block.valid,
+    )
+    return ShardResult({level: table}, (), {"n_documents": shard.n_rows}, {"import": time.perf_counter() - start})
+
+
+def _columns(schema: LevelSchema, shard: ShardSpec, rows: SourceRows, block: Block) -> dict[str, Any]:
+    """Return the columns of the schema; what no file tells is null."""
+    is_word = schema.level is Level.WORD
+    lengths = np.array((block.n_rows or rows.n_rows) if is_word else [1] * shard.n_rows, np.int64)
+    ids: Sequence[Any] = rows.doc_ids or range(shard.first_row, shard.first_row + shard.n_rows)
+    is_text = schema.columns[0].type == "string"
+    found: dict[str, Any] = {"doc_id": np.repeat(np.array(ids, object if is_text else np.int64), lengths)}
+    if is_word:
+        found |= _word_columns(lengths, rows.words, block.words)
+    found |= rows.columns
+    empty = [None] * int(lengths.sum())
+    return {column.name: found.get(column.name, empty) for column in schema.columns}
+
+
+def _word_columns(lengths: IntArray, given: Sequence[Words | None], own: Sequence[Words | None]) -> dict[str, Any]:
+    """Return the columns of words: their numbers in the document, and what they are, as far as that is known.
+
+    Args:
+        lengths: The words of each document.
+        given: What the rows say of the words of each document.
+        own: What the vectors say.
+    """
+    words = [mine or theirs for mine, theirs in zip_longest(given, own)]
+    known = [found if found is not None else ("",) * n for found, n in zip(words, lengths.tolist(), strict=True)]
+    unknown = np.repeat([found is None for found in words], lengths)
+    _, start, end = word_bounds(known)
+    return {
+        "word_index": ragged_arange(np.zeros(len(lengths), np.int64), lengths).astype(np.int32),
+        "word": [None if is_unknown else w for w, is_unknown in zip(chain.from_iterable(known), unknown, strict=True)],
+        "char_start": np.ma.MaskedArray(start.astype(np.int32), mask=unknown),
+        "char_end": np.ma.MaskedArray(end.astype(np.int32), mask=unknown),
+    }

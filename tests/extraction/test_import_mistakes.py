@@ -1,0 +1,282 @@
+"""Mistakes in an import: one line that names the file, the place and the remedy, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertfeat.extraction.importing import import_vectors
+from tests.support.command_line import refused
+from tests.support.drill import result_files
+from tests.support.vector_files import (
+    PIECES,
+    SENTENCES,
+    google_line,
+    numbers,
+    sentence_arrays,
+    write_conll,
+    write_google,
+    write_hdf5,
+    write_npy,
+    write_table,
+)
+
+S, W = ("--level", "sentence"), ("--level", "word")
+
+
+def refuse(folder, *arguments):
+    line = refused("import", *arguments, "-o", folder / "out")
+    assert not (folder / "out").exists()
+    return line.removeprefix("bertfeat: ").replace(f"{folder}/", "")
+
+
+def bad(value, row=3, n_rows=6):
+    array = numbers(n_rows, 4).astype(np.float64)
+    array[row, 2] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (bad(np.nan), "v.npy: row 3, counted from 0: embedding holds nan; a row without a vector is NaN in all its"),
+        (bad(-np.inf), "v.npy: row 3, counted from 0: embedding holds -inf"),
+        (bad(70_000), "embedding holds 70000, which float16 does not hold; pass --store-dtype float32"),
+        (np.arange(6).reshape(3, 2), "v.npy: its values are int64; write float16, float32 or float64"),
+        (numbers(4), "v.npy: has shape (4,), not (rows, values) or (rows, layers, values)"),
+        (numbers(0, 4), "v.npy: has no rows"),
+        (numbers(4, 0), "v.npy: its vectors have no values"),
+        (numbers(4, 0, 2), "v.npy: has 0 layers of 2 values"),
+    ],
+)
+def test_values_that_are_no_vectors(tmp_path, array, said):
+    assert said in refuse(tmp_path, write_npy(tmp_path / "v.npy", array), *S)
+
+
+def test_files_that_are_not_what_their_name_says(tmp_path):
+    write_npy(tmp_path / "object.npy", np.array([{}], dtype=object))
+    (tmp_path / "cut.npy").write_bytes(write_npy(tmp_path / "v.npy", numbers(9, 9)).read_bytes()[:-100])
+    (tmp_path / "empty.npy").touch()
+    np.savez(tmp_path / "a.npz", a=numbers(2, 2))
+    np.savez(tmp_path / "zip.npy", a=numbers(2, 2))
+    (tmp_path / "zip.npy.npz").rename(tmp_path / "zip.npy")
+    for name in ("x.parquet", "x.arrow", "x.npy", "x.jsonl"):
+        (tmp_path / name).write_text("not this\n")
+    (tmp_path / "v.npy.gz").write_bytes(b"x")
+    for name, said in {
+        "object.npy": "cannot be read as .npy",
+        "cut.npy": "cannot be read as .npy",
+        "empty.npy": "has no bytes",
+        "a.npz": "ending '.npz' must be one of .npy, .hdf5, .h5, .parquet, .arrow, .feather, .ipc, .jsonl, .json; save",
+        "zip.npy": "is an archive of arrays (.npz)",
+        "x.npy": "cannot be read as .npy",
+        "x.parquet": "cannot be read as a table",
+        "x.arrow": "cannot be read as a table",
+        "x.jsonl": "x.jsonl:1: not JSON",
+        "v.npy.gz": "npy is not read from .gz or .zst; decompress it",
+        "none.npy": "no such file",
+        ".": "is a folder",
+    }.items():
+        assert said in refuse(tmp_path, tmp_path / name, *S), name
+
+
+def test_settings_that_do_not_go_together(tmp_path):
+    npy = write_npy(tmp_path / "v.npy", numbers(4, 3, 2))
+    ids = write_conll(tmp_path / "w.conll")
+    table = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"doc_id": ["a"], "v": [[1.0]]}), table)
+    for arguments, said in {
+        (npy, "--level", "token"): "--level 'token' must be one of word, sentence",
+        (npy, *W): "does not say where texts end, as --level word must know; pass --ids",
+        (npy, *S, "--ids", ids): "w.conll: conll has words, and the vectors are of sentences",
+        (npy, *S, "--layers", "1,2"): "--layers 1,2 names 2 layers, and v.npy has 3",
+        (npy, *S, "--layers", "last4"): "--layers 'last4' must be the numbers of the file's layers",
+        (npy, *S, "--layers", "-3..-1"): "--layers '-3..-1' must be the numbers",
+        (npy, *S, "--vector-column", "v"): "--vector-column does not go with v.npy (npy); it is for tables",
+        (npy, *S, "--pooling", "cls"): "--pooling does not go with v.npy (npy); it is for word pieces at sentence",
+        (npy, *W, "--ids", ids, "--word-pooling", "mean"): "--word-pooling does not go with v.npy",
+        (npy, *S, "--model", " "): "--model ' ' must be a name",
+        (table, *S, "--layers", "1"): "--layers does not go with t.parquet (parquet)",
+        (table, *S, "--ids", ids): "--ids does not go with parquet, whose other columns come along",
+        (table, *S, "--vector-column", "w"): "t.parquet: no column 'w' for --vector-column; columns are doc_id, v",
+        (table, *S, "--vector-column", "doc_id"): "column 'doc_id' is string; vectors are lists of float16",
+        (npy, *S, "--ids", tmp_path / "rows.xlsx"): "rows.xlsx: no such file",
+        ("s3://bucket/v.npy", *S): "s3://bucket/v.npy: is an object, which is not read here",
+    }.items():
+        assert said in refuse(tmp_path, *arguments), said
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "level", "said"),
+    [
+        ("i.txt", "a\nb\na\n", S, "i.txt:3: id 'a' appears twice, first at row 1"),
+        ("i.txt", "a\nb\na\n", W, "i.txt:3: id 'a' appears twice"),
+        ("i.txt", "a\n\nb\n", S, "i.txt:2: the line is empty; write an id"),
+        ("i.txt", "a\nb\n", S, "v.npy: has 3 vectors, and i.txt has 2 rows; one vector per row"),
+        ("i.txt", "a\nb\nc\nd\n", S, "v.npy: has 3 vectors, and i.txt has 4 rows"),
+        ("i.csv", "doc_id,x\na,1\nb\n", S, "i.csv:3: has 1 fields where the header has 2"),
+        ("i.csv", "doc_id,x\n1,1\n1,2\n3,3\n", S, "i.csv:3: id '1' appears twice, first at row 2"),
+        ("i.csv", "doc_id,doc_id\n", S, "i.csv: two columns are named 'doc_id'"),
+        ("i.csv", "id,word\na,x\n", W, "i.csv: no column 'doc_id', which tells the words of one text from the next"),
+        ("i.csv", "doc_id,embedding\na,x\nb,y\nc,z\n", S, "column 'embedding' has the name of a column of vectors"),
+        ("i.csv", "doc_id,word_index\na,0\na,0\na,1\n", W, "i.csv:3: word_index 0 of document 'a' must be above 0"),
+        ("i.csv", "doc_id,word_index\na,-1\n", W, "i.csv:2: word_index -1 of document 'a' must be a number from 0"),
+        ("i.csv", "doc_id,word_index\na,x\n", W, "i.csv:2: column 'word_index' holds 'x', which is not int32"),
+        ("i.csv", "doc_id,word_index\na,0\nb,0\na,1\n", W, "i.csv:4: id 'a' appears twice, first at row 2; make ids"),
+        ("i.jsonl", '{"doc_id": 1}\n{"doc_id": null}\n', S, "i.jsonl:2: doc_id is null; give each row one"),
+        ("i.jsonl", '{"doc_id": 1}\n{"doc_id": "x"}\n', S, "i.jsonl:2: column 'doc_id' holds 'x', rows before hold 1"),
+        ("i.jsonl", '{"doc_id": 1.5}\n', S, "i.jsonl: column 'doc_id' is double; write whole numbers or texts"),
+        ("i.jsonl", '{"doc_id": 1, "x": [1]}\n', S, "i.jsonl:1: column 'x' holds a list; keep plain values only"),
+        (
+            "i.jsonl",
+            '{"doc_id": 36893488147419103232}\n',
+            S,
+            "i.jsonl:1: column 'doc_id' holds 36893488147419103232, whi",
+        ),
+        ("i.jsonl", '{"doc_id": 1}\n[]\n', S, "i.jsonl:2: the line holds a list, not an object"),
+        ("i.xls", "x", S, "i.xls: ending '.xls' must be one of .csv, .tsv, .jsonl"),
+        ("i.conll", "a\tB\nb\n", W, "i.conll:1: line 2 has 1 columns where the file has 2"),
+    ],
+)
+def test_ids_that_cannot_be_used(tmp_path, name, text, level, said):
+    (tmp_path / name).write_text(text)
+    npy = write_npy(tmp_path / "v.npy", numbers(3, 2))
+    assert said in refuse(tmp_path, npy, *level, "--ids", tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"v": [[1.0, 2.0], [3.0]]}, "t.parquet:2: v has 1 values, rows before have 2; write vectors of one width"),
+        ({"v": [[1.0, 2.0], [None, 2.0]]}, "t.parquet:2: v holds a null; write numbers, or make the whole vector null"),
+        ({"v": [[1.0, 2.0], [1.0, float("nan")]]}, "t.parquet:2: v holds nan"),
+        ({"v": [[1.0], None], "w": [[1.0], [float("inf")]]}, "t.parquet:2: v holds nan"),
+        (
+            {"v": [[1, 2], [3, 4]]},
+            "t.parquet: no column holds lists of float16, float32 or float64; columns are v (list",
+        ),
+        ({"v": [[], []]}, "no column holds lists of float"),
+        ({"doc_id": ["a", "a"], "v": [[1.0], [2.0]]}, "t.parquet:2: id 'a' appears twice"),
+        ({"text": [[1.0], [2.0]]}, "column 'text' has the name of a column of vectors; rename it"),
+    ],
+)
+def test_tables_that_cannot_be_used(tmp_path, columns, said):
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    assert said in refuse(tmp_path, tmp_path / "t.parquet", *S)
+
+
+def test_a_table_without_rows_and_one_without_documents(tmp_path):
+    empty = pl.DataFrame({"v": []}, schema={"v": pl.Array(pl.Float32, 3)})
+    empty.write_parquet(tmp_path / "e.parquet")
+    assert "e.parquet: has no rows" in refuse(tmp_path, tmp_path / "e.parquet", *S)
+    pq.write_table(pa.table({"v": [[1.0]]}), tmp_path / "w.parquet")
+    assert "w.parquet: no column 'doc_id'" in refuse(tmp_path, tmp_path / "w.parquet", *W)
+
+
+def test_words_that_are_not_those_of_the_vectors(tmp_path):
+    pytest.importorskip("h5py")
+    probes = write_hdf5(tmp_path / "p.hdf5", sentence_arrays())
+    elmo = write_hdf5(tmp_path / "e.hdf5", sentence_arrays(), SENTENCES)
+    fewer, other = [*SENTENCES[:1], ["It"], *SENTENCES[2:]], [["The", "bench", "closed"], *SENTENCES[1:]]
+    for path, sentences, said in [
+        (probes, fewer, "p.hdf5: sentence 1 ('It') has 1 words, the vectors have 2"),
+        (probes, SENTENCES[:3], "p.hdf5: does not have the sentences of w.conll: it has 3, the vectors have more"),
+        (probes, [*SENTENCES, ["More"]], "the vectors have 4, it has more"),
+        (elmo, other, "sentence 0 ('The bench closed') has the word 'bench' at 1, the vectors have 'bank'"),
+    ]:
+        ids = write_conll(tmp_path / "w.conll", sentences)
+        assert said in refuse(tmp_path, path, *W, "--ids", ids)
+    table = write_table(tmp_path / "t.csv", fewer)
+    assert "sentence 1 ('It') has 1 words, the vectors have 2" in refuse(tmp_path, probes, *W, "--ids", table)
+
+
+def test_hdf5_of_other_shapes(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    good = sentence_arrays()
+    for arrays, said in [
+        ({}, "has no datasets"),
+        ({**good, "The bank": good["0"]}, "has a dataset 'The bank'; name the datasets by the numbers"),
+        ({"0": good["0"], "2": good["2"]}, "has no sentence 1; its 2 datasets must be numbered from 0 on"),
+        ({**good, "1": good["1"][:2]}, "sentence 1 has shape (2, 2, 4); sentence 0 has 3 layers of 4 values"),
+        ({**good, "1": good["1"][:, :0]}, "sentence 1 has no words; leave it out"),
+        ({**good, "1": good["1"][0, 0]}, "sentence 1 has shape (4,), not (layers, words, values)"),
+        ({**good, "3": good["3"].astype(int)}, "the values of sentence 3 are int64"),
+        (
+            {**good, "2": good["2"] * np.nan ** np.eye(5, 4)},
+            "sentence 2, word 0, both counted from 0: layer_00 holds nan",
+        ),
+    ]:
+        assert said in refuse(tmp_path, write_hdf5(tmp_path / "p.hdf5", arrays), *W), said
+    path = write_hdf5(tmp_path / "p.hdf5", good)
+    assert "HDF5 holds a vector for each word; pass --level word" in refuse(tmp_path, path, *S)
+    with h5py.File(path, "a") as file:
+        del file["3"]
+        file["3"] = h5py.ExternalLink(str(write_hdf5(tmp_path / "other.hdf5", good)), "3")
+    assert "its dataset '3' is a link to another place" in refuse(tmp_path, path, *W)
+    short = write_hdf5(tmp_path / "s.hdf5", good, [["The"], *SENTENCES[1:]])
+    assert "sentence 0 ('The') has 1 words in sentence_to_index, the vectors have 3" in refuse(tmp_path, short, *W)
+    (tmp_path / "x.hdf5").write_text("no")
+    assert "cannot be read as HDF5" in refuse(tmp_path, tmp_path / "x.hdf5", *W)
+
+
+def test_hdf5_without_its_package(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertfeat.corpus.hdf5files.find_spec", lambda name: None)
+    (tmp_path / "x.hdf5").write_text("no")
+    assert "HDF5 needs h5py: pip install 'bertfeat[hdf5]'" in refuse(tmp_path, tmp_path / "x.hdf5", *W)
+
+
+def test_word_pieces_that_are_not_those_of_the_words(tmp_path):
+    path, last2 = write_google(tmp_path / "g.jsonl"), ("--layers", "11..12")
+    fewer, other = [["The", "bank"], *SENTENCES[1:]], [["The", "bench", "closed"], *SENTENCES[1:]]
+    for sentences, said in [
+        (fewer, "sentence 0 ('The bank') has 2 words, and the vectors continue with 'closed'"),
+        (other, "sentence 0 ('The bench closed') has the word 'bench', and the vectors have the piece 'bank'"),
+        (
+            [[*SENTENCES[0], "early"], *SENTENCES[1:]],
+            "sentence 0 ('The bank closed early') has 4 words, the vectors have 3",
+        ),
+    ]:
+        ids = write_conll(tmp_path / "w.conll", sentences)
+        assert said in refuse(tmp_path, path, *W, *last2, "--ids", ids)
+    said = refuse(tmp_path, path, *W)
+    assert (
+        "counts layers from the end (-2, -1); pass their numbers in the model, the lowest first: --layers 11..12"
+        in said
+    )
+
+
+def test_lines_that_are_not_those_of_the_script(tmp_path):
+    line = json.loads(google_line(0, PIECES[1], numbers(4, 1, 2), [0]))
+    first = line["features"][0]
+    for changed, said in [
+        ({"linex_index": 7}, "g.jsonl:1: has linex_index 7 where 0 must be"),
+        ({"features": []}, "g.jsonl:1: is not a line of extract_features.py"),
+        ({"features": [{"token": 3}]}, "feature 0 has no text 'token'"),
+        ({"features": [{"token": "a", "layers": [{"index": 0}]}]}, "token 'a' has no list 'layers'"),
+        ({"features": [first, {"token": "b", "layers": [{"index": 1, "values": [1, 2]}]}]}, "token 'b' does not have"),
+        ({"features": [first, {"token": "b", "layers": [{"index": 0, "values": [1]}]}]}, "layers 0 of 2 values"),
+        ({"features": [{"token": "b", "layers": [{"index": 0, "values": ["x"]}]}]}, "values that are not numbers"),
+        ({"features": [{"token": "b", "layers": [{"index": 0, "values": [1e300]}]}]}, "1e+300, which float16 does not"),
+    ]:
+        (tmp_path / "g.jsonl").write_text(json.dumps(line | changed) + "\n")
+        assert said in refuse(tmp_path, tmp_path / "g.jsonl", *S), said
+    (tmp_path / "g.jsonl").write_text(json.dumps(line | {"features": line["features"][1:]}) + "\n")
+    assert "g.jsonl:1: begins with 'it', not with [CLS]" in refuse(
+        tmp_path, tmp_path / "g.jsonl", *S, "--pooling", "cls"
+    )
+
+
+def test_another_import_into_a_store_is_refused_before_its_values_are_read(tmp_path):
+    import_vectors(write_npy(tmp_path / "v.npy", numbers(4, 2)), tmp_path / "s", level="sentence")
+    before = result_files(tmp_path / "s")
+    other = write_npy(tmp_path / "w.npy", bad(np.nan))
+    said = refused("import", other, *S, "-o", tmp_path / "s", "--model", "glove")
+    assert "made with another plan: input 1 was" in said
+    assert "--model was 'imported', now 'glove'; use another folder or --overwrite" in said
+    assert "row 3" in refused("import", other, *S, "-o", tmp_path / "s", "--overwrite")
+    assert result_files(tmp_path / "s") == before

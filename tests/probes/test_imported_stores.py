@@ -1,0 +1,145 @@
+"""Imported stores in use: they probe and search as the stores that their vectors come from, without a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bertfeat
+from bertfeat.errors import StoreError, UserError
+from bertfeat.extraction.deepcheck import recheck
+from tests.support.command_line import good, refused
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory, stores):
+    """Word stores of npy with a table, and sentence stores of Parquet, of the vectors of the shared stores."""
+    folder = tmp_path_factory.mktemp("imported")
+    found = {}
+    for name in ("words_train", "words_dev"):
+        store = getattr(stores, name)
+        names = [feature.name for feature in store.features("word")]
+        np.save(folder / "v.npy", np.stack([store.numpy("word", feature) for feature in names], axis=1))
+        store.polars("word").drop(names).write_parquet(folder / "rows.parquet")
+        found[name] = bertfeat.import_vectors(
+            folder / "v.npy", folder / name, level="word", ids=folder / "rows.parquet", layers="3..6"
+        )
+        (folder / "v.npy").unlink()
+    for name in ("train", "dev"):
+        getattr(stores, name).polars("sentence").write_parquet(folder / "t.parquet")
+        found[name] = bertfeat.import_vectors(folder / "t.parquet", folder / name, level="sentence")
+    return found
+
+
+@pytest.mark.parametrize("feature", ["layer_05", "concat_last4"])
+def test_words_probe_to_equal_scores(stores, imported, feature):
+    there, here = stores.words_train, imported["words_train"]
+    assert here.polars("word", list(there.columns("word"))[:-4]).equals(
+        there.polars("word", list(there.columns("word"))[:-4])
+    )
+    assert np.array_equal(there.numpy("word", feature), here.numpy("word", feature), equal_nan=True)
+    assert not here.valid("word", feature).all()
+    probe = bertfeat.fit_probe(there, "label", level="word", feature=feature, head="centroid")
+    again = bertfeat.fit_probe(here, "label", level="word", feature=feature, head="centroid")
+    assert probe.score(stores.words_dev).to_dict() == again.score(imported["words_dev"]).to_dict()
+
+
+def test_hdf5_probes_to_equal_scores(tmp_path, stores, imported):
+    h5py = pytest.importorskip("h5py")
+    for name in ("words_train", "words_dev"):
+        store = getattr(stores, name)
+        frame = store.polars("word", ["doc_id"])
+        vectors = np.stack([store.numpy("word", layer) for layer in range(3, 7)])
+        with h5py.File(tmp_path / f"{name}.hdf5", "w") as file:
+            for number, rows in enumerate(frame.with_row_index().partition_by("doc_id", maintain_order=True)):
+                file.create_dataset(str(number), data=vectors[:, rows["index"].to_numpy()])
+        settings = {"level": "word", "ids": stores.files[name], "layers": [3, 4, 5, 6]}
+        again = bertfeat.import_vectors(tmp_path / f"{name}.hdf5", tmp_path / name, **settings)
+        for column in ("doc_id", "word_index", "word", "char_start", "char_end", "label"):
+            assert again.polars("word")[column].equals(imported[name].polars("word")[column])
+        assert np.array_equal(again.numpy("word", 4), store.numpy("word", 4), equal_nan=True)
+    probe = bertfeat.fit_probe(tmp_path / "words_train", "label", level="word", feature=4, head="centroid")
+    same = bertfeat.fit_probe(imported["words_train"], "label", level="word", feature=4, head="centroid")
+    # Stores of one model name go together, however they were imported.
+    assert probe.score(imported["words_dev"]).to_dict() == same.score(tmp_path / "words_dev").to_dict()
+
+
+def test_sweeps_and_predictions(tmp_path, imported):
+    stores = {"store": imported["words_train"], "dev": imported["words_dev"]}
+    sweep = bertfeat.sweep_probes(label="label", level="word", head="centroid", **stores)
+    assert [row.feature for row in sweep.rows][:6] == [
+        *(f"layer_{n:02d}" for n in range(3, 7)),
+        "concat_last4",
+        "mean_last4",
+    ]
+    good("probe", "fit", imported["train"].path, "-o", tmp_path / "p", "--label", "domain", "--head", "centroid")
+    good("probe", "predict", tmp_path / "p", imported["dev"].path, "-o", tmp_path / "out.parquet")
+    assert pl.read_parquet(tmp_path / "out.parquet").height == len(imported["dev"])
+    assert "imported (imported, " in good("inspect", tmp_path / "p").out
+
+
+def test_indexes_find_rows_by_vectors(tmp_path, stores, imported):
+    for name, store in (("here", imported["train"]), ("there", stores.train)):
+        good("index", "build", store.path, "-o", tmp_path / name, "--index", "Flat")
+    queries = stores.dev.numpy("sentence", "concat_last4").astype(np.float32)[:4]
+    with bertfeat.open_index(tmp_path / "here") as here, bertfeat.open_index(tmp_path / "there") as there:
+        found = here.search(queries, k=3)
+        assert found.equals(there.search(queries, k=3))
+        assert found.columns == ["query", "rank", "score", "doc_id", "text"]
+    good("index", "eval", tmp_path / "here")
+    assert "model      imported (imported)" in good("inspect", tmp_path / "here").out
+    said = refused("search", tmp_path / "here", "some words")
+    assert "was imported (imported), so no model is known that encodes new texts; import vectors of these texts" in said
+
+
+def test_vectors_without_words_are_found_too(tmp_path):
+    np.save(tmp_path / "v.npy", np.eye(4, 3, dtype=np.float32) + 1)
+    (tmp_path / "ids.txt").write_text("a\na\nb\nb\n")
+    store = bertfeat.import_vectors(tmp_path / "v.npy", tmp_path / "s", level="word", ids=tmp_path / "ids.txt")
+    with bertfeat.build_index(store, tmp_path / "i", index="Flat") as index:
+        hits = index.search(store.numpy("word", "embedding")[:1].astype(np.float32), k=1)
+        assert hits.select("doc_id", "word_index", "word").rows() == [("a", 0, None)]
+    assert bertfeat.words_in_context(store, [1])[0].marked().count("[") == 1
+
+
+def test_what_needs_the_model_is_refused(tmp_path, stores, imported):
+    (tmp_path / "t.txt").write_text("One text.\n")
+    store = imported["train"].path
+    probe = bertfeat.fit_probe(store, "domain", head="centroid")
+    probe.save(tmp_path / "p")
+    with pytest.raises(UserError, match=r"was imported \(imported\), so no model is known that encodes new texts"):
+        probe.predict_texts(["one"])
+    said = refused("probe", "predict", tmp_path / "p", tmp_path / "t.txt", "-o", tmp_path / "out.parquet")
+    assert "import vectors of these texts too and pass their store" in said
+    said = refused("extract", tmp_path / "t.txt", "-o", store, "--append")
+    assert "imported, and an append needs the model of the vectors; import all vectors into a new store" in said
+    said = refused("extract", tmp_path / "t.txt", "-o", store, "--level", "sentence")
+    assert "holds a store that was imported; use another folder or --overwrite" in said
+    said = refused("verify", store, "--deep")
+    assert "imported from t.parquet, and --deep needs the model of the vectors; leave it out" in said
+    with pytest.raises(StoreError, match=r"imported from t\.parquet, and a deep check needs the model"):
+        recheck(store)
+    np.save(tmp_path / "v.npy", np.eye(2, dtype=np.float32))
+    said = refused("import", tmp_path / "v.npy", "-o", stores.train.path, "--level", "sentence")
+    assert "holds a store that was extracted from a corpus; use another folder or --overwrite" in said
+    # A store is not a model, whoever made its vectors.
+    with pytest.raises(UserError, match=r"config\.json"):
+        bertfeat.Encoder(str(store))
+    with pytest.raises(UserError, match=r"(?s)probe .*imported.* has model"):
+        probe.score(stores.dev)
+
+
+def test_features_of_other_names_or_widths_do_not_go_together(tmp_path, imported):
+    probe = bertfeat.fit_probe(imported["train"], "domain", head="centroid")
+    imported["dev"].polars("sentence").write_parquet(tmp_path / "t.parquet")
+    other = bertfeat.import_vectors(tmp_path / "t.parquet", tmp_path / "o", level="sentence", model="glove")
+    with pytest.raises(UserError, match=r"has model 'imported'.* has model 'glove'"):
+        probe.score(other)
+    half = imported["dev"].polars("sentence").with_columns(pl.col("concat_last4").arr.head(7))
+    half.write_parquet(tmp_path / "h.parquet")
+    narrow = bertfeat.import_vectors(tmp_path / "h.parquet", tmp_path / "h", level="sentence")
+    with pytest.raises(UserError, match=r"has width 1536.* has width 7"):
+        probe.score(narrow)
