@@ -153,7 +153,14 @@ class TestDryRun:
     def test_for_people(self, base: list[str]) -> None:
         result = good(*base, "--dry-run")
         assert result.err == ""
-        assert [line.split()[0] for line in result.out.splitlines()] == ["documents", "tokens", "token", "on", "encoder", "time"]
+        assert [line.split()[0] for line in result.out.splitlines()] == [
+            "documents",
+            "tokens",
+            "token",
+            "on",
+            "encoder",
+            "time",
+        ]
 
     def test_it_needs_no_output(self, base: list[str]) -> None:
         position = base.index("-o")
