@@ -37,7 +37,8 @@ def adapted(backend: BackendTokenizer, *, given_words: bool) -> BackendTokenizer
 
 def _prefix_words(state: dict[str, Any]) -> None:
     nodes = _nodes(state["pre_tokenizer"])
-    splitters = [node for node in nodes if "pretokenizers" not in node]
+    # The pattern of a Split is an object without a type.
+    splitters = [node for node in nodes if "type" in node and "pretokenizers" not in node]
     if splitters and splitters[0]["type"] == "ByteLevel":
         splitters[0]["add_prefix_space"] = True
     elif any(node["type"] == "ByteLevel" for node in splitters):

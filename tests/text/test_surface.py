@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
+from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as BackendTokenizer
-from tokenizers import models, normalizers, pre_tokenizers, processors
 from transformers import AlbertTokenizer, AutoTokenizer
 
 from bertfeat.errors import CheckpointError
+from bertfeat.text import pieces
 from bertfeat.text import tokenizer as tokenizer_module
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.fakes import letters_backend, pairs, texts, word_lists
@@ -106,9 +107,14 @@ def test_the_special_tokens_stay_when_trimming_is_switched_off() -> None:
     assert tokenizer.pair.middle.ids.tolist() == [1, 1]
 
 
-def test_a_splitter_before_byte_level_gives_a_word_one_space() -> None:
+@pytest.mark.parametrize(
+    "splitter",
+    [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split(Regex(pieces._QWEN2), "isolated")],
+    ids=["digits", "qwen2"],
+)
+def test_a_splitter_before_byte_level_gives_a_word_one_space(splitter: Any) -> None:
     # Llama's order: a space before each part of "a1" would make two words of it.
-    backend = roberta_like(before=pre_tokenizers.Digits(individual_digits=True))
+    backend = roberta_like(before=splitter)
     tokenizer = Tokenizer(backend, cls_id=0, given_words=True)
     assert surface(tokenizer, ["a1", "b"]) == [("Ġ", ""), ("a", "a"), ("1", "1"), ("Ġ", ""), ("b", "b")]
 
