@@ -21,7 +21,7 @@ def initialiser() -> str:
     """Return the libraries whose initialisation decides random weights, with their versions.
 
     Examples:
-        >>> initialiser().split()[::3]
+        >>> initialiser().split()[::2]
         ['transformers', 'torch']
     """
     # A build for a device, such as +cpu, draws the same.

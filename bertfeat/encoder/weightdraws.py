@@ -146,7 +146,7 @@ def _is_random(func: Any) -> bool:
         return True
     if torch.Tag.nondeterministic_seeded in func.tags:
         raise CheckpointError(
-            f"random weights: transformers draws by {func}, which is not supported; choose another model"
+            f"random weights: transformers draws by {func}, which has no seed here; choose another model"
         )
     return False
 
