@@ -158,8 +158,8 @@ def test_the_tables_name_every_key_of_a_real_store(folder):
     receipt = sealed(root / "_bertfeat" / "receipts" / "00000.json")
     assert set(receipt) == keys_of("## Receipts")
     told = json.loads(pq.read_metadata(root / "token" / "part-00000.parquet").metadata[b"bertfeat"])
-    # These are there only for prompts, `--pooling model`, `--unknown-words zero`, or imported vectors.
-    absent = {"prompt", "prompts", "sentence_sha256", "unknown_words", "imported"}
+    # Only for prompts, `--pooling model`, `--unknown-words zero`, `--random-weights`, or imported vectors.
+    absent = {"prompt", "prompts", "sentence_sha256", "unknown_words", "random_weights", "initialiser", "imported"}
     assert keys_of("### File metadata") - set(told) == absent
     assert set(told) <= keys_of("### File metadata")
     own = {"level", "shard", "n_rows", "n_null_vectors"}
