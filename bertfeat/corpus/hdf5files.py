@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,6 +17,14 @@ from bertfeat.errors import InputError
 from bertfeat.records import FileSlice, InputFile
 
 _INDEX = "sentence_to_index"
+_READ_TEXT = f"""
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+import h5py, numpy
+found = numpy.asarray(h5py.File(sys.argv[2], "r")["{_INDEX}"][()]).reshape(-1)[0]
+sys.stdout.buffer.write(found if isinstance(found, bytes) else str(found).encode())
+"""
+_TIMEOUT_S = 60
 # A small file may declare a large dataset.
 _MAX_BYTES = 2 << 30
 
@@ -37,15 +48,21 @@ class Hdf5Reader(VectorReader):
         import h5py
 
         self._h5py = h5py
-        try:
+        with self._readable():
             self._file = h5py.File(file.path, "r")
-        except OSError as error:
-            raise self.wrong(f"cannot be read as HDF5 ({' '.join(str(error).split())[:120]})") from error
-        self._n_sentences = self._count()
-        self._words = self._read_words()
-        shape = self._dataset(0).shape
+            self._n_sentences = self._count()
+            self._words = self._read_words()
+            shape = self._dataset(0).shape
         self._has_layers = len(shape) == 3
         self.features = self.layer_features(shape[0], shape[2]) if self._has_layers else self.single_feature(shape[1])
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turn the errors of h5py on a damaged file into one line."""
+        try:
+            yield
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
+            raise self.wrong(f"cannot be read as HDF5 ({' '.join(str(error).split())[:120]})") from error
 
     def _count(self) -> int:
         names = [name for name in self._file if name != _INDEX]
@@ -64,11 +81,17 @@ class Hdf5Reader(VectorReader):
         """Return the words of the sentences that the file names; a sentence that occurs twice is named once."""
         if _INDEX not in self._file:
             return {}
+        dataset = self._at(_INDEX)
+        if dataset.size != 1:
+            raise self.wrong(f"its {_INDEX} has {dataset.size:,} values; it must be one text")
+        # HDF5's library crashes on a damaged heap of texts, or never returns: let another process read it.
+        arguments = [sys.executable, "-c", _READ_TEXT, json.dumps(sys.path), self.file.path]
         try:
-            content = self._at(_INDEX)[()]
-            text = content if isinstance(content, bytes | str) else content.reshape(-1)[0]
-            index = json.loads(text)
+            done = subprocess.run(arguments, capture_output=True, timeout=_TIMEOUT_S, check=True)
+            index = json.loads(done.stdout)
             return {int(number): tuple(sentence.split()) for sentence, number in index.items()}
+        except subprocess.SubprocessError as error:
+            raise self.wrong(f"its {_INDEX} cannot be read; write the file again") from error
         except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise self.wrong(f"its {_INDEX} is not a JSON object of sentences: {error!s:.80}") from error
 
@@ -92,7 +115,8 @@ class Hdf5Reader(VectorReader):
     def scan(self) -> Iterator[Unit]:
         """Check all values, and yield the sentences."""
         for number in range(self._n_sentences):
-            vectors, _ = self._sentence(number)
+            with self._readable():
+                vectors, _ = self._sentence(number)
             n_words = len(vectors[self.features[0].name])
             words = self._words.get(number)
             if words is not None and len(words) != n_words:
@@ -115,10 +139,7 @@ class Hdf5Reader(VectorReader):
             )
         if not shape[-2]:
             raise self.wrong(f"sentence {number} has no words; leave it out")
-        try:
-            values = dataset[()]
-        except (OSError, MemoryError) as error:
-            raise self.wrong(f"sentence {number} cannot be read ({' '.join(str(error).split())[:120]})") from error
+        values = dataset[()]
         layers = values if self._has_layers else values[None]
         columns = {feature.name: layer for feature, layer in zip(self.features, layers, strict=True)}
         return self.stored(columns, lambda row: (f"sentence {number}, word {row}, both counted from 0: ", None))
@@ -126,7 +147,8 @@ class Hdf5Reader(VectorReader):
     def read(self, piece: FileSlice, given: Sequence[Words | None]) -> Block:  # noqa: ARG002
         """Return the vectors of some sentences."""
         numbers = range(piece.offset, piece.offset + piece.n_rows)
-        parts = [self._sentence(number) for number in numbers]
+        with self._readable():
+            parts = [self._sentence(number) for number in numbers]
         return Block.of(parts, [self._words.get(number) for number in numbers])
 
     def close(self) -> None:

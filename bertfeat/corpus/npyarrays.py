@@ -41,7 +41,7 @@ class NpyReader(VectorReader):
         """Map the file; pages that were read leave the memory with the last reference to the array."""
         try:
             found = np.load(self.file.path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError, SyntaxError, MemoryError) as error:
+        except Exception as error:  # a damaged header is Python that NumPy parses, with any of Python's errors
             reason = f"cannot be read as .npy ({' '.join(str(error).split())[:120]}); write it with numpy.save"
             raise self.wrong(reason) from error
         if not isinstance(found, np.ndarray):

@@ -154,6 +154,8 @@ class ArrowTable(RowTable):
         first = 1
         with self._opened() as (_, read):
             for batch in read(list(names)):
+                # Texts may not be UTF-8, and offsets may be out of range.
+                batch.validate(full=True)
                 columns = {name: batch.column(name) for name in names}
                 plain = {n: c.cast(self.types[n]) if c.type != self.types[n] else c for n, c in columns.items()}
                 yield Batch(range(first, first + batch.num_rows), plain)
@@ -180,7 +182,6 @@ class ArrowTable(RowTable):
                 def read_ipc(names: list[str]) -> Iterator[Any]:
                     for number in range(opened.num_record_batches):
                         batch = opened.get_batch(number).select(names)
-                        batch.validate(full=True)
                         for start in range(0, batch.num_rows, _BATCH_ROWS):
                             yield batch.slice(start, _BATCH_ROWS)
 

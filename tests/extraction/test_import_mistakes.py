@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertfeat.errors import UserError
 from bertfeat.extraction.importing import import_vectors
 from tests.support.command_line import refused
 from tests.support.drill import result_files
@@ -218,6 +219,9 @@ def test_hdf5_of_other_shapes(tmp_path):
         del file["3"]
         file["3"] = h5py.ExternalLink(str(write_hdf5(tmp_path / "other.hdf5", good)), "3")
     assert "its dataset '3' is a link to another place" in refuse(tmp_path, path, *W)
+    damaged = write_hdf5(tmp_path / "d.hdf5", good, SENTENCES)
+    damaged.write_bytes(damaged.read_bytes().replace(b"GCOL", b"GCOX"))
+    assert "d.hdf5: its sentence_to_index cannot be read; write the file again" in refuse(tmp_path, damaged, *W)
     short = write_hdf5(tmp_path / "s.hdf5", good, [["The"], *SENTENCES[1:]])
     assert "sentence 0 ('The') has 1 words in sentence_to_index, the vectors have 3" in refuse(tmp_path, short, *W)
     (tmp_path / "x.hdf5").write_text("no")
@@ -280,3 +284,44 @@ def test_another_import_into_a_store_is_refused_before_its_values_are_read(tmp_p
     assert "--model was 'imported', now 'glove'; use another folder or --overwrite" in said
     assert "row 3" in refused("import", other, *S, "-o", tmp_path / "s", "--overwrite")
     assert result_files(tmp_path / "s") == before
+
+
+def error_of(path, output, **settings):
+    """Return what an import refuses; an empty text if it refuses nothing."""
+    try:
+        import_vectors(path, output, overwrite=True, **settings)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", ["v.npy", "t.parquet", "t.arrow", "g.jsonl", "e.hdf5"])
+def test_a_damaged_file_is_one_line_or_is_read(tmp_path, name):
+    """Bytes that are changed anywhere; a changed value of a vector is not found, nor can it be."""
+    if name == "e.hdf5":
+        pytest.importorskip("h5py")
+        # Without the index of sentences, which another process reads each time.
+        path = write_hdf5(tmp_path / name, sentence_arrays())
+    elif name == "v.npy":
+        path = write_npy(tmp_path / name, numbers(4, 3))
+    elif name == "g.jsonl":
+        path = write_google(tmp_path / name)
+    else:
+        frame = pl.DataFrame(
+            {"doc_id": ["a", "b"], "v": [[1.0, 2.0], [3.0, 4.0]]}, schema_overrides={"v": pl.Array(pl.Float32, 2)}
+        )
+        path = tmp_path / name
+        (frame.write_parquet if name == "t.parquet" else frame.write_ipc)(path)
+    content, random = path.read_bytes(), np.random.default_rng(7)
+    n_refused = 0
+    for _ in range(40):
+        changed = bytearray(content)
+        for place in random.integers(len(content), size=random.integers(1, 4)):
+            changed[place] = random.integers(256)
+        path.write_bytes(changed)
+        level = "word" if name == "e.hdf5" else "sentence"
+        settings = {"layers": "11,12"} if name == "g.jsonl" else {}
+        said = error_of(path, tmp_path / "s", level=level, **settings)
+        n_refused += bool(said)
+        assert "\n" not in said
+    assert n_refused
