@@ -80,7 +80,7 @@ def test_words_equal_a_naive_loop_over_transformers(tmp_path: Path, minilm_folde
 
 def test_sentences_equal_sentence_transformers(tmp_path: Path, minilm_folder: Path) -> None:
     peers = pytest.importorskip("sentence_transformers")
-    lines = [" ".join(words) for name in FILES for words in sentences(name, 40)]
+    lines = [" ".join(words) for name in FILES for words in sentences(name, 20)]
     lines += ["x", "naïve café 人工智能 👩‍👧", " ".join(lines[:20])]
     path = tmp_path / "lines.txt"
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
