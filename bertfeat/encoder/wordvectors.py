@@ -28,7 +28,7 @@ _MAX_DIM = 65_536
 # The longest number of a text file in bytes, and the longest word; a longer line is not one of word vectors.
 _MAX_NUMBER, _MAX_WORD = 64, 65_536
 _CHUNK = 1 << 20
-_BLOCK_VALUES = 1 << 18
+_BLOCK_VALUES = 1 << 20
 _GZIP = b"\x1f\x8b"
 _FASTTEXT = struct.pack("<i", 793712314)
 # The first bytes of files that are often taken for word vectors, and what to do.
