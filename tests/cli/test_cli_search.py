@@ -372,7 +372,7 @@ class TestRefused:
             (["text", "--where", "nope = 1"], "no column 'nope'; columns are doc_id, text"),
             (["text", "--where", "label ="], "not an SQL condition"),
             (["text", "--columns", "nope"], "no column 'nope'"),
-            ([" "], "query ' ': has no tokens to search by"),
+            ([" "], "query ' ': has no token with a vector to search by"),
         ],
     )
     def test_arguments(self, sentences: Path, arguments: list[str], said: str) -> None:

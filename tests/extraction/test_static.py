@@ -188,6 +188,7 @@ def test_search_and_transformer_take_texts(tmp_path: Path) -> None:
     good("index", "build", tmp_path / "store", "-o", tmp_path / "index", "--level", "sentence")
     hits = good("search", tmp_path / "index", "river of qqq", "-k", "1", "--json").json
     assert "'text': 'river'" in str(hits)
+    assert "query 'qqq': has no token with a vector" in run("search", tmp_path / "index", "qqq").err
     vectors = bertfeat.embed(["river", "qqq"], model=str(path))
     assert vectors[0].tolist() == VECTORS["river"]
     assert np.isnan(vectors[1]).all()
