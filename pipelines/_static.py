@@ -14,7 +14,7 @@ def check_contextual(name: str) -> None:
 
     Raises:
         CheckpointError: The model cannot be used.
-        ConfigError: It is one of static vectors.
+        ConfigError: The model is one of static vectors.
     """
     if open_checkpoint(name).static is not None:
         raise ConfigError(f"`model={name!r}` holds static vectors, without layers to compare; pass it as `static`")

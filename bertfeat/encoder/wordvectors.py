@@ -137,7 +137,7 @@ def _opened(path: Path) -> Iterator[_File]:
     """Open a file, decompressed if it is a .gz; errors while it is read become errors of the file."""
     try:
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(io.BufferedReader(io.FileIO(path), _CHUNK))
+            file: _File = stack.enter_context(io.BufferedReader(io.FileIO(path), _CHUNK))
             if file.peek(2)[:2] == _GZIP:
                 unpacked = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
                 file = stack.enter_context(io.BufferedReader(unpacked, _CHUNK))
