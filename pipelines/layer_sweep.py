@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 import bertfeat
+from bertfeat.pipelines._static import static_settings
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -51,7 +52,7 @@ def main(
 ) -> None:
     """Train one probe on each layer and each combination of layers, and plot score against layer."""
     started = time.perf_counter()
-    folder = Path(out)
+    folder, static_row = Path(out), static_settings(static)
     settings: dict[str, Any] = {"model": model, "levels": level, "layers": "all", "combine": "none"}
     if level == "sentence":
         settings |= {"text_column": text_column, "keep_columns": [label]}
@@ -73,9 +74,7 @@ def main(
 
     sweep = swept("")
     if static:
-        # Words that a file lacks have zeros, so that each word is labelled.
-        unknown = "zero" if Path(static).is_file() else "null"
-        row = swept("-static", model=static, unknown_words=unknown).rows[0]
+        row = swept("-static", **static_row).rows[0]
         sweep = replace(sweep, rows=(*sweep.rows, replace(row, feature=f"static {Path(static).name}", layers=())))
     sweep.write(folder / "sweep", overwrite=True)
     result = {

@@ -27,6 +27,7 @@ from bertfeat.pipelines._conllfiles import conll_kind, find_files, first_sentenc
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._finetuning import check_finetuning, finetune, finetuning_options
+from bertfeat.pipelines._static import check_contextual, static_settings
 from bertfeat.pipelines._training import Settings, discard
 from bertfeat.reports.tables import markdown_table
 
@@ -86,8 +87,9 @@ def main(
     finetuning_rate: float,
 ) -> None:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
-    folder = Path(out)
+    folder, static_row = Path(out), static_settings(static)
     files = find_files(corpus, train, dev, test)
+    check_contextual(model)
     check_finetuning(model, "tag", asked=with_finetuning)
     context = document_context == "on" or (document_context == "auto" and all(map(marks_documents, files.values())))
     click.echo(f"document context: {'on' if context else 'off'}", err=True)
@@ -107,7 +109,7 @@ def main(
         )
         click.echo(_line(rows[-1]), err=True)
     if static:
-        rows.append(_static(static, inputs, columns, folder, label=label, head=head, seeds=seeds, **params))
+        rows.append(_static(static_row, inputs, columns, folder, label=label, head=head, seeds=seeds, **params))
         click.echo(_line(rows[-1]), err=True)
     if with_finetuning:
         settings = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16)
@@ -200,16 +202,21 @@ def _train(
 
 
 def _static(
-    model: str, inputs: dict[str, Path], columns: dict[str, Any], folder: Path, *, label: str, **settings: Any
+    static: dict[str, Any],
+    inputs: dict[str, Path],
+    columns: dict[str, Any],
+    folder: Path,
+    *,
+    label: str,
+    **settings: Any,
 ) -> dict[str, Any]:
-    """Train on the vectors of a file, with zeros for the words that it lacks, so that every word has a prediction."""
-    alone = {**columns, "document_context": False, "unknown_words": "zero" if Path(model).is_file() else "null"}
-    stores = {
-        name: _extract(path, folder / "features" / f"{name}-static", model=model, layers="0", **alone)
-        for name, path in inputs.items()
-    }
+    """Train on static vectors."""
+    alone = {**columns, "document_context": False, **static}
+    stores = {name: _extract(path, folder / "features" / f"{name}-static", **alone) for name, path in inputs.items()}
     chosen = {"feature": "layer_00"}
-    row = _train(f"Static: {Path(model).name}", chosen, stores, label=_label(stores["train"], label), **settings)
+    row = _train(
+        f"Static: {Path(static['model']).name}", chosen, stores, label=_label(stores["train"], label), **settings
+    )
     counts = [store.manifest["totals"]["counts"] for store in stores.values()]
     n_words = {name: sum(count[name] for count in counts) for name in ("n_unknown_tokens", "n_tokens")}
     return {**row, **n_words, "weights_sha256": stores["train"].metadata["weights_sha256"]}

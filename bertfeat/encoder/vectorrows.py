@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ from bertfeat.errors import CheckpointError
 from bertfeat.records import Float32Array
 
 EXPECTED = "expected a word and its numbers in each line, with one space between them"
-_PARSED_AT_ONCE = 1 << 18
 
 
 class Layout(NamedTuple):
@@ -43,22 +41,16 @@ def values_in(path: Path, layout: Layout, block: list[Row]) -> Float32Array:
 
 def _parsed(numbers: list[bytes]) -> Float32Array | None:
     """Return the numbers of lines, float32 (n,), rounded by way of float64 as gensim does; None if one is not plain."""
-    # pyarrow reads a number in a fourth of the time that NumPy takes.
-    import pyarrow as pa
-    from pyarrow import csv
+    # polars reads a number in a tenth of the time that NumPy takes.
+    import polars as pl
 
-    column = io.BytesIO(b"\n".join(numbers).replace(b" ", b"\n"))
+    column, schema = b" ".join(numbers), {"number": pl.Float64}
     try:
-        table = csv.read_csv(
-            column,
-            csv.ReadOptions(column_names=["number"], block_size=_PARSED_AT_ONCE),
-            csv.ParseOptions(quote_char=False),
-            csv.ConvertOptions(column_types={"number": pa.float64()}),
-        )
-    except pa.ArrowInvalid:
+        table = pl.read_csv(column, has_header=False, schema=schema, eol_char=" ", quote_char=None)
+    except pl.exceptions.PolarsError:
         return None
     with np.errstate(over="ignore"):
-        found: Float32Array = table.column(0).to_numpy().astype(np.float32)
+        found: Float32Array = table["number"].to_numpy().astype(np.float32)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -28,8 +29,8 @@ _MAX_DIM = 65_536
 # The longest number of a text file in bytes, and the longest word; a longer line is not one of word vectors.
 _MAX_NUMBER, _MAX_WORD = 64, 65_536
 _CHUNK = 1 << 20
-_BLOCK_VALUES = 1 << 18
-_GZIP = b"\x1f\x8b"
+_BLOCK_VALUES = 1 << 20
+_GZIP, _BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
 _FASTTEXT = struct.pack("<i", 793712314)
 # The first bytes of files that are often taken for word vectors, and what to do.
 _OTHERS = {
@@ -42,6 +43,7 @@ _OTHERS = {
     b"\x93NUMPY": "a NumPy array without words",
     b"GGUF": "a GGUF model, not word vectors",
 }
+_NUMBER_AT_END = re.compile(r"\s[-+.eE\d]+\Z")
 _NUMBERS = b"0123456789+-.eEinfaINFA \t\r\n"
 _File: TypeAlias = "io.BufferedReader[Any]"
 
@@ -90,18 +92,22 @@ def open_word_vectors(path: Path) -> WordVectors:
 def _scanned(path: Path, sha256: str) -> WordVectors:  # noqa: ARG001 - the digest tells whether the words are known
     layout = _find_layout(path)
     rows: dict[str, int] = {}
-    n_rows = n_left_out = n_cased = 0
+    n_rows = n_left_out = n_cased = n_longer = 0
     for n_rows, row in enumerate(_rows(path, layout), start=1):
         try:
             word = row.word.decode()
         except UnicodeDecodeError:
             word = ""
+        n_longer += _NUMBER_AT_END.search(word) is not None
         if not word:
             n_left_out += 1
         elif rows.setdefault(word, n_rows - 1) == n_rows - 1:
             n_cased += word[0] not in "<[" and word.lower() != word
     if not rows:
         raise CheckpointError(f"{path}: holds no words")
+    if 2 * n_longer > n_rows:
+        # The first row lacks numbers, a header is damaged, or a tab follows each word.
+        raise CheckpointError(f"{path}:1: vectors of {layout.dim} numbers, but most rows have more; {EXPECTED}")
     n_repeated = n_rows - n_left_out - len(rows)
     return WordVectors(path, layout, rows, n_repeated, n_left_out, is_uncased=not n_cased)
 
@@ -131,12 +137,13 @@ def _opened(path: Path) -> Iterator[_File]:
     """Open a file, decompressed if it is a .gz; errors while it is read become errors of the file."""
     try:
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(io.BufferedReader(io.FileIO(path), _CHUNK))
+            file: _File = stack.enter_context(io.BufferedReader(io.FileIO(path), _CHUNK))
             if file.peek(2)[:2] == _GZIP:
                 unpacked = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
-                yield stack.enter_context(io.BufferedReader(unpacked, _CHUNK))
-            else:
-                yield file
+                file = stack.enter_context(io.BufferedReader(unpacked, _CHUNK))
+            if file.peek(3)[:3] == _BOM:
+                file.read(3)
+            yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CheckpointError(f"{path}: not a whole .gz file ({error}); download or copy it again") from None
     except OSError as error:

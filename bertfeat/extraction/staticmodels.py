@@ -42,13 +42,14 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool 
     for name, usual in _WITHOUT_MEANING.items():
         if (value := getattr(config, name, usual[0])) not in usual:
             raise ConfigError(f"`{name}={value!r}` has no meaning {what}; drop it")
-    if config.max_length not in (None, checkpoint.max_length, _length(checkpoint, config)):
+    length = _length(checkpoint, config)
+    if config.max_length not in (None, checkpoint.max_length, length):
         raise ConfigError(
             f"`max_length={config.max_length}` has no meaning {what}, which read each text whole; drop it"
         )
     if config.pooling in _WITHOUT_TOKENS and Level.SENTENCE in config.levels:
         raise ConfigError(f"`pooling='{config.pooling}'` has no meaning {what}; use mean or max")
-    if config.on_overlong is not OnOverlong.WINDOW and config.pooling is not Pooling.MODEL:
+    if config.on_overlong is not OnOverlong.WINDOW and length is None:
         raise ConfigError(f"`on_overlong='{config.on_overlong}'` has no meaning {what}, which have no limit; drop it")
     if isinstance(static, WordVectors):
         _check_words(config, what, tokens=tokens)

@@ -105,7 +105,7 @@ class QueryEncoder:
     def _sentences(self, texts: Sequence[str], names: Sequence[str]) -> EncodedQueries:
         rows = self._rows(texts)
         for number in np.flatnonzero(~rows.valid).tolist():
-            raise UserError(f"{names[number]} {texts[number]!r:.60}: has no tokens to search by; write some text")
+            raise UserError(f"{names[number]} {texts[number]!r:.60}: has no token with a vector; write another text")
         return EncodedQueries(rows.vectors, (None,) * len(texts))
 
     def _marked(self, texts: Sequence[str], names: Sequence[str]) -> EncodedQueries:

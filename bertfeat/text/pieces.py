@@ -56,6 +56,7 @@ class Piece(NamedTuple):
 
     `document` is the document's number, `text_number` 0 for its first text and 1 for its second. `start` is the place
     of the piece in the text. `words` are its words if words are given, and `first_word` counts those before them.
+    `is_cut` tells that its tokens are counted and not kept.
     """
 
     document: int
@@ -64,6 +65,7 @@ class Piece(NamedTuple):
     text: str
     words: list[str] | None = None
     first_word: int = 0
+    is_cut: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -84,8 +86,8 @@ class Cutter:
         self._given_words = given_words
         self._keeps = lru_cache(maxsize=4096)(self._stays_a_letter)
 
-    def pieces(self, documents: Sequence[Document]) -> Iterator[Piece]:
-        """Yield the texts of documents in order, long ones in pieces.
+    def pieces(self, documents: Sequence[Document], max_chars: int | None = None) -> Iterator[Piece]:
+        """Yield the texts of documents in order, long ones in pieces; running text is cut after `max_chars`.
 
         Raises:
             InputError: A stretch of more than `MAX_UNCUT_CHARS` characters has no place for a cut.
@@ -97,13 +99,15 @@ class Cutter:
             for text_number, text in enumerate((document.text, document.text_pair)):
                 if text is None:
                     continue
-                if len(text) <= PIECE_CHARS:
+                kept = text[:max_chars]
+                if len(text) <= PIECE_CHARS and kept == text:
                     yield Piece(number, text_number, 0, text)
                     continue
                 start = 0
                 while start < len(text):
-                    end = self._piece_end(text, start, document)
-                    yield Piece(number, text_number, start, text[start:end])
+                    is_cut = start >= len(kept)
+                    end = self._piece_end(text if is_cut else kept, start, document)
+                    yield Piece(number, text_number, start, text[start:end], is_cut=is_cut)
                     start = end
 
     @property

@@ -123,7 +123,7 @@ def overlong_spans(tokens: Tokens, number: int, capacity: int, limits: WindowLim
     if limits.on_overlong is OnOverlong.TRUNCATE:
         cut_first, cut_second = tokens.n_cut[number].tolist()
         n_first, n_second = longest_first(pair - start + cut_first, end - pair + cut_second, capacity)
-        first, second = (start, start + n_first), (pair, pair + n_second)
+        first, second = (start, min(start + n_first, pair)), (pair, min(pair + n_second, end))
         return [(number, *first, *second, *first, *second, 1, 1)]
     if not tokens.is_pair[number]:
         windows = lay_windows(end - start, capacity, limits.stride)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import models, normalizers, pre_tokenizers
 
@@ -82,4 +83,5 @@ def folder_tokenizer(folder: Path, *, n_ids: int, given_words: bool, prompt: str
         prompt=prompt,
         unknown_id=unknown_id,
         looks_up="tokens",
+        chars_per_token=int(np.median([len(token) for token in backend.get_vocab()])),
     )

@@ -44,6 +44,7 @@ class Tokenizer:
         prompt: A text that is put before each document and tokenized together with it.
         unknown_id: The id of unknown words, if they have no vector.
         looks_up: What is looked up in a table of static vectors; empty for an encoder.
+        chars_per_token: If texts are cut to some tokens, they are first cut to that many characters per token.
 
     Attributes:
         prompt: That text.
@@ -67,10 +68,12 @@ class Tokenizer:
         prompt: str = "",
         unknown_id: int | None = None,
         looks_up: str = "",
+        chars_per_token: int | None = None,
     ) -> None:
         self.prompt = prompt
         self.unknown_id = unknown_id
         self.looks_up = looks_up
+        self._chars_per_token = chars_per_token
         backend = adapted(backend, given_words=given_words)
         backend.no_truncation()
         backend.no_padding()
@@ -134,10 +137,13 @@ class Tokenizer:
                 pieces.
             TokenizingError: The tokenizer fails on a document or takes too long.
         """
-        sizes = Sizes(documents, max_tokens)
+        sizes, max_chars = Sizes(documents, max_tokens), None
+        if max_tokens is not None and self._chars_per_token is not None:
+            # `max_tokens` is one more than fits.
+            max_chars = (max_tokens - 1) * self._chars_per_token
         parts = [self._columns([], [])]
         prompts: list[list[int]] = []
-        for batch, encodings in self._encodings(documents):
+        for batch, encodings in self._encodings(documents, max_chars):
             prompts += [encoding.prompt_ids for encoding in encodings if isinstance(encoding, Prompted)]
             kept = sizes.take(batch, encodings)
             _check_size(sizes.n_kept[batch[0].document : batch[-1].document + 1], documents, batch[0].document)
@@ -193,8 +199,10 @@ class Tokenizer:
             n_tokens += sum(map(len, encodings))
             _check_size(n_tokens, [document], 0)
 
-    def _encodings(self, documents: Sequence[Document]) -> Iterator[tuple[list[Piece], list[Encoded]]]:
-        for batch in _batches(self._cutter.pieces(documents)):
+    def _encodings(
+        self, documents: Sequence[Document], max_chars: int | None = None
+    ) -> Iterator[tuple[list[Piece], list[Encoded]]]:
+        for batch in _batches(self._cutter.pieces(documents, max_chars)):
             encodings = self._encoded(batch, documents)
             if not self.prompt:
                 yield batch, list[Encoded](encodings)

@@ -109,7 +109,7 @@ class Sizes:
         kept = []
         for piece, encoding in zip(batch, encodings, strict=True):
             place = piece.document, piece.text_number
-            if self.n_kept[place] < self._max_tokens:
+            if self.n_kept[place] < self._max_tokens and not piece.is_cut:
                 self.n_kept[place] += len(encoding)
                 kept.append((piece, encoding))
                 continue

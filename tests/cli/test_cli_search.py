@@ -331,7 +331,7 @@ class TestManyQueries:
             ("b.jsonl", b'{"id": 1, "text": "one"}\nnope\n', "b.jsonl:2: not JSON"),
             ("c.csv", b"id,text\n1,one\n1,two\n", "c.csv:3: id '1' appears twice"),
             ("d.txt", b"one\n\xff\n", "d.txt:2: byte 0xff"),
-            ("e.txt", b"one\n \n", "e.txt:2: query ' ': has no tokens"),
+            ("e.txt", b"one\n \n", "e.txt:2: query ' ': has no token with a vector"),
             ("f.txt", b"", "f.txt: holds no queries"),
             ("g.conll", b"a B-X\n", "conll holds no queries"),
             ("h.csv", b"id,question\n1,one\n", "no column 'text'; columns are id, question; pass --text-column"),
@@ -372,7 +372,7 @@ class TestRefused:
             (["text", "--where", "nope = 1"], "no column 'nope'; columns are doc_id, text"),
             (["text", "--where", "label ="], "not an SQL condition"),
             (["text", "--columns", "nope"], "no column 'nope'"),
-            ([" "], "query ' ': has no tokens to search by"),
+            ([" "], "query ' ': has no token with a vector"),
         ],
     )
     def test_arguments(self, sentences: Path, arguments: list[str], said: str) -> None:

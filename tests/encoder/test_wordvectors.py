@@ -66,8 +66,19 @@ def test_odd_words_are_read_or_left_out(tmp_path: Path) -> None:
     assert read(path) == {"the": [1, 2], ". . .": [3, 4], "at name@x.org": [9, 9], "\xa0": [2, 2], "<UNK>": [0, 0]}
     found = open_word_vectors(path)
     assert (found.n_rows, found.n_repeated, found.n_left_out, found.is_uncased) == (8, 1, 2, True)
+    path.write_bytes(b"2 2\nNew York 1 2\n4 U 3 4\n")
+    assert read(path) == {"New York": [1, 2], "4 U": [3, 4]}
     path.write_bytes(b"the 1 2\nBank 3 4\n")
     assert not open_word_vectors(path).is_uncased
+
+
+@pytest.mark.parametrize("content", ["2 2\nthe 1 2\nof 3 4\n", "the 1 2\r\nof 3 4\r\n"])
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "vectors.txt.gz"
+    # Files that are packed apart may be joined.
+    data = content.encode("utf-8-sig")
+    path.write_bytes(gzip.compress(data[:9]) + gzip.compress(data[9:]))
+    assert read(path) == {"the": [1, 2], "of": [3, 4]}
 
 
 def test_bytes_that_look_like_text_or_line_ends(tmp_path: Path) -> None:
@@ -102,6 +113,10 @@ BINARY = b"2 2\na " + struct.pack("<2f", 1, 2) + b"b " + struct.pack("<2f", 3, 4
         (HEADED.replace(b"3 2", b"3 3"), ":2: 2 numbers after the word, not 3"),
         (b"3 0\na\n", ":1: vectors of 0 numbers"),
         (b"0 2\n", "holds no words"),
+        (b"3 2 x\n" + HEADED[4:], ":1: 'x' is not a number"),
+        (b"3.0 2\n" + HEADED[4:], ":1: vectors of 1 numbers, but most rows have more;"),
+        (HEADED.replace(b"3 2", b"3 1"), ":1: vectors of 1 numbers, but most rows have more;"),
+        (b"the\t1 2\nof\t3 4\n", ":1: vectors of 1 numbers, but most rows have more;"),
         (b"9 999999999\na 1\n", ":1: vectors of 999999999 numbers"),
         (BINARY[:-1], ":1: the header names 2 words, and there are 1"),
         (BINARY.replace(b"2 2", b"1 2"), "bytes remain after row 1"),

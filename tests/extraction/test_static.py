@@ -31,6 +31,7 @@ DATA = ROOT / "examples" / "data"
 CONLL = DATA / "wnut17_dev.conll"
 VECTORS = {"the": [1, 2, 3], "bank": [0.5, -1, 2.25], ",": [4, 0, -7], "river": [0, 8, 16], "state-of-the-art": [9] * 3}
 EXACT = {"store_dtype": "float32"}
+TRUNCATE = ("--level", "sentence", "--on-overlong", "truncate")
 
 
 TEXT_WORDS = ["The", "bank", ",", "the", "RIVER", "bank", "state", "-", "of", "-", "the", "-", "art", "qqq", "qqq"]
@@ -187,6 +188,7 @@ def test_search_and_transformer_take_texts(tmp_path: Path) -> None:
     good("index", "build", tmp_path / "store", "-o", tmp_path / "index", "--level", "sentence")
     hits = good("search", tmp_path / "index", "river of qqq", "-k", "1", "--json").json
     assert "'text': 'river'" in str(hits)
+    assert "query 'qqq': has no token with a vector" in run("search", tmp_path / "index", "qqq").err
     vectors = bertfeat.embed(["river", "qqq"], model=str(path))
     assert vectors[0].tolist() == VECTORS["river"]
     assert np.isnan(vectors[1]).all()
@@ -252,13 +254,16 @@ assert "transformers" not in sys.modules
 
 
 PIECES = ["the", "bank", "river", "##s", ",", ".", "a", "of", "and", "to", "in", "is", "it", "for", "python", "##er"]
-# The median length of a piece is then that of the long ones: model2vec cuts a text after 512 times as many characters.
-PIECES += [f"preposterous{number}" for number in range(30)]
+# The median length of a piece is then 5 characters: model2vec cuts a text after 512 times as many, even in a word.
+PIECES += [f"{letter}word" for letter in "cdghjkmnpqrtuvwxyzCDGHJKMNPQRTUVWXYZ"]
 
 
 def model2vec_lines() -> list[str]:
     lines = (DATA / "peps.txt").read_text("utf-8").splitlines()[:30]
-    return [*lines, "rivers, banks: qqq", "qqq", "the", "the bank of the river " * 200]
+    long = ["the bank of the river " * 200, "a is " * 600, "to " * 853 + "to rivers" * 9_000, "hword" * 600 + " the"]
+    # Few tokens are left of a text that has too many.
+    few = "the " + "preposterousness " * 600
+    return [*lines, "rivers, banks: qqq", "qqq", "the", few, *long]
 
 
 def own_encode(folder: Path, texts: Sequence[str], *, max_length: int | None = None) -> Iterator[np.ndarray[Any, Any]]:
@@ -267,7 +272,8 @@ def own_encode(folder: Path, texts: Sequence[str], *, max_length: int | None = N
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     unknown = tokenizer.token_to_id("[UNK]")
     for text in texts:
-        ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids[:max_length], np.int64)
+        chars = max_length and max_length * int(np.median([*map(len, tokenizer.get_vocab())]))
+        ids = np.array(tokenizer.encode(text[:chars], add_special_tokens=False).ids[:max_length], np.int64)
         ids = ids[ids != unknown]
         vectors = arrays["embeddings"].astype(np.float64)[arrays["mapping"][ids] if "mapping" in arrays else ids]
         if "weights" in arrays:
@@ -294,11 +300,14 @@ def test_sentences_of_model2vec_equal_its_encode(tmp_path: Path, kind: str) -> N
     asked = {"model": str(folder), "pooling": "model", **EXACT}
     store = bertfeat.extract(corpus, tmp_path / "store", levels="token,word,sentence", **asked)
     np.testing.assert_allclose(store.numpy("sentence", "embedding"), [*own_encode(folder, lines)], atol=2e-5)
-    cut = bertfeat.extract(corpus, tmp_path / "cut", levels="sentence", on_overlong="truncate", **asked)
-    length = settings.get("max_length", 512)
-    np.testing.assert_allclose(
-        cut.numpy("sentence", "embedding"), [*own_encode(folder, lines, max_length=length)], atol=2e-5
-    )
+    if (length := settings.get("max_length", 512)) is None:
+        done = run("extract", corpus, "-o", tmp_path / "cut", "--model", folder, "--pooling", "model", *TRUNCATE)
+        assert (done.code, "have no limit" in done.err) == (2, True)
+    else:
+        cut = bertfeat.extract(corpus, tmp_path / "cut", levels="sentence", on_overlong="truncate", **asked)
+        expected = [*own_encode(folder, lines, max_length=length)]
+        np.testing.assert_allclose(cut.numpy("sentence", "embedding"), expected, atol=2e-5)
+        assert cut.polars("sentence")["truncated"].to_list()[-7:] == [False, False, *[True] * 5]
     tokens = store.polars("token", ["token", "layer_00"])
     assert tokens.filter(pl.col("layer_00").is_null())["token"].unique().to_list() == ["[UNK]"]
     assert not tokens["token"].is_in(["[CLS]"]).any()
@@ -335,7 +344,8 @@ def test_vectors_equal_the_peers(tmp_path: Path, kind: str, glove: Path) -> None
     folder, lines = write_model2vec(tmp_path / "m2v", pieces=PIECES, **KINDS[kind]), model2vec_lines()
     corpus.write_text(json.dumps(lines), encoding="utf-8")
     subprocess.run([*script, str(folder), str(corpus), str(out)], check=True, timeout=300)
-    found = vectors_of(folder, lines, "sentence", pooling="model", on_overlong="truncate")
+    cut = {} if KINDS[kind].get("max_length", 512) is None else {"on_overlong": "truncate"}
+    found = vectors_of(folder, lines, "sentence", pooling="model", **cut)
     # model2vec gives zeros where no token is known, and rounds to the type of the file.
     vectors = np.nan_to_num(found)
     np.testing.assert_allclose(vectors, np.load(out), atol=2e-3 if kind == "half" else 2e-5)

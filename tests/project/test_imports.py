@@ -90,10 +90,10 @@ HOMES = {
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
     "faiss": {"ann"},
-    # The encoder reads the numbers of word vectors with it.
-    "pyarrow": {"store", "corpus", "cli", "encoder"},
-    # Probes and searches take and return frames; Parquet itself is left to the store.
-    "polars": {"store", "corpus", "probes", "search", "cli", "pipelines"},
+    "pyarrow": {"store", "corpus", "cli"},
+    # Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
+    # word vectors with it.
+    "polars": {"store", "corpus", "probes", "search", "cli", "pipelines", "encoder"},
     # fsspec chooses the package for a URL.
     "fsspec": {"storage"},
     "s3fs": set(),

@@ -29,10 +29,16 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_table7(words: Path, tmp_path: Path) -> None:
+def test_table7(words: Path, tmp_path: Path, minilm_folder: Path) -> None:
     vectors = tmp_path / "glove.txt"
     vectors.write_text("the 0.5 1\nof -1 0.25\n")
     asked = ("--head", "linear", "--limit", N_SENTENCES, "--seeds", 2, "--max-epochs", 3, "--static", vectors)
+    for recipe, given in (("table7", words), ("layer_sweep", words / "train.tsv")):
+        done = run(recipe, "--corpus", given, "--out", tmp_path / "none", "--static", minilm_folder)
+        assert (done.code, "is a contextual model; name word vectors" in done.err) == (2, True), done.err
+        assert not (tmp_path / "none").exists()
+    said = refusal("table7", "--corpus", words, "--out", tmp_path / "none", "--model", vectors)
+    assert "holds static vectors, without layers to compare; pass it as --static" in said
     done = run("table7", "--corpus", words, "--out", tmp_path, *asked)
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "result.json").read_text("utf-8"))
