@@ -27,6 +27,7 @@ from tests.support.families import (
     VOCAB_SIZE,
     all_model_types,
     build_model,
+    build_without_weights,
     random_pack,
     reference_encoder,
     reference_states,
@@ -248,6 +249,16 @@ def test_other_configs_equal_transformers(
     encoder = load_encoder(checkpoint, layers)
     reference = reference_encoder(checkpoint.family, checkpoint.folder)
     assert_equal_layers(encoder, pack, reference_states(reference, pack, type_ids=encoder.supports_type_ids))
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "deepseek_v3"])
+def test_windows_of_longrope_end_where_its_frequencies_change(tmp_path: Path, model_type: str) -> None:
+    """They depend on the longest text of a batch, and of the packs that other threads run at the same time."""
+    original = {"original_max_position_embeddings": 12}
+    folder = build_without_weights(
+        model_type, tmp_path / "model", rope_parameters={**LONG_ROPE, **original}, **original
+    )
+    assert open_checkpoint(str(folder), random_weights=0).max_length == 12
 
 
 def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
