@@ -526,10 +526,19 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
     )
 
 
-def all_model_types(chosen: Callable[[Family], bool] = lambda _: True) -> list[Any]:
-    """Return the model types of families as parameters, so that one without a tiny model fails the tests."""
-    return [
-        pytest.param(family.model_type, marks=[pytest.mark.long] if family.model_type in _RARE.split() else [])
-        for family in families()
-        if chosen(family)
-    ]
+def all_model_types(chosen: Callable[[Family], bool] = lambda _: True, *, one_of_a_kind: bool = False) -> list[Any]:
+    """Return the model types of families as parameters, so that one without a tiny model fails the tests.
+
+    Args:
+        chosen: Which families.
+        one_of_a_kind: Leave a family to the long tests if an earlier one has the same inputs, path and tokenizer.
+    """
+    parameters, kinds = [], set()
+    for family in filter(chosen, families()):
+        name = family.model_type
+        kind = (family.path, family.positions, family.type_ids, _TOKENIZER_KINDS.get(name))
+        is_long = name in _RARE.split() or (one_of_a_kind and kind in kinds)
+        if not is_long:
+            kinds.add(kind)
+        parameters.append(pytest.param(name, marks=[pytest.mark.long] if is_long else []))
+    return parameters
