@@ -314,7 +314,7 @@ def _check_sizes(folder: Path, family: Family, config: Mapping[str, Any]) -> tup
         if "dropout" in key and isinstance(value, (int, float)) and not 0 <= value <= 1:
             raise CheckpointError(f"{path}: {key} is {value!r:.60}; expected a number from 0 to 1")
     n_ids = _size(path, config, ("vocab_size", "n_words"), _LIMITS["vocab_size"])
-    for fault in (family.fault, rope_fault if family.path == "packed" else None):
+    for fault in (family.fault, rope_fault):
         if fault is not None and (reason := fault(config)) is not None:
             raise CheckpointError(f"{path}: {reason}")
     return n_layers, hidden_size, n_ids
@@ -346,7 +346,7 @@ def _max_length(folder: Path, family: Family, config: Mapping[str, Any], tokeniz
     if family.positions == "after-padding":
         padding = config.get("pad_token_id", 1)
         positions -= _bounded(path, "pad_token_id", padding, positions - 2, least=0) + 1
-    short = rope_length(config) if family.path == "packed" else None
+    short = rope_length(config)
     return positions if short is None else min(positions, short)
 
 

@@ -70,6 +70,7 @@ DECODERS: tuple[Family, ...] = (
         slow_tokenizer=True,
         **{**_PACKED_GPT, "final_norm": "layernorm"},
     ),
+    Family("cwm", "CWM", "CwmModel", **_SLIDING),
     Family("ernie4_5", "ERNIE 4.5", "Ernie4_5Model", **_PACKED),
     Family("exaone4", "EXAONE 4", "Exaone4Model", **_SLIDING),
     Family("glm", "GLM", "GlmModel", **_PACKED),
@@ -78,6 +79,9 @@ DECODERS: tuple[Family, ...] = (
     Family("granite", "Granite", "GraniteModel", **_PACKED),
     Family("helium", "Helium", "HeliumModel", **_PACKED),
     Family("hunyuan_v1_dense", "Hunyuan", "HunYuanDenseV1Model", **_PACKED),
+    Family("hyperclovax", "HyperCLOVA X", "HyperCLOVAXModel", **_PACKED),
+    Family("internlm3", "InternLM3", "LlamaModel", **_PACKED),
+    Family("jais2", "Jais 2", "Jais2Model", **_PACKED),
     Family("ministral", "Ministral", "MinistralModel", **_SLIDING),
     Family("ministral3", "Ministral 3", "Ministral3Model", **_SLIDING),
     Family(
@@ -98,7 +102,10 @@ DECODERS: tuple[Family, ...] = (
     Family("mixtral", "Mixtral", "MixtralModel", **{**_SLIDING, **_EXPERTS}),
     Family("qwen3_moe", "Qwen3 MoE", "Qwen3MoeModel", **{**_SLIDING, **_EXPERTS}),
     Family("ernie4_5_moe", "ERNIE 4.5 MoE", "Ernie4_5_MoeModel", **{**_PACKED, **_EXPERTS}),
+    Family("flex_olmo", "FlexOLMo", "FlexOlmoModel", **{**_PACKED, **_EXPERTS}),
+    Family("glm4_moe", "GLM-4 MoE", "Glm4MoeModel", **{**_PACKED, **_EXPERTS}),
     Family("granitemoe", "Granite MoE", "GraniteMoeModel", **{**_PACKED, **_EXPERTS}),
+    Family("granitemoeshared", "Granite MoE, shared", "GraniteMoeSharedModel", **{**_PACKED, **_EXPERTS}),
     # Its attention takes a sliding window that its masks do not know.
     Family("olmoe", "OLMoE", "OlmoeModel", overrides={"sliding_window": None}, **{**_PACKED, **_EXPERTS}),
     # Sliding windows that only their masks know.

@@ -56,10 +56,10 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     (
         "it is a decoder that no test here has compared with transformers; docs/extending.md says how to add one",
         """
-        afmoe axk1 axk2 beam bitnet cohere2_moe cwm dbrx deepseek_v32 deepseek_v4 diffllama diffusion_gemma doge dots1
-        exaone_moe flex_olmo flint glm4_moe glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa granitemoeshared
-        hunyuan_v1_moe hy_v3 hy_v4 hyperclovax inkling_text internlm3 iquestcoder jais2 jetmoe kolibri1 laguna
-        longcat_flash mellum mimo_v2_flash minimax_m2 minimax_m3_vl_text mistral4 nanochat solar_open youtu
+        afmoe axk1 axk2 beam bitnet cohere2_moe dbrx deepseek_v32 deepseek_v4 diffllama diffusion_gemma doge dots1
+        exaone_moe flint glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hunyuan_v1_moe hy_v3 hy_v4 inkling_text
+        iquestcoder jetmoe kolibri1 laguna longcat_flash mellum mimo_v2_flash minimax_m2 minimax_m3_vl_text mistral4
+        nanochat solar_open youtu
         """,
     ),
     (

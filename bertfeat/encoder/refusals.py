@@ -14,7 +14,7 @@ _MAX_REPEATS = 1_000
 
 
 def rope_fault(config: Mapping[str, Any]) -> str | None:
-    """Return why a model cannot run in packs: the length is unknown up to which its frequencies stay the same."""
+    """Return why a model cannot run: the length is unknown up to which its frequencies stay the same."""
     for key, rope in _long_ropes(config):
         values = [value for value in _original_lengths(config, rope) if value is not None]
         if not values:
@@ -31,8 +31,8 @@ def rope_fault(config: Mapping[str, Any]) -> str | None:
 def rope_length(config: Mapping[str, Any]) -> int | None:
     """Return the tokens up to which the frequencies of a model stay the same; None where they always do.
 
-    With the type longrope, transformers sets them by the longest text of a batch: up to this length, all texts have the
-    short ones.
+    With the type longrope, transformers sets them by the longest text of a batch, in a place that threads share: up to
+    this length, all texts have the short ones.
     """
     found = [value for _, rope in _long_ropes(config) for value in _original_lengths(config, rope) if value is not None]
     return min(found, default=None)

@@ -21,10 +21,10 @@ _MAX_REPLACEMENT = 1_000
 
 
 def adapted(backend: BackendTokenizer, *, given_words: bool) -> BackendTokenizer:
-    """Return a byte-level tokenizer that does not trim offsets and, for given words, sees a space before each."""
+    """Return a tokenizer that does not trim offsets and, for given words, sees a space before each if it keeps them."""
     text = backend.to_str()
     if "trim_offsets" not in text:
-        return backend
+        return _spaced(backend) if given_words else backend
     state = json.loads(text)
     # Trimming by the characters of the pieces would remove a character of a word without a space before it.
     for node in _nodes(state["post_processor"]):
@@ -45,6 +45,23 @@ def _prefix_words(state: dict[str, Any]) -> None:
         # After another splitter the flag would put a space before each part of a word.
         own = [state["normalizer"]] if state["normalizer"] else []
         state["normalizer"] = {"type": "Sequence", "normalizers": [*own, {"type": "Prepend", "prepend": " "}]}
+
+
+def _spaced(backend: BackendTokenizer) -> BackendTokenizer:
+    """Put `▁` before given words where the tokenizer writes it for a space, but puts none there itself, as Gemma's."""
+    own = backend.normalizer
+    normalizing, splitting = (
+        _nodes(json.loads(part.__getstate__())) if part is not None else [] for part in (own, backend.pre_tokenizer)
+    )
+    writes = any(node.get("content") == "▁" for node in normalizing)
+    if any(node.get("type") == "Prepend" for node in normalizing) or not (
+        writes or any(node.get("prepend_scheme") == "never" for node in splitting)
+    ):
+        return backend
+    changed = BackendTokenizer.from_str(backend.to_str())
+    prefix = normalizers.Prepend("▁")
+    changed.normalizer = prefix if own is None else normalizers.Sequence([own, prefix])
+    return changed
 
 
 def _nodes(node: object) -> list[dict[str, Any]]:

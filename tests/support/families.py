@@ -131,6 +131,9 @@ _SECTIONS = {
     **_SMALL_HEADS,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 1, 1]},
 }
+_MULTIPLIERS = {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5}
+_GRANITE = {**_SMALL_HEADS, **_MULTIPLIERS}
+_GRANITE_EXPERTS = {**_EXPERTS, **_MULTIPLIERS, "shared_intermediate_size": 16}
 # The config of each family.
 _CONFIGS: dict[str, dict[str, Any]] = {
     "bert": _BERT,
@@ -263,12 +266,15 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "openai_privacy_filter": {**_EXPERTS, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
     **dict.fromkeys(
         (
-            *("apertus", "arcee", "cohere", "ernie4_5", "glm", "glm4", "granite", "helium", "hunyuan_v1_dense"),
-            *("nemotron", "olmo", "seed_oss", "stablelm"),
+            *("apertus", "arcee", "cohere", "ernie4_5", "glm", "glm4", "helium", "hunyuan_v1_dense"),
+            *("internlm3", "jais2", "nemotron", "olmo", "seed_oss", "stablelm"),
         ),
         _SMALL_HEADS,
     ),
-    **dict.fromkeys(("cohere2", "exaone4", "ministral", "ministral3", "olmo3", "vaultgemma"), _MIXED_SMALL_HEADS),
+    **dict.fromkeys(("granite", "hyperclovax"), _GRANITE),
+    **dict.fromkeys(
+        ("cohere2", "cwm", "exaone4", "ministral", "ministral3", "olmo3", "vaultgemma"), _MIXED_SMALL_HEADS
+    ),
     "qwen2_vl_text": {**_MIXED, **_SECTIONS},
     "qwen2_5_vl_text": {**_MIXED, **_SECTIONS},
     "qwen3_vl_text": _SECTIONS,
@@ -307,19 +313,21 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "expansion_ratio": 2,
     },
     **dict.fromkeys(
-        ("mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "granitemoe", "olmoe", "phimoe", "gpt_oss"), _EXPERTS
+        ("mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "flex_olmo", "olmoe", "phimoe", "gpt_oss"), _EXPERTS
     ),
+    **dict.fromkeys(("granitemoe", "granitemoeshared"), _GRANITE_EXPERTS),
+    "glm4_moe": {**_LATENT, "head_dim": 16, "use_qk_norm": True},
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3"), _LATENT),
 }
 # Those that differ from another family in names, or that few people run: only the long tests run them.
 _RARE = (
     "metaclip_2_text_model clipseg_text_model owlvit_text_model owlv2_text_model xclip_text_model "
-    "groupvit_text_model siglip2_text_model tipsv2_text_model chinese_clip_text_model "
-    "align_text_model clap_text_model flava_text_model blip_text_model blenderbot blenderbot-small plbart mvp "
-    "bigbird_pegasus nllb-moe lilt visual_bert yoso apertus arcee ernie4_5 exaone4 glm glm4 granite helium "
-    "hunyuan_v1_dense nemotron olmo olmo3 seed_oss stablelm ministral ministral3 vaultgemma qwen2_vl_text "
-    "qwen3_vl_text persimmon biogpt ctrl codegen qwen2_moe ernie4_5_moe granitemoe olmoe phimoe "
-    "deepseek_v3 minicpm3 openai_privacy_filter cohere"
+    "groupvit_text_model siglip2_text_model tipsv2_text_model chinese_clip_text_model align_text_model "
+    "clap_text_model flava_text_model blip_text_model blenderbot blenderbot-small plbart mvp bigbird_pegasus "
+    "nllb-moe lilt visual_bert yoso apertus arcee cwm ernie4_5 exaone4 glm glm4 granite helium hunyuan_v1_dense "
+    "hyperclovax internlm3 jais2 nemotron olmo olmo3 seed_oss stablelm ministral ministral3 vaultgemma "
+    "qwen2_vl_text qwen3_vl_text persimmon biogpt ctrl codegen qwen2_moe ernie4_5_moe flex_olmo glm4_moe granitemoe "
+    "granitemoeshared olmoe phimoe deepseek_v3 minicpm3 openai_privacy_filter cohere"
 )
 # Classes with heads and decoders, whose weights must be ignored without a message.
 _SAVED_AS = {
@@ -526,10 +534,19 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
     )
 
 
-def all_model_types(chosen: Callable[[Family], bool] = lambda _: True) -> list[Any]:
-    """Return the model types of families as parameters, so that one without a tiny model fails the tests."""
-    return [
-        pytest.param(family.model_type, marks=[pytest.mark.long] if family.model_type in _RARE.split() else [])
-        for family in families()
-        if chosen(family)
-    ]
+def all_model_types(chosen: Callable[[Family], bool] = lambda _: True, *, one_of_a_kind: bool = False) -> list[Any]:
+    """Return the model types of families as parameters, so that one without a tiny model fails the tests.
+
+    Args:
+        chosen: Which families.
+        one_of_a_kind: Leave a family to the long tests if an earlier one has the same inputs, path and tokenizer.
+    """
+    parameters, kinds = [], set()
+    for family in filter(chosen, families()):
+        name = family.model_type
+        kind = (family.path, family.positions, family.type_ids, _TOKENIZER_KINDS.get(name))
+        is_long = name in _RARE.split() or (one_of_a_kind and kind in kinds)
+        if not is_long:
+            kinds.add(kind)
+        parameters.append(pytest.param(name, marks=[pytest.mark.long] if is_long else []))
+    return parameters

@@ -119,6 +119,24 @@ def test_a_splitter_before_byte_level_gives_a_word_one_space(splitter: Any) -> N
     assert surface(tokenizer, ["a1", "b"]) == [("Ġ", ""), ("a", "a"), ("1", "1"), ("Ġ", ""), ("b", "b")]
 
 
+@pytest.mark.parametrize(
+    ("normalizer", "splitter"),
+    [
+        (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), None),
+        (normalizers.Replace(" ", "▁"), pre_tokenizers.Split(" ", "merged_with_previous")),
+        (None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+        (None, pre_tokenizers.Metaspace(prepend_scheme="never")),
+    ],
+    ids=["llama", "gemma", "mistral", "never"],
+)
+def test_given_words_have_one_space_before_each_where_spaces_are_pieces(normalizer: Any, splitter: Any) -> None:
+    """As in a text, where a word and the same word after a space have different pieces."""
+    backend = BackendTokenizer(models.BPE({"<unk>": 0, "▁": 1, "a": 2, "b": 3, "▁b": 4}, [("▁", "b")]))
+    backend.normalizer, backend.pre_tokenizer = normalizer, splitter
+    tokenizer = Tokenizer(backend, cls_id=None, given_words=True)
+    assert surface(tokenizer, ["a", "ba"]) == [("▁", ""), ("a", "a"), ("▁b", "b"), ("a", "a")]
+
+
 def test_given_words_equal_transformers_with_prefix_space(tmp_path: Path) -> None:
     folder = build_tokenizer("bpe", tmp_path / "bpe")
     words = ["The", "river's", "", "naïve", "42"]
