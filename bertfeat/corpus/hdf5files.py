@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from bertfeat.choices import Level, VectorFormat
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.rowsources import Words
-from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorOptions, VectorReader
+from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorReader
 from bertfeat.errors import InputError
 from bertfeat.records import FileSlice, InputFile
 
@@ -35,13 +36,13 @@ class Hdf5Reader(VectorReader):
     allennlp's `sentence_to_index` maps each sentence to the name of its dataset.
     """
 
-    format = VectorFormat.HDF5
+    format = "hdf5"
     endings = (".hdf5", ".h5")
     holds_documents = True
 
-    def __init__(self, file: InputFile, options: VectorOptions) -> None:
-        super().__init__(file, options)
-        if options.level is not Level.WORD:
+    def __init__(self, file: InputFile, config: ExtractConfig, vector_columns: Sequence[str] = ()) -> None:
+        super().__init__(file, config, vector_columns)
+        if self.level is not Level.WORD:
             raise self.wrong("HDF5 holds a vector for each word; pass `level='word'`")
         if find_spec("h5py") is None:
             raise InputError("HDF5 needs h5py: pip install 'bertfeat[hdf5]'", path=file.path)
@@ -54,7 +55,9 @@ class Hdf5Reader(VectorReader):
             self._words = self._read_words()
             shape = self._dataset(0).shape
         self._has_layers = len(shape) == 3
-        self.features = self.layer_features(shape[0], shape[2]) if self._has_layers else self.single_feature(shape[1])
+        self.features = (
+            self.layer_features(range(shape[0]), shape[2]) if self._has_layers else self.single_feature(shape[1])
+        )
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

@@ -40,11 +40,8 @@ class RowTable(ABC):
     """A file of rows with columns.
 
     Attributes:
-        endings: The file endings of the format.
         types: The Arrow type of each column.
     """
-
-    endings: ClassVar[tuple[str, ...]]
 
     def __init__(self, file: InputFile) -> None:
         self.file = file
@@ -66,7 +63,6 @@ class RowTable(ABC):
 class CsvTable(RowTable):
     """Reads .csv, whose values are all texts."""
 
-    endings = (".csv",)
     reader: ClassVar[type[CsvReader]] = CsvReader
 
     def _types(self) -> dict[str, Any]:
@@ -98,14 +94,11 @@ class CsvTable(RowTable):
 class TsvTable(CsvTable):
     """Reads .tsv."""
 
-    endings = (".tsv",)
     reader = TsvReader
 
 
 class JsonlTable(RowTable):
     """Reads .jsonl: one object per line; a column that a row lacks is null there."""
-
-    endings = (".jsonl", ".ndjson")
 
     def _types(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -136,13 +129,12 @@ class JsonlTable(RowTable):
             yield row, value
 
 
-class ArrowTable(RowTable):
-    """Reads .parquet and Arrow's IPC files (.arrow, .feather), a piece of a row group at a time."""
-
-    endings = (".parquet", ".arrow", ".feather", ".ipc")
+class ParquetTable(RowTable):
+    """Reads .parquet, a piece of a row group at a time."""
 
     def _types(self) -> dict[str, Any]:
-        with self._opened() as (schema, _):
+        with self._opened() as parquet:
+            schema = parquet.schema_arrow
             for name in schema.names:
                 if schema.names.count(name) > 1:
                     raise InputError(f"two columns are named {name!r}; rename one", path=self.file.path)
@@ -152,8 +144,8 @@ class ArrowTable(RowTable):
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
         """Yield some columns of all rows, in order."""
         first = 1
-        with self._opened() as (_, read):
-            for batch in read(list(names)):
+        with self._opened() as parquet:
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False):
                 # Texts may not be UTF-8, and offsets may be out of range.
                 batch.validate(full=True)
                 columns = {name: batch.column(name) for name in names}
@@ -162,36 +154,23 @@ class ArrowTable(RowTable):
                 first += batch.num_rows
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[Any, Any]]:
+    def _opened(self) -> Iterator[pq.ParquetFile]:
         path = self.file.path
         try:
             with ExitStack() as stack:
-                if self.file.format == CorpusFormat.PARQUET:
-                    # Arrow may end the process on a footer that this reader cannot read.
-                    read_groups(stack.enter_context(pa.OSFile(path)))
-                    parquet = stack.enter_context(pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20))
-
-                    def read(names: list[str]) -> Iterator[Any]:
-                        return iter(parquet.iter_batches(_BATCH_ROWS, columns=names, use_threads=False))
-
-                    yield parquet.schema_arrow, read
-                    return
-                source = stack.enter_context(pa.memory_map(path))
-                opened = pa.ipc.open_file(source)
-
-                def read_ipc(names: list[str]) -> Iterator[Any]:
-                    for number in range(opened.num_record_batches):
-                        batch = opened.get_batch(number).select(names)
-                        for start in range(0, batch.num_rows, _BATCH_ROWS):
-                            yield batch.slice(start, _BATCH_ROWS)
-
-                yield opened.schema, read_ipc
+                # Arrow may end the process on a footer that this reader cannot read.
+                read_groups(stack.enter_context(pa.OSFile(path)))
+                yield stack.enter_context(pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20))
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise InputError(f"cannot be read as a table ({first_line(error)}); write it again", path=path) from error
 
 
-TABLES: tuple[type[RowTable], ...] = (CsvTable, TsvTable, JsonlTable, ArrowTable)
-TABLE_OF_ENDING = {ending: table for table in TABLES for ending in table.endings}
+TABLE_OF: dict[str, type[RowTable]] = {
+    CorpusFormat.CSV: CsvTable,
+    CorpusFormat.TSV: TsvTable,
+    CorpusFormat.JSONL: JsonlTable,
+    CorpusFormat.PARQUET: ParquetTable,
+}
 
 
 class RowCursor:
