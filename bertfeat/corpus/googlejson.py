@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
+from bertfeat.corpus.content import clean
 from bertfeat.corpus.rowsources import Words
 from bertfeat.corpus.rowtables import json_lines_at
 from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorReader
@@ -86,7 +87,7 @@ class GoogleReader(VectorReader):
                 raise self.wrong(reason, number)
             pieces = self._pieces(record, number)
             vectors = np.stack([self._matrix(piece, number) for piece in pieces])
-            yield _Line(index, number, at, tuple(piece["token"] for piece in pieces), vectors)
+            yield _Line(index, number, at, tuple(clean(piece["token"]) for piece in pieces), vectors)
 
     def _matrix(self, piece: dict[str, Any], row: int) -> npt.NDArray[np.float64]:
         """Return the vectors of a piece, float64 (n_layers, dim)."""

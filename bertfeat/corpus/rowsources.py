@@ -20,7 +20,7 @@ class Group(NamedTuple):
     """A document of a source: its id, its rows (None if the source does not say), its words, and its place.
 
     `n_units` counts the lines, rows or sentences of the file that it takes; offset, row and state are those of the
-    first one, as in `FileSlice`.
+    first one, as in `FileSlice`. `n_bytes` are those of its further columns, about.
     """
 
     doc_id: DocId
@@ -30,6 +30,7 @@ class Group(NamedTuple):
     offset: int
     row: int
     state: str | None = None
+    n_bytes: int = 0
 
 
 class SourceRows(NamedTuple):

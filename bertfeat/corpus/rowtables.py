@@ -16,16 +16,19 @@ import pyarrow.parquet as pq
 from bertfeat.choices import CorpusFormat, Level
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.columns import type_of
-from bertfeat.corpus.content import Fault, RowError, decode
+from bertfeat.corpus.content import Fault, RowError, clean, decode
 from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.jsonl import parse
 from bertfeat.corpus.linestreams import first_line, open_stream, read_lines, strip_line_end
-from bertfeat.corpus.pagesizes import read_groups
+from bertfeat.corpus.pagesizes import Group, read_groups
+from bertfeat.corpus.parquet import batch_rows
 from bertfeat.corpus.tabular import INT64, shown
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
 _BATCH_ROWS = 4096
+# A vector has at most so many values.
+_MAX_WIDTH = 1 << 16
 _POLARS = {"string": pl.String, "bool": pl.Boolean, "int64": pl.Int64, "double": pl.Float64}
 
 
@@ -51,6 +54,17 @@ class RowTable(ABC):
     def _types(self) -> dict[str, Any]:
         """Return the columns and their types; refuse a file that cannot be read."""
 
+    def _check_names(self, names: Sequence[str]) -> None:
+        """Refuse columns that a store cannot have."""
+        if not any(names):
+            raise InputError("has no columns with names; write a header", path=self.file.path)
+        for place, name in enumerate(names):
+            if not name:
+                reason = f"column {place + 1} has no name; name it, or leave out the index of a data frame"
+                raise InputError(reason, path=self.file.path)
+            if names.count(name) > 1:
+                raise InputError(f"two columns are named {name!r}; rename one", path=self.file.path)
+
     @abstractmethod
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
         """Yield some columns of all rows, in order.
@@ -72,9 +86,7 @@ class CsvTable(RowTable):
                 names = next(csv.reader(lines, delimiter=self.reader.delimiter, strict=True), [])
         except (csv.Error, RowError) as error:
             raise InputError(f"the header cannot be read: {error}", path=self.file.path, row=1) from None
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(f"two columns are named {name!r}; rename one", path=self.file.path)
+        self._check_names(names)
         return dict.fromkeys(names, pa.string())
 
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
@@ -111,6 +123,8 @@ class JsonlTable(RowTable):
                     other = next(one for one in kinds.values() if one is not None)
                     reason = f"column {name!r} holds {shown(value)}, rows before hold {shown(other)}; write one type"
                     raise InputError(reason, path=self.file.path, row=row)
+        if found:
+            self._check_names(list(found))
         return {name: type_of(kinds.values()) for name, kinds in found.items()}
 
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
@@ -126,41 +140,43 @@ class JsonlTable(RowTable):
                 if isinstance(item, int) and item not in INT64:
                     reason = f"column {name!r} holds {shown(item)}, which is beyond 64 bits; write it as a string"
                     raise InputError(reason, path=self.file.path, row=row)
-            yield row, value
+            yield row, {clean(n): clean(item) if isinstance(item, str) else item for n, item in value.items()}
 
 
 class ParquetTable(RowTable):
     """Reads .parquet, a piece of a row group at a time."""
 
     def _types(self) -> dict[str, Any]:
-        with self._opened() as parquet:
+        with self._opened() as (_, _, parquet):
             schema = parquet.schema_arrow
-            for name in schema.names:
-                if schema.names.count(name) > 1:
-                    raise InputError(f"two columns are named {name!r}; rename one", path=self.file.path)
+            self._check_names(schema.names)
             types = {field.name: field.type for field in schema}
         return {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in types.items()}
 
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
         """Yield some columns of all rows, in order."""
         first = 1
-        with self._opened() as parquet:
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False):
-                # Texts may not be UTF-8, and offsets may be out of range.
-                batch.validate(full=True)
-                columns = {name: batch.column(name) for name in names}
-                plain = {n: c.cast(self.types[n]) if c.type != self.types[n] else c for n, c in columns.items()}
-                yield Batch(range(first, first + batch.num_rows), plain)
-                first += batch.num_rows
+        with self._opened() as (source, groups, parquet):
+            for number in range(len(groups)):
+                n_rows = batch_rows(source, groups, number, names, self.file.path, width=_MAX_WIDTH)
+                for batch in parquet.iter_batches(n_rows, row_groups=[number], columns=list(names), use_threads=False):
+                    # Texts may not be UTF-8, and offsets may be out of range.
+                    batch.validate(full=True)
+                    columns = {name: batch.column(name) for name in names}
+                    plain = {n: c.cast(self.types[n]) if c.type != self.types[n] else c for n, c in columns.items()}
+                    yield Batch(range(first, first + batch.num_rows), plain)
+                    first += batch.num_rows
 
     @contextmanager
-    def _opened(self) -> Iterator[pq.ParquetFile]:
+    def _opened(self) -> Iterator[tuple[Any, Sequence[Group], pq.ParquetFile]]:
         path = self.file.path
         try:
             with ExitStack() as stack:
                 # Arrow may end the process on a footer that this reader cannot read.
-                read_groups(stack.enter_context(pa.OSFile(path)))
-                yield stack.enter_context(pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20))
+                source = stack.enter_context(pa.OSFile(path))
+                groups = read_groups(source)
+                parquet = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+                yield source, groups, stack.enter_context(parquet)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise InputError(f"cannot be read as a table ({first_line(error)}); write it again", path=path) from error
 

@@ -17,7 +17,7 @@ from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.corpus.rowsources import SourceRows, Words
 from bertfeat.corpus.vectorfiles import Block
 from bertfeat.corpus.vectorformats import file_of_rows, vector_file
-from bertfeat.errors import ConfigError
+from bertfeat.errors import ConfigError, InputError
 from bertfeat.extraction.importplan import Sources, import_fields, make_import_plan, open_sources
 from bertfeat.progress import Progress, reporting
 from bertfeat.ragged import ragged_arange, word_bounds
@@ -92,6 +92,8 @@ def import_vectors(
         }
     )
     columns = [vector_columns] if isinstance(vector_columns, str) else [*dict.fromkeys(vector_columns)]
+    named = [Path(name) for name in (path, ids) if name is not None]
+    before = _stamps(named)
     files = [vector_file(str(path))]
     if ids is not None:
         files.append(file_of_rows(str(ids)))
@@ -108,9 +110,18 @@ def import_vectors(
                 reports.start(plan, writer.receipts())
                 with closing(open_sources(config, columns, files)) as sources:
                     for shard in writer.pending():
-                        reports.committed(writer.commit(shard, _result(plan, shard, sources)))
+                        result = _result(plan, shard, sources)
+                        if _stamps(named) != before:
+                            raise InputError("has changed since it was checked; pass `overwrite`", path=str(path))
+                        reports.committed(writer.commit(shard, result))
                 writer.complete()
     return open_store(output)
+
+
+def _stamps(paths: Sequence[Path]) -> list[tuple[int, int] | None]:
+    """Return the size and the time of change of each file; None where there is none."""
+    found = [path.stat() if path.is_file() else None for path in paths]
+    return [None if status is None else (status.st_size, status.st_mtime_ns) for status in found]
 
 
 def _stored_plan(target: AnyPath, fields: dict[str, Any], files: Sequence[InputFile]) -> Plan | None:

@@ -46,11 +46,11 @@ class Sources:
 
 
 class _Planned(NamedTuple):
-    """A document: its rows, and where it is in the file of the vectors and in that of the ids."""
+    """A document: its rows, and where its vectors are, and what the other source says of it."""
 
     n_rows: int
     vectors: FileSlice
-    rows: FileSlice | None
+    group: Group | None
 
 
 def open_sources(config: ExtractConfig, vector_columns: Sequence[str], files: Sequence[InputFile]) -> Sources:
@@ -141,24 +141,24 @@ def _documents(level: Level, sources: Sources, register: IdRegister) -> Iterator
     found = (
         _of_documents(level, sources, groups) if sources.vectors.holds_documents else _of_rows(level, sources, groups)
     )
-    for number, (group, planned) in enumerate(found):
-        if group is not None:
-            register.add(number, group.doc_id)
+    for number, planned in enumerate(found):
+        if planned.group is not None:
+            register.add(number, planned.group.doc_id)
         yield planned
 
 
-def _of_rows(level: Level, sources: Sources, groups: Iterator[Group] | None) -> Iterator[tuple[Group | None, _Planned]]:
+def _of_rows(level: Level, sources: Sources, groups: Iterator[Group] | None) -> Iterator[_Planned]:
     """Yield the documents of a file of rows, which the other source groups."""
     n_vectors = sum(unit.n_rows for unit in sources.vectors.scan())
     if groups is None:
         for place in range(n_vectors):
-            yield None, _Planned(1, FileSlice(_VECTORS, place, place + 1, 1), None)
+            yield _Planned(1, FileSlice(_VECTORS, place, place + 1, 1), None)
         return
     n_rows = 0
     for group in groups:
         size = 1 if level is Level.SENTENCE else group.n_rows or 0
         if n_rows + size <= n_vectors:
-            yield group, _Planned(size, FileSlice(_VECTORS, n_rows, n_rows + 1, size), _slice(group))
+            yield _Planned(size, FileSlice(_VECTORS, n_rows, n_rows + 1, size), group)
         n_rows += size
     if n_rows != n_vectors:
         assert sources.rows is not None
@@ -166,9 +166,7 @@ def _of_rows(level: Level, sources: Sources, groups: Iterator[Group] | None) -> 
         raise sources.vectors.wrong(reason)
 
 
-def _of_documents(
-    level: Level, sources: Sources, groups: Iterator[Group] | None
-) -> Iterator[tuple[Group | None, _Planned]]:
+def _of_documents(level: Level, sources: Sources, groups: Iterator[Group] | None) -> Iterator[_Planned]:
     """Yield the documents of a file that says where they end, compared with those of the other source."""
     number = -1
     for number, unit in enumerate(sources.vectors.scan()):
@@ -177,7 +175,7 @@ def _of_documents(
             raise _uneven(sources, f"it has {number:,}, the vectors have more")
         n_rows = 1 if level is Level.SENTENCE else _n_words(sources.vectors, unit, group, number)
         place = FileSlice(_VECTORS, unit.offset, unit.row, 1)
-        yield group, _Planned(n_rows, place, None if group is None else _slice(group))
+        yield _Planned(n_rows, place, group)
     if groups is not None and next(groups, None) is not None:
         raise _uneven(sources, f"the vectors have {number + 1:,}, it has more")
 
@@ -207,13 +205,14 @@ def _cut(documents: Iterator[_Planned], cost: int, limit: int) -> Iterator[Shard
     first = number = n_documents = total = 0
     slices: list[FileSlice] = []
     for document in documents:
-        mine = [document.vectors, *([] if document.rows is None else [document.rows])]
-        if n_documents and total + document.n_rows * cost > limit:
+        mine = [document.vectors, *([] if document.group is None else [_slice(document.group)])]
+        n_bytes = document.n_rows * cost + (document.group.n_bytes if document.group else 0)
+        if n_documents and total + n_bytes > limit:
             yield ShardSpec(number, first, n_documents, tuple(slices))
             first, number, n_documents, total, slices = first + n_documents, number + 1, 0, 0, []
         slices = [_longer(a, b) for a, b in zip(slices, mine, strict=True)] if slices else mine
         n_documents += 1
-        total += document.n_rows * cost
+        total += n_bytes
     if n_documents:
         yield ShardSpec(number, first, n_documents, tuple(slices))
 

@@ -12,6 +12,7 @@ import pytest
 
 from bertfeat.errors import UserError
 from bertfeat.extraction.importing import import_vectors
+from bertfeat.progress import Progress
 from tests.support.command_line import refused
 from tests.support.drill import result_files
 from tests.support.vector_files import (
@@ -309,3 +310,73 @@ def test_a_damaged_file_is_one_line_or_is_read(tmp_path, name):
         n_refused += bool(said)
         assert "\n" not in said
     assert n_refused
+
+
+def test_columns_that_a_store_cannot_have(tmp_path):
+    npy = write_npy(tmp_path / "v.npy", numbers(1, 2))
+    vector = pa.array([[1.0]])
+    # A data frame of pandas writes its index as a column without a name.
+    (tmp_path / "index.csv").write_text(",doc_id\n0,a\n")
+    (tmp_path / "empty.csv").write_text("\n\n")
+    pq.write_table(pa.table({"": vector}), tmp_path / "v.parquet")
+    pq.write_table(pa.table({"doc_id": pa.array([2**63], pa.uint64()), "v": vector}), tmp_path / "id.parquet")
+    for arguments, said in {
+        (npy, "--ids", tmp_path / "index.csv"): "index.csv: column 1 has no name; name it, or leave out the index",
+        (npy, "--ids", tmp_path / "empty.csv"): "empty.csv: has no columns with names; write a header",
+        (tmp_path / "v.parquet",): "v.parquet: has no columns with names",
+        (tmp_path / "id.parquet",): "id.parquet:1: column 'doc_id' holds 9223372036854775808, which is not int64",
+    }.items():
+        assert said in refuse(tmp_path, *arguments, *S), said
+
+
+def test_texts_that_are_not_unicode_are_cleaned(tmp_path):
+    npy = write_npy(tmp_path / "v.npy", numbers(1, 2))
+    (tmp_path / "t.jsonl").write_text('{"doc_id": "a\\ud800"}\n')
+    store = import_vectors(npy, tmp_path / "s", level="sentence", ids=tmp_path / "t.jsonl")
+    assert store.polars("sentence")["doc_id"].to_list() == ["a\ufffd"]
+
+
+def test_a_small_parquet_file_of_many_large_texts_is_read_in_parts(tmp_path, monkeypatch):
+    """A text of 100 kB in 2000 rows is in the file once."""
+    monkeypatch.setattr("bertfeat.corpus.parquet._BATCH_BYTES", 1_000_000)
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["x" * 100_000]))
+    vectors = pa.array([[1.0]] * 2000, pa.list_(pa.float32(), 1))
+    pq.write_table(pa.table({"text": texts, "v": vectors}), tmp_path / "t.parquet", compression="zstd")
+    assert (tmp_path / "t.parquet").stat().st_size < 10_000
+    before = pa.default_memory_pool().max_memory()
+    store = import_vectors(tmp_path / "t.parquet", tmp_path / "s", level="sentence", shard_bytes="20MB")
+    assert len(store.plan.shards) == 11
+    assert len(store) == 2000
+    assert pa.default_memory_pool().max_memory() < max(before, 90_000_000)
+
+
+def test_a_file_that_changes_after_its_check_is_not_written(tmp_path):
+    path = write_npy(tmp_path / "v.npy", numbers(60, 8))
+    settings = {"level": "sentence", "shard_bytes": 400}
+
+    class Writing(Progress):
+        def committed(self, receipt):
+            if receipt.shard == 0:
+                write_npy(path, numbers(61, 8, seed=1))
+
+    with pytest.raises(UserError, match=r"v\.npy: has changed since it was checked; pass `overwrite`"):
+        import_vectors(path, tmp_path / "s", progress=Writing(), **settings)
+    with pytest.raises(UserError, match=r"v\.npy has changed since the store was made"):
+        import_vectors(path, tmp_path / "s", **settings)
+    # The bytes that were checked are there again: the import goes on.
+    vectors = numbers(60, 8)
+    store = import_vectors(write_npy(path, vectors), tmp_path / "s", **settings)
+    assert np.array_equal(store.numpy("sentence", "embedding"), vectors.astype(np.float16))
+
+
+def test_sentences_of_hdf5_that_were_not_written_or_are_named_twice(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "w.hdf5", "w") as file:
+        file.create_dataset("0", (1, 2, 3), dtype="f4")
+    assert "w.hdf5: sentence 0 was never written" in refuse(tmp_path, tmp_path / "w.hdf5", *W)
+    with h5py.File(tmp_path / "w.hdf5", "w") as file:
+        file.create_dataset("0", (3, 10**6, 1024), dtype="f4", chunks=(1, 64, 1024))
+    assert "sentence 0 has 12,288,000,000 bytes, 536,870,912 are the most" in refuse(tmp_path, tmp_path / "w.hdf5", *W)
+    arrays = sentence_arrays()
+    beyond = write_hdf5(tmp_path / "b.hdf5", arrays, [*SENTENCES, ["More"]])
+    assert "b.hdf5: its sentence_to_index names a dataset twice, or one beyond 3" in refuse(tmp_path, beyond, *W)

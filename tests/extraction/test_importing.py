@@ -225,7 +225,7 @@ def many(folder, n_rows=60):
     """Return the arguments of an import of four shards."""
     vectors = write_npy(folder / "v.npy", numbers(n_rows, 2, 8))
     (folder / "t.csv").write_text("doc_id,label\n" + "".join(f"d{n},{n % 3}\n" for n in range(n_rows)))
-    return {"path": str(vectors), "level": "sentence", "ids": str(folder / "t.csv"), "shard_bytes": 900}
+    return {"path": str(vectors), "level": "sentence", "ids": str(folder / "t.csv"), "shard_bytes": 1100}
 
 
 class Stopped(BaseException):
