@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
+from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Content, Fault, Reader, Row, Start
 from bertfeat.corpus.formats import open_reader
@@ -81,7 +82,7 @@ class _CorpusRows(RowSource):
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
-        self._reader: Reader = open_reader(file, ExtractConfig())
+        self._reader: Reader = open_reader(file, ExtractConfig(format=CorpusFormat(file.format)))
 
     def close(self) -> None:
         """Close the file."""

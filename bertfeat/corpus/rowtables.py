@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -27,7 +27,7 @@ from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
 _BATCH_ROWS = 4096
-# A vector has at most so many values.
+# The most values of a vector.
 _MAX_WIDTH = 1 << 16
 _POLARS = {"string": pl.String, "bool": pl.Boolean, "int64": pl.Int64, "double": pl.Float64}
 
@@ -75,15 +75,14 @@ class RowTable(ABC):
 
 
 class CsvTable(RowTable):
-    """Reads .csv, whose values are all texts."""
-
-    reader: ClassVar[type[CsvReader]] = CsvReader
+    """Reads .csv and .tsv, whose values are all texts."""
 
     def _types(self) -> dict[str, Any]:
+        self._reader = TsvReader if self.file.format == CorpusFormat.TSV else CsvReader
         try:
             with closing(open_stream(self.file)) as stream:
                 lines = (decode(line) for _, _, line in read_lines(stream, 0, 1))
-                names = next(csv.reader(lines, delimiter=self.reader.delimiter, strict=True), [])
+                names = next(csv.reader(lines, delimiter=self._reader.delimiter, strict=True), [])
         except (csv.Error, RowError) as error:
             raise InputError(f"the header cannot be read: {error}", path=self.file.path, row=1) from None
         self._check_names(names)
@@ -93,7 +92,7 @@ class CsvTable(RowTable):
         """Yield some columns of all rows, in order."""
         # Every column is text, so that any of them may be the text.
         config = ExtractConfig(text_column=next(iter(self.types)), keep_columns=tuple(names), levels=(Level.SENTENCE,))
-        with closing(self.reader(self.file, config)) as reader:
+        with closing(self._reader(self.file, config)) as reader:
             yield from _batches(self._records(reader), names, self.types)
 
     def _records(self, reader: CsvReader) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -101,12 +100,6 @@ class CsvTable(RowTable):
             if isinstance(row.content, Fault):
                 raise InputError(row.content.reason, path=self.file.path, row=row.row)
             yield row.row, row.content.kept
-
-
-class TsvTable(CsvTable):
-    """Reads .tsv."""
-
-    reader = TsvReader
 
 
 class JsonlTable(RowTable):
@@ -132,7 +125,7 @@ class JsonlTable(RowTable):
         return _batches(self._records(), names, self.types)
 
     def _records(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        for row, value in json_lines(self.file):
+        for row, _, value in json_lines_at(self.file, 0, 1):
             for name, item in value.items():
                 if isinstance(item, list | dict):
                     reason = f"column {name!r} holds a {type(item).__name__}; keep plain values only"
@@ -183,7 +176,7 @@ class ParquetTable(RowTable):
 
 TABLE_OF: dict[str, type[RowTable]] = {
     CorpusFormat.CSV: CsvTable,
-    CorpusFormat.TSV: TsvTable,
+    CorpusFormat.TSV: CsvTable,
     CorpusFormat.JSONL: JsonlTable,
     CorpusFormat.PARQUET: ParquetTable,
 }
@@ -224,18 +217,12 @@ class RowCursor:
                 yield _sliced(batch, start, stop)
 
 
-def json_lines(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the object of each line of a file of JSON objects.
+def json_lines_at(file: InputFile, offset: int, first_row: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield the number, the place in bytes and the object of each line, from a line on.
 
     Raises:
         InputError: A line is not a JSON object.
     """
-    for row, _, record in json_lines_at(file, 0, 1):
-        yield row, record
-
-
-def json_lines_at(file: InputFile, offset: int, first_row: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield the number, the place in bytes and the object of each line, from a line on; see `json_lines`."""
     with closing(open_stream(file)) as stream:
         for at, row, line in read_lines(stream, offset, first_row):
             try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bertfeat.choices import CorpusFormat, Level
-from bertfeat.corpus.formats import WORD_FORMATS
+from bertfeat.corpus.formats import READER_OF_ENDING, WORD_FORMATS
 from bertfeat.corpus.googlejson import GoogleReader
 from bertfeat.corpus.hdf5files import Hdf5Reader
-from bertfeat.corpus.inputs import compression_of, format_of, local_file
+from bertfeat.corpus.inputs import compression_of, local_file
 from bertfeat.corpus.npyarrays import NpyReader
 from bertfeat.corpus.rowsources import LineIds, RowSource, SentenceRows
 from bertfeat.corpus.rowtables import TABLE_OF
@@ -17,6 +17,7 @@ from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
 READERS: tuple[type[VectorReader], ...] = (NpyReader, Hdf5Reader, ParquetVectors, GoogleReader)
+_ROW_FORMATS = {CorpusFormat.TXT, *TABLE_OF, *WORD_FORMATS}
 VECTOR_READER_OF = {reader.format: reader for reader in READERS}
 
 
@@ -47,7 +48,18 @@ def file_of_rows(path: str) -> InputFile:
     Raises:
         InputError: The file does not exist or has no bytes, or its ending names no format.
     """
-    return local_file(path, lambda path: format_of(path, CorpusFormat.AUTO))
+
+    def choose(path: str) -> tuple[str, str | None]:
+        ending, compression = compression_of(path)
+        found = READER_OF_ENDING.get(ending)
+        if found is None or found.format not in _ROW_FORMATS:
+            known = ", ".join(ending for ending, reader in READER_OF_ENDING.items() if reader.format in _ROW_FORMATS)
+            raise InputError(f"ending {ending!r} must be one of {known}; rename or convert the file", path=path)
+        if compression is not None and found.is_compressed:
+            raise InputError(f"{found.format} is compressed inside; decompress the file", path=path)
+        return found.format, compression
+
+    return local_file(path, choose)
 
 
 def row_source(file: InputFile, level: Level, *, per_row: bool) -> RowSource:
@@ -65,8 +77,6 @@ def row_source(file: InputFile, level: Level, *, per_row: bool) -> RowSource:
         return LineIds(file, per_row=per_row)
     if file.format in TABLE_OF:
         return TableRows(TABLE_OF[file.format](file), level)
-    if file.format not in WORD_FORMATS:
-        raise InputError(f"{file.format} is not read as ids; write {', '.join(TABLE_OF)}", path=file.path)
     if level is not Level.WORD:
         raise InputError(f"{file.format} has words, and the vectors are of sentences; pass a table", path=file.path)
     return SentenceRows(file)

@@ -119,7 +119,7 @@ def import_vectors(
 
 
 def _stamps(paths: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """Return the size and the time of change of each file; None where there is none."""
+    """Return the size and the time of change of each file; None for a missing file."""
     found = [path.stat() if path.is_file() else None for path in paths]
     return [None if status is None else (status.st_size, status.st_mtime_ns) for status in found]
 

@@ -134,8 +134,8 @@ def test_settings_that_do_not_go_together(tmp_path):
             "i.jsonl:1: column 'doc_id' holds 36893488147419103232, whi",
         ),
         ("i.jsonl", '{"doc_id": 1}\n[]\n', S, "i.jsonl:2: the line holds a list, not an object"),
-        ("i.json", "[]", S, "i.json: json is not read as ids; write csv, tsv, jsonl, parquet"),
-        ("i.xls", "x", S, "i.xls: ending '.xls' names no format; rename it to one of .txt"),
+        ("i.json", "[]", S, "i.json: ending '.json' must be one of .txt, .jsonl, .ndjson, .csv"),
+        ("i.xls", "x", S, "i.xls: ending '.xls' must be one of .txt, .jsonl, .ndjson, .csv, .tsv, .parquet"),
         ("i.conll", "a\tB\nb\n", W, "i.conll:1: line 2 has 1 columns where the file has 2"),
     ],
 )
@@ -363,7 +363,7 @@ def test_a_file_that_changes_after_its_check_is_not_written(tmp_path):
         import_vectors(path, tmp_path / "s", progress=Writing(), **settings)
     with pytest.raises(UserError, match=r"v\.npy has changed since the store was made"):
         import_vectors(path, tmp_path / "s", **settings)
-    # The bytes that were checked are there again: the import goes on.
+    # The bytes that were checked are there again: the import is resumed.
     vectors = numbers(60, 8)
     store = import_vectors(write_npy(path, vectors), tmp_path / "s", **settings)
     assert np.array_equal(store.numpy("sentence", "embedding"), vectors.astype(np.float16))
