@@ -339,6 +339,8 @@ def test_texts_that_are_not_unicode_are_cleaned(tmp_path):
 def test_a_small_parquet_file_of_many_large_texts_is_read_in_parts(tmp_path, monkeypatch):
     """A text of 100 kB in 2000 rows is in the file once."""
     monkeypatch.setattr("bertfeat.corpus.parquet._BATCH_BYTES", 1_000_000)
+    # Vectors are lists of known width, which a corpus does not have.
+    monkeypatch.setattr("bertfeat.corpus.parquet.MAX_LIST_VALUES", 100)
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["x" * 100_000]))
     vectors = pa.array([[1.0]] * 2000, pa.list_(pa.float32(), 1))
     pq.write_table(pa.table({"text": texts, "v": vectors}), tmp_path / "t.parquet", compression="zstd")
@@ -380,3 +382,11 @@ def test_sentences_of_hdf5_that_were_not_written_or_are_named_twice(tmp_path):
     arrays = sentence_arrays()
     beyond = write_hdf5(tmp_path / "b.hdf5", arrays, [*SENTENCES, ["More"]])
     assert "b.hdf5: its sentence_to_index names a dataset twice, or one beyond 3" in refuse(tmp_path, beyond, *W)
+
+
+def test_a_text_of_parquet_that_is_not_utf8(tmp_path):
+    text = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
+    )
+    pq.write_table(pa.table({"text": text, "v": [[1.0]]}), tmp_path / "t.parquet")
+    assert "t.parquet: cannot be read as a table" in refuse(tmp_path, tmp_path / "t.parquet", *S)

@@ -122,7 +122,7 @@ def test_lines_of_ids_are_rows_or_documents(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.list_(pa.float16(), 2), pa.large_list(pa.float32())])
 def test_a_table_has_vectors_and_all_other_columns(tmp_path, kind):
-    vectors = [[1.0, 2.0], None, [3.0, 4.0]]
+    vectors = [None, [1.0, 2.0], [3.0, 4.0]]
     days = pa.array([1, 2, 3], pa.timestamp("us", tz="UTC"))
     columns = {"doc_id": list("abc"), "label": ["x", "y", "x"], "tokens": [[1], [2, 3], []], "day": days}
     table = pa.table({**columns, "layer_02": pa.array(vectors, kind), "other": pa.array(vectors, kind)})
@@ -134,8 +134,8 @@ def test_a_table_has_vectors_and_all_other_columns(tmp_path, kind):
     assert frame["label"].to_list() == ["x", "y", "x"]
     assert frame["tokens"].to_list() == [[1], [2, 3], []]
     assert frame["day"].dtype == pl.Datetime("us", "UTC")
-    assert store.valid("sentence", "other").tolist() == [True, False, True]
-    assert store.numpy("sentence", 2)[[0, 2]].tolist() == [[1, 2], [3, 4]]
+    assert store.valid("sentence", "other").tolist() == [False, True, True]
+    assert store.numpy("sentence", 2)[1:].tolist() == [[1, 2], [3, 4]]
     one = import_vectors(path, tmp_path / "one", level="sentence", vector_columns="other")
     assert [feature.name for feature in one.features("sentence")] == ["other"]
     assert "layer_02" in one.columns("sentence")
@@ -184,11 +184,11 @@ def test_word_pieces_become_words(tmp_path):
 
 def test_word_pieces_become_texts(tmp_path):
     path = tmp_path / "g.jsonl.gz"
-    path.write_bytes(gzip.compress(write_google(tmp_path / "g.jsonl", (0, 3)).read_bytes()))
+    path.write_bytes(gzip.compress(write_google(tmp_path / "g.jsonl", (1, 3)).read_bytes()))
     pieces = google_vectors()
     (tmp_path / "t.jsonl").write_text("".join(f'{{"text": "text {n}", "doc_id": {n + 5}}}\n' for n in range(4)))
     mean = import_vectors(path, tmp_path / "mean", level="sentence", ids=tmp_path / "t.jsonl")
-    assert [feature.name for feature in mean.features("sentence")] == ["layer_00", "layer_03"]
+    assert [feature.name for feature in mean.features("sentence")] == ["layer_01", "layer_03"]
     assert mean.polars("sentence", ["doc_id", "text"]).row(1) == (6, "text 1")
     assert np.array_equal(mean.numpy("sentence", 3)[1], half(pieces[1][1:-1, 1].astype(np.float64).mean(axis=0)))
 
