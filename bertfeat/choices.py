@@ -107,17 +107,6 @@ class CorpusFormat(_Choice):
     CONLLU = "conllu"
 
 
-class VectorFormat(_Choice):
-    """The format of a file of vectors from elsewhere; `auto` uses the file ending."""
-
-    AUTO = "auto"
-    NPY = "npy"
-    HDF5 = "hdf5"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-    GOOGLE_JSONL = "google-jsonl"
-
-
 class BadRows(_Choice):
     """What happens to a row that cannot be read: the run ends, or the row is set aside and counted."""
 

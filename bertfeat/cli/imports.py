@@ -8,17 +8,16 @@ from typing import Any
 
 import click
 
-from bertfeat import choices
 from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_options, store_options
 
 _VECTORS = "Vectors"
 _HELP = """Make a store of vectors that another program made, for probes, sweeps, indexes and reading.
 
 FILE is .npy (rows, or rows by layers), .hdf5 (structural-probes, allennlp's ELMo: a dataset for each sentence),
-.parquet or .arrow (columns of lists of floats; all other columns come along), or the .jsonl of google's
+.parquet (columns of lists of floats; all other columns come along), or the .jsonl of google's
 extract_features.py. All of it is checked before anything is written. Run the same command again to resume.
 
---ids says what the rows stand for: a .txt with an id per line; a .csv, .tsv, .jsonl, .parquet or .arrow, whose columns
+--ids says what the rows stand for: a .txt with an id per line; a .csv, .tsv, .jsonl or .parquet, whose columns
 come along (doc_id, word_index, word, text, label, ...); or a .conll or .conllu, at word level.
 
 \b
@@ -26,7 +25,7 @@ Examples:
   bertfeat import vectors.npy -o features --level sentence --ids rows.csv
   bertfeat import elmo.hdf5 -o features --level word --ids train.conllu
   bertfeat import embeddings.parquet -o features --level sentence --vector-column embedding
-  bertfeat import output.jsonl -o features --level word --layers 9..12 --word-pooling mean
+  bertfeat import output.jsonl -o features --level word --ids train.conllu
 """
 
 
@@ -39,37 +38,11 @@ Examples:
 @option(_VECTORS, "--ids", metavar="FILE", help="What the rows stand for: ids, a table, or a CoNLL file.")
 @option(
     _VECTORS,
-    "--format",
-    type=click.Choice([str(member) for member in choices.VectorFormat]),
-    default="auto",
-    show_default=True,
-    help="Format of FILE; auto goes by the file ending.",
-)
-@option(
-    _VECTORS,
     "--vector-column",
     "vector_columns",
     multiple=True,
     metavar="NAME",
     help="Column of vectors of a table, once per column.  [default: all lists of floats]",
-)
-@option(
-    _VECTORS,
-    "--layers",
-    metavar="SPEC",
-    help="Numbers of the file's layers in the model, as 1..12.  [default: 0, 1, ...]",
-)
-@option(
-    _VECTORS,
-    "--word-pooling",
-    type=click.Choice([str(member) for member in choices.WordPooling]),
-    help="How the word pieces of a word become one vector.  [default: first]",
-)
-@option(
-    _VECTORS,
-    "--pooling",
-    type=click.Choice(["mean", "max", "cls"]),
-    help="How the word pieces of a text become one vector.  [default: mean]",
 )
 @option(
     _VECTORS,
@@ -98,10 +71,9 @@ def command(
     from bertfeat.extraction.importing import import_vectors
     from bertfeat.progress import is_watched
 
-    settings = {name: value for name, value in values.items() if value is not None}
     draws = is_watched() and not (quiet or as_json)
     with contextlib.closing(RunLog(ExtractConfig(), draws=draws, verbose=False)) as log:
-        store = import_vectors(file, output, level=level, ids=ids, overwrite=overwrite, progress=log, **settings)
+        store = import_vectors(file, output, level=level, ids=ids, overwrite=overwrite, progress=log, **values)
     if as_json:
         click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
     elif not quiet:

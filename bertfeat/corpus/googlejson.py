@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.choices import Level, Pooling, VectorFormat
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
+from bertfeat.corpus.content import clean
 from bertfeat.corpus.rowsources import Words
 from bertfeat.corpus.rowtables import json_lines_at
-from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorOptions, VectorReader
-from bertfeat.errors import ConfigError
+from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorReader
 from bertfeat.records import FileSlice, InputFile
 
 _CLS, _SEP, _UNKNOWN, _CONTINUES = "[CLS]", "[SEP]", "[UNK]", "##"
 _SPECIAL = (_CLS, _SEP)
-
-_REDUCE: dict[str, Callable[[npt.NDArray[Any]], npt.NDArray[Any]]] = {
-    "first": lambda vectors: vectors[0],
-    "last": lambda vectors: vectors[-1],
-    "mean": lambda vectors: vectors.mean(axis=0, dtype=np.float64),
-    "max": lambda vectors: vectors.max(axis=0),
-}
+# Layers are numbered below this.
+_LAYERS = 1000
 
 
 class _Line(NamedTuple):
@@ -42,16 +37,14 @@ class _Line(NamedTuple):
 class GoogleReader(VectorReader):
     """Reads .jsonl: `{"linex_index": 0, "features": [{"token", "layers": [{"index", "values"}]}]}`."""
 
-    format = VectorFormat.GOOGLE_JSONL
+    format = "google-jsonl"
     endings = (".jsonl", ".json")
     holds_documents = True
-    has_pieces = True
+    pooling = {Level.WORD: "first", Level.SENTENCE: "mean"}  # noqa: RUF012
     is_compressible = True
 
-    def __init__(self, file: InputFile, options: VectorOptions) -> None:
-        super().__init__(file, options)
-        if options.pooling not in (Pooling.MEAN, Pooling.MAX, Pooling.CLS):
-            raise ConfigError(f"`pooling='{options.pooling}'` does not go with word pieces; use mean, max or cls")
+    def __init__(self, file: InputFile, config: ExtractConfig, vector_columns: Sequence[str] = ()) -> None:
+        super().__init__(file, config, vector_columns)
         _, _, first = next(json_lines_at(file, 0, 1), (0, 0, None))
         if first is None:
             raise self.wrong("has no lines; there is nothing to import")
@@ -59,16 +52,9 @@ class GoogleReader(VectorReader):
         # In the order of the model's layers, whatever the order in the file.
         self._indices = sorted(index for index, _ in layers)
         self._dim = len(layers[0][1])
-        if self._indices[0] < 0 and options.layers is None:
-            there, example = ", ".join(map(str, self._indices)), f"{13 - len(layers)}..12"
-            raise ConfigError(
-                f"{file.path} counts layers from the end ({there}); pass their numbers in the model, the lowest first: "
-                f"`layers='{example}'` for one of 12 blocks"
-            )
-        if options.layers is None:
-            # The list of that script begins with the output of the first block.
-            self.options = dataclasses.replace(options, layers=tuple(index + 1 for index in self._indices))
-        self.features = self.layer_features(len(layers), self._dim)
+        # Negative numbers count from the end of a model that the file does not name: its lowest layer becomes 0.
+        lowest = min(self._indices[0], 0)
+        self.features = self.layer_features([index - lowest for index in self._indices], self._dim)
 
     def _pieces(self, record: dict[str, Any], row: int) -> list[dict[str, Any]]:
         found = record.get("features")
@@ -84,7 +70,7 @@ class GoogleReader(VectorReader):
             found = [(layer["index"], layer["values"]) for layer in piece["layers"]]
         except (KeyError, TypeError):
             found = []
-        is_right = all(type(index) is int and isinstance(values, list) and values for index, values in found)
+        is_right = all(type(i) is int and abs(i) < _LAYERS and isinstance(v, list) and v for i, v in found)
         if not found or not is_right or len({index for index, _ in found}) < len(found):
             raise self.wrong(
                 f"token {piece['token']!r:.40} has no list 'layers' of different 'index' with 'values'", row
@@ -101,7 +87,7 @@ class GoogleReader(VectorReader):
                 raise self.wrong(reason, number)
             pieces = self._pieces(record, number)
             vectors = np.stack([self._matrix(piece, number) for piece in pieces])
-            yield _Line(index, number, at, tuple(piece["token"] for piece in pieces), vectors)
+            yield _Line(index, number, at, tuple(clean(piece["token"]) for piece in pieces), vectors)
 
     def _matrix(self, piece: dict[str, Any], row: int) -> npt.NDArray[np.float64]:
         """Return the vectors of a piece, float64 (n_layers, dim)."""
@@ -121,7 +107,7 @@ class GoogleReader(VectorReader):
         """Check all values, and yield the documents with their pieces."""
         for line in self._lines():
             self._stored(line, line.vectors)
-            n_rows = 1 if self.options.level is Level.SENTENCE else len(_joined(line.pieces)[0])
+            n_rows = 1 if self.level is Level.SENTENCE else len(_joined(line.pieces)[0])
             yield Unit(n_rows, line.offset, line.row, line.pieces)
 
     def _stored(self, line: _Line, values: npt.NDArray[Any]) -> Stored:
@@ -131,23 +117,24 @@ class GoogleReader(VectorReader):
     def words_of(self, unit: Unit, given: Words | None, number: int) -> Words | None:
         """Return the words that the pieces make, or the given ones, if the pieces make these."""
         pieces = unit.words or ()
-        if self.options.level is Level.SENTENCE:
+        if self.level is Level.SENTENCE:
             return None
         return _joined(pieces)[0] if given is None else self._aligned(pieces, given, number)[0]
 
-    def _aligned(self, pieces: Sequence[str], given: Words, number: int) -> tuple[Words, list[list[int]]]:
-        """Return the given words, and the pieces of each by their places.
+    def _aligned(self, pieces: Sequence[str], given: Words, number: int) -> tuple[Words, list[int]]:
+        """Return the given words, and the place of the first piece of each; -1 for a word without pieces.
 
         Pieces may be in lower case and without accents. An unknown piece stands for the rest of its word.
         """
         places = [place for place, piece in enumerate(pieces) if piece not in _SPECIAL]
-        found: list[list[int]] = []
+        firsts: list[int] = []
         at = 0
         for word in given:
-            rest, mine = _plain(word), []
+            rest = _plain(word)
+            first = places[at] if rest and at < len(places) else -1
             while rest:
                 if at == len(places):
-                    reason = f"has {len(given):,} words, the vectors have {len(found):,}; were the vectors cut off?"
+                    reason = f"has {len(given):,} words, the vectors have {len(firsts):,}; were the vectors cut off?"
                     raise self.differs(number, given, reason)
                 piece = pieces[places[at]]
                 text = rest if piece == _UNKNOWN else _plain(piece.removeprefix(_CONTINUES))
@@ -156,13 +143,12 @@ class GoogleReader(VectorReader):
                         number, given, f"has the word {word!r}, and the vectors have the piece {piece!r}"
                     )
                 rest = rest[len(text) :]
-                mine.append(places[at])
                 at += 1
-            found.append(mine)
+            firsts.append(first)
         if at < len(places):
             reason = f"has {len(given):,} words, and the vectors continue with {pieces[places[at]]!r}"
             raise self.differs(number, given, reason)
-        return given, found
+        return given, firsts
 
     def read(self, piece: FileSlice, given: Sequence[Words | None]) -> Block:
         """Return the vectors of some documents."""
@@ -170,62 +156,46 @@ class GoogleReader(VectorReader):
         words: list[Words | None] = []
         for place, line in enumerate(islice(self._lines(piece.offset, piece.row), piece.n_rows)):
             known = given[place] if given else None
-            if self.options.level is Level.SENTENCE:
+            if self.level is Level.SENTENCE:
                 parts.append(self._stored(line, self._document(line)[None]))
                 words.append(None)
                 continue
-            found, groups = _joined(line.pieces) if known is None else self._aligned(line.pieces, known, line.number)
-            parts.append(self._stored(line, self._pooled(line.vectors, groups)))
+            found, firsts = _joined(line.pieces) if known is None else self._aligned(line.pieces, known, line.number)
+            has_piece = (np.array(firsts, np.intp) >= 0)[:, None, None]
+            parts.append(self._stored(line, np.where(has_piece, line.vectors[firsts], np.nan)))
             words.append(found)
         return Block.of(parts, words)
 
-    def _pooled(self, vectors: npt.NDArray[Any], groups: Sequence[Sequence[int]]) -> npt.NDArray[Any]:
-        """Return one vector per group of pieces, (n_groups, n_layers, dim); NaN for a group without pieces."""
-        found = np.full((len(groups), *vectors.shape[1:]), np.nan)
-        reduce = _REDUCE[str(self.options.word_pooling)]
-        for place, group in enumerate(groups):
-            if group:
-                found[place] = reduce(vectors[list(group)])
-        return found
-
     def _document(self, line: _Line) -> npt.NDArray[Any]:
-        """Return the vector of a document, (n_layers, dim); NaN if it has no pieces to pool."""
-        if self.options.pooling is Pooling.CLS:
-            if line.pieces[0] != _CLS:
-                raise self.wrong(
-                    f"begins with {line.pieces[0]!r:.40}, not with {_CLS}; use another `pooling`", line.row
-                )
-            cls: npt.NDArray[Any] = line.vectors[0]
-            return cls
+        """Return the mean of a document's pieces, (n_layers, dim); NaN if it has none."""
         places = [place for place, piece in enumerate(line.pieces) if piece not in _SPECIAL]
         if not places:
             return np.full(line.vectors.shape[1:], np.nan)
-        found: npt.NDArray[Any] = _REDUCE[str(self.options.pooling)](line.vectors[places])
+        found: npt.NDArray[Any] = line.vectors[places].mean(axis=0)
         return found
 
     def close(self) -> None:
         """Close the file, which is open only while it is read."""
 
 
-def _joined(pieces: Sequence[str]) -> tuple[Words, list[list[int]]]:
-    """Return the words that pieces make, without special ones, and the places of the pieces of each.
+def _joined(pieces: Sequence[str]) -> tuple[Words, list[int]]:
+    """Return the words that pieces make, without special ones, and the place of the first piece of each.
 
     Examples:
         >>> _joined(["[CLS]", "word", "##piece", "s", "[SEP]"])
-        (('wordpiece', 's'), [[1, 2], [3]])
+        (('wordpiece', 's'), [1, 3])
     """
     words: list[str] = []
-    groups: list[list[int]] = []
+    firsts: list[int] = []
     for place, piece in enumerate(pieces):
         if piece in _SPECIAL:
             continue
-        if groups and piece.startswith(_CONTINUES) and pieces[place - 1] not in _SPECIAL:
+        if words and piece.startswith(_CONTINUES) and pieces[place - 1] not in _SPECIAL:
             words[-1] += piece.removeprefix(_CONTINUES)
-            groups[-1].append(place)
         else:
             words.append(piece)
-            groups.append([place])
-    return tuple(words), groups
+            firsts.append(place)
+    return tuple(words), firsts
 
 
 def _plain(text: str) -> str:

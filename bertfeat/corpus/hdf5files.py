@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,9 +11,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from bertfeat.choices import Level, VectorFormat
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
+from bertfeat.corpus.content import clean
 from bertfeat.corpus.rowsources import Words
-from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorOptions, VectorReader
+from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorReader
 from bertfeat.errors import InputError
 from bertfeat.records import FileSlice, InputFile
 
@@ -26,7 +29,7 @@ sys.stdout.buffer.write(found if isinstance(found, bytes) else str(found).encode
 """
 _TIMEOUT_S = 60
 # A small file may declare a large dataset.
-_MAX_BYTES = 2 << 30
+_MAX_BYTES = 1 << 29
 
 
 class Hdf5Reader(VectorReader):
@@ -35,13 +38,13 @@ class Hdf5Reader(VectorReader):
     allennlp's `sentence_to_index` maps each sentence to the name of its dataset.
     """
 
-    format = VectorFormat.HDF5
+    format = "hdf5"
     endings = (".hdf5", ".h5")
     holds_documents = True
 
-    def __init__(self, file: InputFile, options: VectorOptions) -> None:
-        super().__init__(file, options)
-        if options.level is not Level.WORD:
+    def __init__(self, file: InputFile, config: ExtractConfig, vector_columns: Sequence[str] = ()) -> None:
+        super().__init__(file, config, vector_columns)
+        if self.level is not Level.WORD:
             raise self.wrong("HDF5 holds a vector for each word; pass `level='word'`")
         if find_spec("h5py") is None:
             raise InputError("HDF5 needs h5py: pip install 'bertfeat[hdf5]'", path=file.path)
@@ -54,7 +57,9 @@ class Hdf5Reader(VectorReader):
             self._words = self._read_words()
             shape = self._dataset(0).shape
         self._has_layers = len(shape) == 3
-        self.features = self.layer_features(shape[0], shape[2]) if self._has_layers else self.single_feature(shape[1])
+        self.features = (
+            self.layer_features(range(shape[0]), shape[2]) if self._has_layers else self.single_feature(shape[1])
+        )
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -89,11 +94,15 @@ class Hdf5Reader(VectorReader):
         try:
             done = subprocess.run(arguments, capture_output=True, timeout=_TIMEOUT_S, check=True)
             index = json.loads(done.stdout)
-            return {int(number): tuple(sentence.split()) for sentence, number in index.items()}
+            found = {int(number): tuple(clean(sentence).split()) for sentence, number in index.items()}
         except subprocess.SubprocessError as error:
             raise self.wrong(f"its {_INDEX} cannot be read; write the file again") from error
         except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise self.wrong(f"its {_INDEX} is not a JSON object of sentences: {error!s:.80}") from error
+        if len(found) < len(index) or not found.keys() <= set(range(self._n_sentences)):
+            reason = f"its {_INDEX} names a dataset twice, or one beyond {self._n_sentences - 1}"
+            raise self.wrong(f"{reason}; write the file again")
+        return found
 
     def _at(self, name: str) -> Any:
         """Return a dataset of the file itself: a link may lead to any other file."""
@@ -133,10 +142,12 @@ class Hdf5Reader(VectorReader):
             raise self.wrong(
                 f"sentence {number} has shape {shape}; sentence 0 has {wanted[0]} layers of {wanted[1]} values"
             )
-        if dataset.nbytes > _MAX_BYTES:
-            raise self.wrong(
-                f"sentence {number} has {dataset.nbytes:,} bytes, {_MAX_BYTES:,} are the most that are read"
-            )
+        # A chunk may be larger than the dataset.
+        n_bytes = max(math.prod(shape), math.prod(dataset.chunks or ())) * dataset.dtype.itemsize
+        if n_bytes > _MAX_BYTES:
+            raise self.wrong(f"sentence {number} has {n_bytes:,} bytes, {_MAX_BYTES:,} are the most that are read")
+        if dataset.nbytes and not dataset.id.get_storage_size():
+            raise self.wrong(f"sentence {number} was never written; did the program that writes the file fail?")
         if not shape[-2]:
             raise self.wrong(f"sentence {number} has no words; leave it out")
         values = dataset[()]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.choices import VectorFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.rowsources import Words
-from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorOptions, VectorReader
+from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorReader
 from bertfeat.records import FileSlice, InputFile
 
 _CHECKED_BYTES = 16 << 20
@@ -19,11 +19,11 @@ _CHECKED_BYTES = 16 << 20
 class NpyReader(VectorReader):
     """Reads .npy: (n_rows, dim), or (n_rows, n_layers, dim)."""
 
-    format = VectorFormat.NPY
+    format = "npy"
     endings = (".npy",)
 
-    def __init__(self, file: InputFile, options: VectorOptions) -> None:
-        super().__init__(file, options)
+    def __init__(self, file: InputFile, config: ExtractConfig, vector_columns: Sequence[str] = ()) -> None:
+        super().__init__(file, config, vector_columns)
         found = self._opened()
         if found.ndim not in (2, 3):
             raise self.wrong(f"has shape {found.shape}, not (rows, values) or (rows, layers, values)")
@@ -34,7 +34,7 @@ class NpyReader(VectorReader):
         self.features = (
             self.single_feature(found.shape[1])
             if found.ndim == 2
-            else self.layer_features(found.shape[1], found.shape[2])
+            else self.layer_features(range(found.shape[1]), found.shape[2])
         )
 
     def _opened(self) -> npt.NDArray[Any]:

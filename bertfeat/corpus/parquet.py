@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, BinaryIO, cast
 
@@ -14,7 +14,15 @@ from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Content, Fault, Reader, Row, RowError, Start
-from bertfeat.corpus.pagesizes import DELTA_BYTE_ARRAY, DICTIONARIES, Chunk, DamagedParquet, measure_pages, read_groups
+from bertfeat.corpus.pagesizes import (
+    DELTA_BYTE_ARRAY,
+    DICTIONARIES,
+    Chunk,
+    DamagedParquet,
+    Group,
+    measure_pages,
+    read_groups,
+)
 from bertfeat.corpus.tabular import check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
@@ -62,7 +70,7 @@ class ParquetReader(Reader):
         leaves = set()
         for group in self._groups:
             for place, chunk in enumerate(group.chunks):
-                if not chunk.is_bytes or not self._is_nested(chunk):
+                if not chunk.is_bytes or not _is_nested(chunk) or chunk.path[0] not in self._columns:
                     continue
                 _, encodings = measure_pages(self._source, chunk)
                 if DELTA_BYTE_ARRAY in encodings:
@@ -74,9 +82,6 @@ class ParquetReader(Reader):
                 if encodings & DICTIONARIES:
                     leaves.add(place)
         return sorted(leaves)
-
-    def _is_nested(self, chunk: Chunk) -> bool:
-        return len(chunk.path) > 1 and chunk.path[0] in self._columns
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -107,41 +112,6 @@ class ParquetReader(Reader):
             if column and not is_right(self._types[column]):
                 raise InputError(f"column {column!r} is {self._types[column]}, not {wanted}", path=self.file.path)
 
-    def _batch_rows(self, number: int) -> int:
-        """Return how many rows of a row group fit in memory when they are decoded at once.
-
-        Arrow decompresses page by page. A value is at most as large as the largest page of its column, but a small
-        file may repeat it in many rows. The strings of lists stay in their dictionary.
-
-        Raises:
-            InputError: A page or a column of lists is too large.
-        """
-        row_bytes = 1
-        for chunk in self._groups[number].chunks:
-            if chunk.path[:1] and chunk.path[0] in self._columns:
-                n_bytes, _ = measure_pages(self._source, chunk)
-                self._check_chunk(number, chunk, n_bytes)
-                if chunk.is_bytes and not self._is_nested(chunk):
-                    row_bytes += n_bytes
-        return max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
-
-    def _check_chunk(self, number: int, chunk: Chunk, n_bytes: int) -> None:
-        name = ".".join(chunk.path)
-        if len(chunk.path) == 1 and chunk.n_values != self._groups[number].n_rows:
-            raise DamagedParquet(f"column {name!r} of row group {number} does not have one value per row")
-        if n_bytes > MAX_PAGE_BYTES:
-            raise InputError(
-                f"row group {number} has a page of {n_bytes:,} bytes in column {name!r}, {MAX_PAGE_BYTES:,} are the "
-                "most that are read; write the file with smaller row groups",
-                path=self.file.path,
-            )
-        if self._is_nested(chunk) and chunk.n_values > MAX_LIST_VALUES:
-            raise InputError(
-                f"row group {number} has {chunk.n_values:,} values in the lists of column {name!r}, "
-                f"{MAX_LIST_VALUES:,} are the most that are read; write the file with smaller row groups",
-                path=self.file.path,
-            )
-
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield the rows from a row on; directly after the last yielded row, its row group is not decoded again."""
         position, rest = self._rest or (-1, iter(()))
@@ -163,7 +133,7 @@ class ParquetReader(Reader):
         """Yield the rows of a row group, whose first row is `first`, without its first `skip` rows."""
         end = first + self._groups[number].n_rows
         with self._readable():
-            n_rows = self._batch_rows(number)
+            n_rows = batch_rows(self._source, self._groups, number, self._columns, self.file.path)
             # Without threads: sending a few rows to another thread takes longer than decoding them.
             for batch in self._parquet.iter_batches(
                 n_rows, row_groups=[number], columns=list(self._columns), use_threads=False
@@ -199,6 +169,50 @@ class ParquetReader(Reader):
             return content_of(dict(zip(self._columns, values, strict=True)), self.config)
         except RowError as error:
             return Fault(str(error), None)
+
+
+def batch_rows(
+    source: BinaryIO, groups: Sequence[Group], number: int, columns: Container[str], path: str, *, width: int = 0
+) -> int:
+    """Return how many rows of a row group fit in memory when some columns of it are decoded at once.
+
+    Arrow decompresses page by page. A value is at most as large as the largest page of its column, but a small file may
+    repeat it in many rows. The strings of lists are not counted. Lists may have up to `width` values per row.
+
+    Raises:
+        InputError: A page or a column of lists is too large.
+    """
+    row_bytes = 1
+    for chunk in groups[number].chunks:
+        if chunk.path[:1] and chunk.path[0] in columns:
+            n_bytes, _ = measure_pages(source, chunk)
+            most = max(MAX_LIST_VALUES, groups[number].n_rows * width)
+            _check_chunk(groups[number], number, chunk, n_bytes, most, path)
+            if chunk.is_bytes and not _is_nested(chunk):
+                row_bytes += n_bytes
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
+
+
+def _is_nested(chunk: Chunk) -> bool:
+    return len(chunk.path) > 1
+
+
+def _check_chunk(group: Group, number: int, chunk: Chunk, n_bytes: int, most: int, path: str) -> None:
+    name = ".".join(chunk.path)
+    if not _is_nested(chunk) and chunk.n_values != group.n_rows:
+        raise DamagedParquet(f"column {name!r} of row group {number} does not have one value per row")
+    if n_bytes > MAX_PAGE_BYTES:
+        raise InputError(
+            f"row group {number} has a page of {n_bytes:,} bytes in column {name!r}, {MAX_PAGE_BYTES:,} are the "
+            "most that are read; write the file with smaller row groups",
+            path=path,
+        )
+    if _is_nested(chunk) and chunk.n_values > most:
+        raise InputError(
+            f"row group {number} has {chunk.n_values:,} values in the lists of column {name!r}, "
+            f"{most:,} are the most that are read; write the file with smaller row groups",
+            path=path,
+        )
 
 
 def _open_source(path: str) -> BinaryIO:

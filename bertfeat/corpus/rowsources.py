@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
+from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Content, Fault, Reader, Row, Start
 from bertfeat.corpus.formats import open_reader
@@ -20,7 +21,7 @@ class Group(NamedTuple):
     """A document of a source: its id, its rows (None if the source does not say), its words, and its place.
 
     `n_units` counts the lines, rows or sentences of the file that it takes; offset, row and state are those of the
-    first one, as in `FileSlice`.
+    first one, as in `FileSlice`. `n_bytes` are those of its further columns, about.
     """
 
     doc_id: DocId
@@ -30,6 +31,7 @@ class Group(NamedTuple):
     offset: int
     row: int
     state: str | None = None
+    n_bytes: int = 0
 
 
 class SourceRows(NamedTuple):
@@ -80,7 +82,7 @@ class _CorpusRows(RowSource):
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
-        self._reader: Reader = open_reader(file, ExtractConfig())
+        self._reader: Reader = open_reader(file, ExtractConfig(format=CorpusFormat(file.format)))
 
     def close(self) -> None:
         """Close the file."""

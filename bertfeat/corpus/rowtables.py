@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -16,16 +16,19 @@ import pyarrow.parquet as pq
 from bertfeat.choices import CorpusFormat, Level
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.columns import type_of
-from bertfeat.corpus.content import Fault, RowError, decode
+from bertfeat.corpus.content import Fault, RowError, clean, decode
 from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.jsonl import parse
 from bertfeat.corpus.linestreams import first_line, open_stream, read_lines, strip_line_end
-from bertfeat.corpus.pagesizes import read_groups
+from bertfeat.corpus.pagesizes import Group, read_groups
+from bertfeat.corpus.parquet import batch_rows
 from bertfeat.corpus.tabular import INT64, shown
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
 _BATCH_ROWS = 4096
+# The most values of a vector.
+_MAX_WIDTH = 1 << 16
 _POLARS = {"string": pl.String, "bool": pl.Boolean, "int64": pl.Int64, "double": pl.Float64}
 
 
@@ -40,11 +43,8 @@ class RowTable(ABC):
     """A file of rows with columns.
 
     Attributes:
-        endings: The file endings of the format.
         types: The Arrow type of each column.
     """
-
-    endings: ClassVar[tuple[str, ...]]
 
     def __init__(self, file: InputFile) -> None:
         self.file = file
@@ -53,6 +53,17 @@ class RowTable(ABC):
     @abstractmethod
     def _types(self) -> dict[str, Any]:
         """Return the columns and their types; refuse a file that cannot be read."""
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        """Refuse columns that a store cannot have."""
+        if not any(names):
+            raise InputError("has no columns with names; write a header", path=self.file.path)
+        for place, name in enumerate(names):
+            if not name:
+                reason = f"column {place + 1} has no name; name it, or leave out the index of a data frame"
+                raise InputError(reason, path=self.file.path)
+            if names.count(name) > 1:
+                raise InputError(f"two columns are named {name!r}; rename one", path=self.file.path)
 
     @abstractmethod
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
@@ -64,28 +75,24 @@ class RowTable(ABC):
 
 
 class CsvTable(RowTable):
-    """Reads .csv, whose values are all texts."""
-
-    endings = (".csv",)
-    reader: ClassVar[type[CsvReader]] = CsvReader
+    """Reads .csv and .tsv, whose values are all texts."""
 
     def _types(self) -> dict[str, Any]:
+        self._reader = TsvReader if self.file.format == CorpusFormat.TSV else CsvReader
         try:
             with closing(open_stream(self.file)) as stream:
                 lines = (decode(line) for _, _, line in read_lines(stream, 0, 1))
-                names = next(csv.reader(lines, delimiter=self.reader.delimiter, strict=True), [])
+                names = next(csv.reader(lines, delimiter=self._reader.delimiter, strict=True), [])
         except (csv.Error, RowError) as error:
             raise InputError(f"the header cannot be read: {error}", path=self.file.path, row=1) from None
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(f"two columns are named {name!r}; rename one", path=self.file.path)
+        self._check_names(names)
         return dict.fromkeys(names, pa.string())
 
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
         """Yield some columns of all rows, in order."""
         # Every column is text, so that any of them may be the text.
         config = ExtractConfig(text_column=next(iter(self.types)), keep_columns=tuple(names), levels=(Level.SENTENCE,))
-        with closing(self.reader(self.file, config)) as reader:
+        with closing(self._reader(self.file, config)) as reader:
             yield from _batches(self._records(reader), names, self.types)
 
     def _records(self, reader: CsvReader) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -95,17 +102,8 @@ class CsvTable(RowTable):
             yield row.row, row.content.kept
 
 
-class TsvTable(CsvTable):
-    """Reads .tsv."""
-
-    endings = (".tsv",)
-    reader = TsvReader
-
-
 class JsonlTable(RowTable):
     """Reads .jsonl: one object per line; a column that a row lacks is null there."""
-
-    endings = (".jsonl", ".ndjson")
 
     def _types(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -118,6 +116,8 @@ class JsonlTable(RowTable):
                     other = next(one for one in kinds.values() if one is not None)
                     reason = f"column {name!r} holds {shown(value)}, rows before hold {shown(other)}; write one type"
                     raise InputError(reason, path=self.file.path, row=row)
+        if found:
+            self._check_names(list(found))
         return {name: type_of(kinds.values()) for name, kinds in found.items()}
 
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
@@ -125,7 +125,7 @@ class JsonlTable(RowTable):
         return _batches(self._records(), names, self.types)
 
     def _records(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        for row, value in json_lines(self.file):
+        for row, _, value in json_lines_at(self.file, 0, 1):
             for name, item in value.items():
                 if isinstance(item, list | dict):
                     reason = f"column {name!r} holds a {type(item).__name__}; keep plain values only"
@@ -133,65 +133,53 @@ class JsonlTable(RowTable):
                 if isinstance(item, int) and item not in INT64:
                     reason = f"column {name!r} holds {shown(item)}, which is beyond 64 bits; write it as a string"
                     raise InputError(reason, path=self.file.path, row=row)
-            yield row, value
+            yield row, {clean(n): clean(item) if isinstance(item, str) else item for n, item in value.items()}
 
 
-class ArrowTable(RowTable):
-    """Reads .parquet and Arrow's IPC files (.arrow, .feather), a piece of a row group at a time."""
-
-    endings = (".parquet", ".arrow", ".feather", ".ipc")
+class ParquetTable(RowTable):
+    """Reads .parquet, a piece of a row group at a time."""
 
     def _types(self) -> dict[str, Any]:
-        with self._opened() as (schema, _):
-            for name in schema.names:
-                if schema.names.count(name) > 1:
-                    raise InputError(f"two columns are named {name!r}; rename one", path=self.file.path)
+        with self._opened() as (_, _, parquet):
+            schema = parquet.schema_arrow
+            self._check_names(schema.names)
             types = {field.name: field.type for field in schema}
         return {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in types.items()}
 
     def batches(self, names: Sequence[str]) -> Iterator[Batch]:
         """Yield some columns of all rows, in order."""
         first = 1
-        with self._opened() as (_, read):
-            for batch in read(list(names)):
-                # Texts may not be UTF-8, and offsets may be out of range.
-                batch.validate(full=True)
-                columns = {name: batch.column(name) for name in names}
-                plain = {n: c.cast(self.types[n]) if c.type != self.types[n] else c for n, c in columns.items()}
-                yield Batch(range(first, first + batch.num_rows), plain)
-                first += batch.num_rows
+        with self._opened() as (source, groups, parquet):
+            for number in range(len(groups)):
+                n_rows = batch_rows(source, groups, number, names, self.file.path, width=_MAX_WIDTH)
+                for batch in parquet.iter_batches(n_rows, row_groups=[number], columns=list(names), use_threads=False):
+                    # Texts may not be UTF-8, and offsets may be out of range.
+                    batch.validate(full=True)
+                    columns = {name: batch.column(name) for name in names}
+                    plain = {n: c.cast(self.types[n]) if c.type != self.types[n] else c for n, c in columns.items()}
+                    yield Batch(range(first, first + batch.num_rows), plain)
+                    first += batch.num_rows
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[Any, Any]]:
+    def _opened(self) -> Iterator[tuple[Any, Sequence[Group], pq.ParquetFile]]:
         path = self.file.path
         try:
             with ExitStack() as stack:
-                if self.file.format == CorpusFormat.PARQUET:
-                    # Arrow may end the process on a footer that this reader cannot read.
-                    read_groups(stack.enter_context(pa.OSFile(path)))
-                    parquet = stack.enter_context(pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20))
-
-                    def read(names: list[str]) -> Iterator[Any]:
-                        return iter(parquet.iter_batches(_BATCH_ROWS, columns=names, use_threads=False))
-
-                    yield parquet.schema_arrow, read
-                    return
-                source = stack.enter_context(pa.memory_map(path))
-                opened = pa.ipc.open_file(source)
-
-                def read_ipc(names: list[str]) -> Iterator[Any]:
-                    for number in range(opened.num_record_batches):
-                        batch = opened.get_batch(number).select(names)
-                        for start in range(0, batch.num_rows, _BATCH_ROWS):
-                            yield batch.slice(start, _BATCH_ROWS)
-
-                yield opened.schema, read_ipc
+                # Arrow may end the process on a footer that this reader cannot read.
+                source = stack.enter_context(pa.OSFile(path))
+                groups = read_groups(source)
+                parquet = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+                yield source, groups, stack.enter_context(parquet)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise InputError(f"cannot be read as a table ({first_line(error)}); write it again", path=path) from error
 
 
-TABLES: tuple[type[RowTable], ...] = (CsvTable, TsvTable, JsonlTable, ArrowTable)
-TABLE_OF_ENDING = {ending: table for table in TABLES for ending in table.endings}
+TABLE_OF: dict[str, type[RowTable]] = {
+    CorpusFormat.CSV: CsvTable,
+    CorpusFormat.TSV: CsvTable,
+    CorpusFormat.JSONL: JsonlTable,
+    CorpusFormat.PARQUET: ParquetTable,
+}
 
 
 class RowCursor:
@@ -229,18 +217,12 @@ class RowCursor:
                 yield _sliced(batch, start, stop)
 
 
-def json_lines(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the object of each line of a file of JSON objects.
+def json_lines_at(file: InputFile, offset: int, first_row: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield the number, the place in bytes and the object of each line, from a line on.
 
     Raises:
         InputError: A line is not a JSON object.
     """
-    for row, _, record in json_lines_at(file, 0, 1):
-        yield row, record
-
-
-def json_lines_at(file: InputFile, offset: int, first_row: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield the number, the place in bytes and the object of each line, from a line on; see `json_lines`."""
     with closing(open_stream(file)) as stream:
         for at, row, line in read_lines(stream, offset, first_row):
             try:

@@ -22,12 +22,16 @@ _DOC_ID, _WORD, _WORD_INDEX = "doc_id", "word", "word_index"
 
 
 class _Row(NamedTuple):
-    """A row: the number of its document and its own, both from 0 on, its id, and its number in the file."""
+    """A row: the number of its document and its own, both from 0 on, its id, and its number in the file.
+
+    `n_bytes` are those of its columns, a mean of the rows near it.
+    """
 
     group: int
     place: int
     doc_id: DocId
     number: int
+    n_bytes: int
     word_index: int | None
     word: str | None
 
@@ -64,12 +68,22 @@ class TableRows(RowSource):
             rows = [*found]
             words = tuple(row.word for row in rows if row.word is not None)
             known = words if len(words) == len(rows) else None
-            yield Group(rows[0].doc_id, len(rows), known, len(rows), rows[0].place, rows[0].number)
+            yield Group(
+                rows[0].doc_id,
+                len(rows),
+                known,
+                len(rows),
+                rows[0].place,
+                rows[0].number,
+                None,
+                sum(row.n_bytes for row in rows),
+            )
 
     def _rows(self) -> Iterator[_Row]:
         """Yield all rows; those of one document have the same number of a group."""
         last: _Row | None = None
         for ids, numbers, columns in self._batches(None):
+            n_bytes = sum(column.nbytes for column in columns.values()) // max(len(ids), 1)
             indices, words = (
                 columns[name].to_pylist() if name in columns else [None] * len(ids) for name in (_WORD_INDEX, _WORD)
             )
@@ -79,7 +93,7 @@ class TableRows(RowSource):
                 if _WORD_INDEX in columns:
                     before = -1 if is_new or last is None or last.word_index is None else last.word_index
                     self._check_index(index, before, doc_id, number)
-                last = _Row(group, place, doc_id, number, index, word)
+                last = _Row(group, place, doc_id, number, n_bytes, index, word)
                 yield last
 
     def _check_index(self, index: int | None, before: int, doc_id: DocId, number: int) -> None:
@@ -109,6 +123,7 @@ class TableRows(RowSource):
     def _batches(self, piece: FileSlice | None) -> Iterator[tuple[list[DocId], Sequence[int], Mapping[str, Any]]]:
         """Yield ids, row numbers and columns of the stored types, of some rows or of all."""
         types = {column.name: column.type for column in self.columns if column.name in self._own}
+        types[_DOC_ID] = self.id_type
         names = list(self._types) or list(self._table.types)[:1]
         batches = self._table.batches(names) if piece is None else self._cursor.take(piece.offset, piece.n_rows)
         place = 0 if piece is None else piece.offset

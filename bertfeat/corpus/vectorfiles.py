@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.choices import Combine, Level, Pooling, StoreDtype, VectorFormat, WordPooling
+from bertfeat.choices import Combine, Level
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.rowsources import RowSource, Words
-from bertfeat.errors import ConfigError, InputError
+from bertfeat.errors import InputError
 from bertfeat.finite import first_not_finite
 from bertfeat.levels import EMBEDDING
 from bertfeat.records import BoolArray, FeatureColumn, FileSlice, InputFile
 
 _SHOWN_CHARS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class VectorOptions:
-    """What a reader must know besides its file; see `ImportConfig`."""
-
-    level: Level
-    store_dtype: StoreDtype
-    layers: tuple[int, ...] | None = None
-    vector_columns: tuple[str, ...] = ()
-    word_pooling: WordPooling = WordPooling.FIRST
-    pooling: Pooling = Pooling.MEAN
 
 
 # Vectors of the stored type, and which rows have one.
@@ -75,29 +63,31 @@ class VectorReader(ABC):
     """A file of vectors, open for reading.
 
     Attributes:
-        format: Its format.
+        format: The name of its format.
         endings: The file endings of the format.
         holds_documents: The file says where documents end: with a vector for each of their words.
         has_columns: Vectors are in columns with names, of which `vector_columns` chooses.
-        has_pieces: Vectors are those of word pieces, which are pooled.
+        pooling: How vectors of word pieces become those of words and texts, by level.
         is_compressible: The file may be compressed as .gz or .zst.
         features: The vector columns.
         own_rows: The rows that the file describes itself; None if it has vectors only.
     """
 
-    format: ClassVar[VectorFormat]
+    format: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
     holds_documents: ClassVar[bool] = False
     has_columns: ClassVar[bool] = False
-    has_pieces: ClassVar[bool] = False
+    pooling: ClassVar[Mapping[Level, str]] = {}
     is_compressible: ClassVar[bool] = False
 
     features: tuple[FeatureColumn, ...]
     own_rows: RowSource | None = None
 
-    def __init__(self, file: InputFile, options: VectorOptions) -> None:
+    def __init__(self, file: InputFile, config: ExtractConfig, vector_columns: Sequence[str] = ()) -> None:
         self.file = file
-        self.options = options
+        (self.level,) = config.levels
+        self.dtype = np.dtype(str(config.store_dtype))
+        self.vector_columns = vector_columns
 
     @abstractmethod
     def scan(self) -> Iterator[Unit]:
@@ -145,26 +135,16 @@ class VectorReader(ABC):
         """Return the error for something in the file."""
         return InputError(reason, path=self.file.path, row=row)
 
-    def layer_features(self, n_layers: int, dim: int) -> tuple[FeatureColumn, ...]:
-        """Return a column per layer, numbered from 0 unless `layers` says otherwise.
-
-        Raises:
-            ConfigError: `layers` names another number of layers.
-        """
-        if not (n_layers and dim):
-            raise self.wrong(f"has {n_layers} layers of {dim} values; there is nothing to import")
-        layers = self.options.layers or tuple(range(n_layers))
-        if len(layers) != n_layers:
-            named = ",".join(map(str, layers))
-            raise ConfigError(f"`layers` {named} names {len(layers)} layers, and {self.file.path} has {n_layers}")
+    def layer_features(self, layers: Sequence[int], dim: int) -> tuple[FeatureColumn, ...]:
+        """Return a column per layer."""
+        if not (layers and dim):
+            raise self.wrong(f"has {len(layers)} layers of {dim} values; there is nothing to import")
         return tuple(FeatureColumn(f"layer_{layer:02d}", (layer,), str(Combine.NONE), dim) for layer in layers)
 
     def single_feature(self, dim: int) -> tuple[FeatureColumn, ...]:
         """Return the column of the only vector of each row."""
         if not dim:
             raise self.wrong("its vectors have no values; there is nothing to import")
-        if self.options.layers is not None:
-            return self.layer_features(1, dim)
         return (FeatureColumn(EMBEDDING, (0,), str(Combine.NONE), dim),)
 
     def check_float(self, dtype: np.dtype[Any], what: str) -> None:
@@ -185,7 +165,6 @@ class VectorReader(ABC):
         Raises:
             InputError: A row holds NaN or infinity, or a value that the stored type does not hold.
         """
-        dtype = np.dtype(str(self.options.store_dtype))
         n_rows = len(next(iter(values.values())))
         valid = np.ones(n_rows, np.bool_)
         # A row can be all NaN only if it begins with NaN.
@@ -195,7 +174,7 @@ class VectorReader(ABC):
         found = {}
         for name, array in values.items():
             with np.errstate(over="ignore", invalid="ignore"):
-                cast = np.ascontiguousarray(array, dtype)
+                cast = np.ascontiguousarray(array, self.dtype)
             bad = first_not_finite(cast, valid)
             if bad is not None:
                 raise self._not_finite(name, array[bad], cast[bad], *place(bad))

@@ -1,10 +1,10 @@
-"""Readers of tables with columns of vectors: Parquet and Arrow."""
+"""Reader of Parquet with columns of vectors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bertfeat.choices import Combine, VectorFormat
+from bertfeat.choices import Combine
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.rowsources import Words
-from bertfeat.corpus.rowtables import ArrowTable, Batch, RowCursor
+from bertfeat.corpus.rowtables import Batch, ParquetTable, RowCursor
 from bertfeat.corpus.tablerows import TableRows
-from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorOptions, VectorReader
+from bertfeat.corpus.vectorfiles import Block, Stored, Unit, VectorReader
 from bertfeat.errors import did_you_mean
 from bertfeat.records import FeatureColumn, FileSlice, InputFile
 
@@ -26,26 +27,26 @@ _LAYER = re.compile(r"layer_(\d{2,3})", re.ASCII)
 class ParquetVectors(VectorReader):
     """Reads .parquet: columns of lists of floats are vectors, and all others come along."""
 
-    format = VectorFormat.PARQUET
-    endings: ClassVar[tuple[str, ...]] = (".parquet",)
+    format = "parquet"
+    endings = (".parquet",)
     has_columns = True
 
-    def __init__(self, file: InputFile, options: VectorOptions) -> None:
-        super().__init__(file, options)
-        self._table = ArrowTable(file)
+    def __init__(self, file: InputFile, config: ExtractConfig, vector_columns: Sequence[str] = ()) -> None:
+        super().__init__(file, config, vector_columns)
+        self._table = ParquetTable(file)
         names = self._chosen(self._table.types)
         self._cursor = RowCursor(self._table, names)
         self.features = self._described(names)
-        self.own_rows = TableRows(self._table, options.level, names)
+        self.own_rows = TableRows(self._table, self.level, names)
 
     def _chosen(self, types: dict[str, Any]) -> list[str]:
-        for name in self.options.vector_columns:
+        for name in self.vector_columns:
             if name not in types:
                 there = did_you_mean(name, types) or f"columns are {', '.join(types)}"
                 raise self.wrong(f"no column {name!r} for `vector_columns`; {there}")
             if not _is_vector(types[name]):
                 raise self.wrong(f"column {name!r} is {types[name]}; vectors are lists of float16, float32 or float64")
-        names = list(self.options.vector_columns) or [name for name, kind in types.items() if _is_vector(kind)]
+        names = list(self.vector_columns) or [name for name, kind in types.items() if _is_vector(kind)]
         if not names:
             shown = ", ".join(f"{name} ({kind})" for name, kind in types.items()) or "none"
             raise self.wrong(f"no column holds lists of float16, float32 or float64; columns are {shown}")
@@ -109,13 +110,6 @@ class ParquetVectors(VectorReader):
     def close(self) -> None:
         """Close the file."""
         self._cursor.close()
-
-
-class ArrowVectors(ParquetVectors):
-    """Reads Arrow's IPC files: .arrow, .feather."""
-
-    format = VectorFormat.ARROW
-    endings = (".arrow", ".feather", ".ipc")
 
 
 def _numpy(array: Any) -> npt.NDArray[Any]:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.corpus.rowsources import SourceRows, Words
 from bertfeat.corpus.vectorfiles import Block
 from bertfeat.corpus.vectorformats import file_of_rows, vector_file
+from bertfeat.errors import ConfigError, InputError
 from bertfeat.extraction.importplan import Sources, import_fields, make_import_plan, open_sources
-from bertfeat.extraction.importsettings import ImportConfig, ImportSettings
 from bertfeat.progress import Progress, reporting
 from bertfeat.ragged import ragged_arange, word_bounds
 from bertfeat.records import InputFile, IntArray, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
 from bertfeat.storage import AnyPath, as_path
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.planfile import PlanDamaged, check_same_plan, is_complete, read_plan
+from bertfeat.store.planstates import IMPORTED
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
 
@@ -34,9 +36,13 @@ def import_vectors(
     *,
     level: str,
     ids: str | Path | None = None,
+    vector_columns: str | Iterable[str] = (),
+    model: str = IMPORTED,
+    store_dtype: str = "float16",
+    vector_encoding: str = "array",
+    shard_bytes: int | str = 256_000_000,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
-    **settings: Unpack[ImportSettings],
 ) -> Store:
     r"""Make a store of vectors that another program made.
 
@@ -44,17 +50,19 @@ def import_vectors(
     nothing on a finished store. A row that is NaN in all its values has no vector.
 
     Args:
-        path: The vectors: .npy, .hdf5 (structural-probes, allennlp's ELMo), .parquet, .arrow, or the .jsonl of
-            google's extract_features.py.
+        path: The vectors: .npy, .hdf5 (structural-probes, allennlp's ELMo), .parquet, or the .jsonl of google's
+            extract_features.py.
         output: The store's folder, or its URL in an object store.
         level: What a vector stands for: `word` or `sentence`.
-        ids: What the rows stand for: a .txt with an id per line; a .csv, .tsv, .jsonl, .parquet or .arrow whose columns
+        ids: What the rows stand for: a .txt with an id per line; a .csv, .tsv, .jsonl or .parquet whose columns
             come along (`doc_id`, `word_index`, `word`, `text`, `label`, ...); or a .conll or .conllu, at word level.
+        vector_columns: The columns of vectors of a .parquet, by default all lists of floats.
+        model: The name of what made the vectors; stores and probes of other names do not go together.
+        store_dtype: See `ExtractConfig`, as for `vector_encoding`.
+        vector_encoding: How vectors are written.
+        shard_bytes: The size of a shard, such as `"256MB"`.
         overwrite: Replace a store that is already there.
         progress: See `extract`.
-        **settings: `format`; `layers` (the numbers of the file's layers, such as `"1..12"`); `vector_columns` of a
-            table; `word_pooling` and `pooling` of word pieces; `model`, the name of what made the vectors;
-            `store_dtype`, `vector_encoding`, `shard_bytes`.
 
     Returns:
         The finished store.
@@ -70,28 +78,53 @@ def import_vectors(
         >>> store.numpy("sentence", "embedding").shape, store.polars("sentence", ["doc_id", "label"]).row(1)
         ((3, 4), ('b', 'y'))
     """
-    config = ImportConfig.from_dict({**settings, "level": level})
-    files = [vector_file(str(path), config.format)]
+    if level not in (Level.WORD, Level.SENTENCE):
+        raise ConfigError(f"`level` {level!r} must be one of {Level.WORD}, {Level.SENTENCE}")
+    if not str(model).strip():
+        raise ConfigError(f"`model` {model!r} must be a name of what made the vectors")
+    config = ExtractConfig.from_dict(
+        {
+            "levels": (level,),
+            "model": model,
+            "store_dtype": store_dtype,
+            "vector_encoding": vector_encoding,
+            "shard_bytes": parse_size(shard_bytes, "shard_bytes"),
+        }
+    )
+    columns = [vector_columns] if isinstance(vector_columns, str) else [*dict.fromkeys(vector_columns)]
+    named = [Path(name) for name in (path, ids) if name is not None]
+    before = _stamps(named)
+    files = [vector_file(str(path))]
     if ids is not None:
         files.append(file_of_rows(str(ids)))
     target = as_path(output)
     with reporting(progress) as reports:
-        plan = None if overwrite else _stored_plan(target, config, files)
+        fields = import_fields(config, columns, files)
+        plan = None if overwrite else _stored_plan(target, fields, files)
         if plan is None:
             reports.stage("checking the vectors")
-            with closing(open_sources(config, files)) as sources:
-                plan = make_import_plan(config, files, sources)
+            with closing(open_sources(config, columns, files)) as sources:
+                plan = make_import_plan(config, fields, files, sources)
         with open_for_writing(target, plan, overwrite=overwrite) as writer:
             if not writer.is_complete:
                 reports.start(plan, writer.receipts())
-                with closing(open_sources(config, files)) as sources:
+                with closing(open_sources(config, columns, files)) as sources:
                     for shard in writer.pending():
-                        reports.committed(writer.commit(shard, _result(plan, shard, sources)))
+                        result = _result(plan, shard, sources)
+                        if _stamps(named) != before:
+                            raise InputError("has changed since it was checked; pass `overwrite`", path=str(path))
+                        reports.committed(writer.commit(shard, result))
                 writer.complete()
     return open_store(output)
 
 
-def _stored_plan(target: AnyPath, config: ImportConfig, files: Sequence[InputFile]) -> Plan | None:
+def _stamps(paths: Sequence[Path]) -> list[tuple[int, int] | None]:
+    """Return the size and the time of change of each file; None for a missing file."""
+    found = [path.stat() if path.is_file() else None for path in paths]
+    return [None if status is None else (status.st_size, status.st_mtime_ns) for status in found]
+
+
+def _stored_plan(target: AnyPath, fields: dict[str, Any], files: Sequence[InputFile]) -> Plan | None:
     """Return the plan of the store at a place, if there is one; its files are then not checked again.
 
     Raises:
@@ -104,10 +137,9 @@ def _stored_plan(target: AnyPath, config: ImportConfig, files: Sequence[InputFil
         return None
     if stored is None:
         return None
-    fields = import_fields(config, files)
     if is_complete(target):
         # A finished store has its shards, whatever size another run asks for.
-        fields["shard_bytes"] = stored.fields.get("shard_bytes")
+        fields = fields | {"shard_bytes": stored.fields.get("shard_bytes")}
     asked = dataclasses.replace(stored, plan_hash=hash_fields(fields), fields=fields, inputs=tuple(files), appends=())
     check_same_plan(target, stored, asked)
     return stored

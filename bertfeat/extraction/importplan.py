@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertfeat._version import __version__
-from bertfeat.choices import Level, Pooling, WordPooling
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.corpus.rowsources import Group, RowSource
-from bertfeat.corpus.vectorfiles import Unit, VectorOptions, VectorReader
+from bertfeat.corpus.vectorfiles import Unit, VectorReader
 from bertfeat.corpus.vectorformats import VECTOR_READER_OF, row_source
 from bertfeat.errors import ConfigError, InputError
-from bertfeat.extraction.importsettings import ImportConfig
 from bertfeat.extraction.plan import row_bytes
 from bertfeat.levels import LEVELS
 from bertfeat.records import Column, FileSlice, InputFile, LevelSchema, ModelInfo, Plan, ShardSpec
@@ -27,6 +27,8 @@ from bertfeat.store.planstates import IMPORTED, input_fields
 # The columns that every store of a level has, null where nothing is known.
 _SHOWN = {Level.WORD: ("word_index", "word", "char_start", "char_end"), Level.SENTENCE: ("text",)}
 _VECTORS, _ROWS = 0, 1
+# The settings of an extraction that an import has too.
+_SETTINGS = ("levels", "model", "store_dtype", "vector_encoding", "shard_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +46,26 @@ class Sources:
 
 
 class _Planned(NamedTuple):
-    """A document: its rows, and where it is in the file of the vectors and in that of the ids."""
+    """A document: its rows, and where its vectors are, and what the other source says of it."""
 
     n_rows: int
     vectors: FileSlice
-    rows: FileSlice | None
+    group: Group | None
 
 
-def open_sources(config: ImportConfig, files: Sequence[InputFile]) -> Sources:
-    """Open the files of an import, the vectors and perhaps the ids, and check the settings against their formats.
+def open_sources(config: ExtractConfig, vector_columns: Sequence[str], files: Sequence[InputFile]) -> Sources:
+    """Open the files of an import, the vectors and perhaps the ids.
 
     Raises:
         UserError: A file cannot be read, or a setting does not go with its format.
     """
+    (level,) = config.levels
     reader = VECTOR_READER_OF[files[_VECTORS].format]
-    _check_settings(config, reader, files[_VECTORS])
-    options = VectorOptions(
-        level=config.level,
-        store_dtype=config.store_dtype,
-        layers=config.layers,
-        vector_columns=config.vector_columns,
-        word_pooling=config.word_pooling or WordPooling.FIRST,
-        pooling=config.pooling or Pooling.MEAN,
-    )
-    has_ids, per_row = len(files) > 1, config.level is Level.WORD and not reader.holds_documents
+    if vector_columns and not reader.has_columns:
+        raise ConfigError(
+            f"`vector_columns` does not go with {files[_VECTORS].path} ({reader.format}); it is for parquet"
+        )
+    has_ids, per_row = len(files) > 1, level is Level.WORD and not reader.holds_documents
     if reader.has_columns and has_ids:
         raise ConfigError(f"`ids` does not go with {reader.format}, whose other columns come along")
     if per_row and not has_ids and not reader.has_columns:
@@ -75,42 +73,31 @@ def open_sources(config: ImportConfig, files: Sequence[InputFile]) -> Sources:
             f"{files[_VECTORS].path}: does not say where texts end, as `level='word'` must know; pass `ids`, a table "
             "with doc_id and word or a CoNLL file"
         )
-    vectors = reader(files[_VECTORS], options)
-    rows = row_source(files[_ROWS], config.level, per_row=per_row) if has_ids else vectors.own_rows
+    vectors = reader(files[_VECTORS], config, vector_columns)
+    rows = row_source(files[_ROWS], level, per_row=per_row) if has_ids else vectors.own_rows
     return Sources(vectors, rows)
 
 
-def _check_settings(config: ImportConfig, reader: type[VectorReader], file: InputFile) -> None:
-    """Refuse settings that would be ignored."""
-    of_words = reader.has_pieces and config.level is Level.WORD
-    of_texts = reader.has_pieces and config.level is Level.SENTENCE
-    wrong = {
-        "layers": config.layers is not None and reader.has_columns and "layers without names, as in npy and hdf5",
-        "vector_columns": config.vector_columns and not reader.has_columns and "tables, as in parquet",
-        "word_pooling": config.word_pooling and not of_words and "word pieces at word level, as in google-jsonl",
-        "pooling": config.pooling and not of_texts and "word pieces at sentence level, as in google-jsonl",
-    }
-    for name, need in wrong.items():
-        if need:
-            raise ConfigError(f"`{name}` does not go with {file.path} ({reader.format}); it is for {need}")
-
-
-def import_fields(config: ImportConfig, files: Sequence[InputFile]) -> dict[str, Any]:
+def import_fields(config: ExtractConfig, vector_columns: Sequence[str], files: Sequence[InputFile]) -> dict[str, Any]:
     """Return everything that decides the bytes of the parts, as flat JSON values."""
-    return {IMPORTED: True, "format_version": FORMAT_VERSION, **config.planned(), **input_fields(files)}
+    settings = config.to_dict()
+    own = {name: settings[name] for name in _SETTINGS} | {"vector_columns": list(vector_columns)}
+    return {IMPORTED: True, "format_version": FORMAT_VERSION, **own, **input_fields(files)}
 
 
-def make_import_plan(config: ImportConfig, files: Sequence[InputFile], sources: Sources) -> Plan:
+def make_import_plan(
+    config: ExtractConfig, fields: Mapping[str, Any], files: Sequence[InputFile], sources: Sources
+) -> Plan:
     """Check all rows and vectors, and cut the documents into shards.
 
     Raises:
         InputError: A row or a vector cannot be used, an id occurs twice, or rows and vectors do not fit together.
     """
-    fields = import_fields(config, files)
-    schema = _schema(config.level, sources)
-    cost = row_bytes(config.level, schema.features, config.store_dtype)
+    (level,) = config.levels
+    schema = _schema(level, sources)
+    cost = row_bytes(level, schema.features, config.store_dtype)
     with IdRegister() as register:
-        shards = tuple(_cut(_documents(config.level, sources, register), cost, config.shard_bytes))
+        shards = tuple(_cut(_documents(level, sources, register), cost, config.shard_bytes))
         _check_unique(register, sources)
     model = ModelInfo(
         name=config.model,
@@ -118,19 +105,19 @@ def make_import_plan(config: ImportConfig, files: Sequence[InputFile], sources: 
         family=IMPORTED,
         weights_sha256="",
         tokenizer_sha256="",
-        n_layers=max(layer for feature in schema.features for layer in feature.layers),
+        n_layers=_n_layers(schema),
         hidden_size=schema.features[0].dim,
         max_length=0,
     )
     plan_hash = hash_fields(fields)
     return Plan(
         plan_hash=plan_hash,
-        fields=fields,
+        fields=dict(fields),
         inputs=tuple(files),
         model=model,
-        schemas={config.level: schema},
+        schemas={level: schema},
         shards=shards,
-        metadata=_metadata(config, files, schema, model) | {"plan_hash": plan_hash},
+        metadata=_metadata(config, files, schema, sources.vectors.pooling) | {"plan_hash": plan_hash},
         kept_schema=sources.rows.kept_arrow if sources.rows else None,
     )
 
@@ -154,24 +141,24 @@ def _documents(level: Level, sources: Sources, register: IdRegister) -> Iterator
     found = (
         _of_documents(level, sources, groups) if sources.vectors.holds_documents else _of_rows(level, sources, groups)
     )
-    for number, (group, planned) in enumerate(found):
-        if group is not None:
-            register.add(number, group.doc_id)
+    for number, planned in enumerate(found):
+        if planned.group is not None:
+            register.add(number, planned.group.doc_id)
         yield planned
 
 
-def _of_rows(level: Level, sources: Sources, groups: Iterator[Group] | None) -> Iterator[tuple[Group | None, _Planned]]:
+def _of_rows(level: Level, sources: Sources, groups: Iterator[Group] | None) -> Iterator[_Planned]:
     """Yield the documents of a file of rows, which the other source groups."""
     n_vectors = sum(unit.n_rows for unit in sources.vectors.scan())
     if groups is None:
         for place in range(n_vectors):
-            yield None, _Planned(1, FileSlice(_VECTORS, place, place + 1, 1), None)
+            yield _Planned(1, FileSlice(_VECTORS, place, place + 1, 1), None)
         return
     n_rows = 0
     for group in groups:
         size = 1 if level is Level.SENTENCE else group.n_rows or 0
         if n_rows + size <= n_vectors:
-            yield group, _Planned(size, FileSlice(_VECTORS, n_rows, n_rows + 1, size), _slice(group))
+            yield _Planned(size, FileSlice(_VECTORS, n_rows, n_rows + 1, size), group)
         n_rows += size
     if n_rows != n_vectors:
         assert sources.rows is not None
@@ -179,9 +166,7 @@ def _of_rows(level: Level, sources: Sources, groups: Iterator[Group] | None) -> 
         raise sources.vectors.wrong(reason)
 
 
-def _of_documents(
-    level: Level, sources: Sources, groups: Iterator[Group] | None
-) -> Iterator[tuple[Group | None, _Planned]]:
+def _of_documents(level: Level, sources: Sources, groups: Iterator[Group] | None) -> Iterator[_Planned]:
     """Yield the documents of a file that says where they end, compared with those of the other source."""
     number = -1
     for number, unit in enumerate(sources.vectors.scan()):
@@ -190,7 +175,7 @@ def _of_documents(
             raise _uneven(sources, f"it has {number:,}, the vectors have more")
         n_rows = 1 if level is Level.SENTENCE else _n_words(sources.vectors, unit, group, number)
         place = FileSlice(_VECTORS, unit.offset, unit.row, 1)
-        yield group, _Planned(n_rows, place, None if group is None else _slice(group))
+        yield _Planned(n_rows, place, group)
     if groups is not None and next(groups, None) is not None:
         raise _uneven(sources, f"the vectors have {number + 1:,}, it has more")
 
@@ -220,13 +205,14 @@ def _cut(documents: Iterator[_Planned], cost: int, limit: int) -> Iterator[Shard
     first = number = n_documents = total = 0
     slices: list[FileSlice] = []
     for document in documents:
-        mine = [document.vectors, *([] if document.rows is None else [document.rows])]
-        if n_documents and total + document.n_rows * cost > limit:
+        mine = [document.vectors, *([] if document.group is None else [_slice(document.group)])]
+        n_bytes = document.n_rows * cost + (document.group.n_bytes if document.group else 0)
+        if n_documents and total + n_bytes > limit:
             yield ShardSpec(number, first, n_documents, tuple(slices))
             first, number, n_documents, total, slices = first + n_documents, number + 1, 0, 0, []
         slices = [_longer(a, b) for a, b in zip(slices, mine, strict=True)] if slices else mine
         n_documents += 1
-        total += document.n_rows * cost
+        total += n_bytes
     if n_documents:
         yield ShardSpec(number, first, n_documents, tuple(slices))
 
@@ -249,24 +235,22 @@ def _check_unique(register: IdRegister, sources: Sources) -> None:
 
 
 def _metadata(
-    config: ImportConfig, files: Sequence[InputFile], schema: LevelSchema, model: ModelInfo
+    config: ExtractConfig, files: Sequence[InputFile], schema: LevelSchema, pooling: Mapping[Level, str]
 ) -> dict[str, Any]:
     """Return the store's description of itself; what an extraction decides is empty."""
-    is_word = config.level is Level.WORD
-    pooled = VECTOR_READER_OF[files[_VECTORS].format].has_pieces
     return {
         "format_version": FORMAT_VERSION,
-        "model": model.name,
+        "model": config.model,
         "revision": None,
-        "family": model.family,
+        "family": IMPORTED,
         "weights_sha256": "",
         "tokenizer_sha256": "",
-        "n_layers": model.n_layers,
-        "hidden_size": model.hidden_size,
+        "n_layers": _n_layers(schema),
+        "hidden_size": schema.features[0].dim,
         "layers": sorted({layer for feature in schema.features for layer in feature.layers}),
         "combine": ["none"],
-        "word_pooling": str(config.word_pooling or WordPooling.FIRST) if pooled and is_word else "",
-        "pooling": str(config.pooling or Pooling.MEAN) if pooled and not is_word else "",
+        "word_pooling": pooling.get(Level.WORD, "") if schema.level is Level.WORD else "",
+        "pooling": pooling.get(Level.SENTENCE, "") if schema.level is Level.SENTENCE else "",
         "include_special_tokens": False,
         "store_dtype": str(config.store_dtype),
         "vector_encoding": str(config.vector_encoding),
@@ -277,10 +261,15 @@ def _metadata(
         "stride": 0,
         "on_overlong": "",
         "document_context": False,
-        "is_split_into_words": is_word,
+        "is_split_into_words": schema.level is Level.WORD,
         "versions": {"bertfeat": __version__},
         IMPORTED: [_described(file) for file in files],
     }
+
+
+def _n_layers(schema: LevelSchema) -> int:
+    """Return the highest number of a layer."""
+    return max(layer for feature in schema.features for layer in feature.layers)
 
 
 def _described(file: InputFile) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 
 from bertfeat.errors import UserError
 from bertfeat.extraction.importing import import_vectors
+from bertfeat.progress import Progress
 from tests.support.command_line import refused
 from tests.support.drill import result_files
 from tests.support.vector_files import (
@@ -66,18 +67,17 @@ def test_files_that_are_not_what_their_name_says(tmp_path):
     np.savez(tmp_path / "a.npz", a=numbers(2, 2))
     np.savez(tmp_path / "zip.npy", a=numbers(2, 2))
     (tmp_path / "zip.npy.npz").rename(tmp_path / "zip.npy")
-    for name in ("x.parquet", "x.arrow", "x.npy", "x.jsonl"):
+    for name in ("x.parquet", "x.npy", "x.jsonl"):
         (tmp_path / name).write_text("not this\n")
     (tmp_path / "v.npy.gz").write_bytes(b"x")
     for name, said in {
         "object.npy": "cannot be read as .npy",
         "cut.npy": "cannot be read as .npy",
         "empty.npy": "has no bytes",
-        "a.npz": "ending '.npz' must be one of .npy, .hdf5, .h5, .parquet, .arrow, .feather, .ipc, .jsonl, .json; save",
+        "a.npz": "ending '.npz' must be one of .npy, .hdf5, .h5, .parquet, .jsonl, .json; save",
         "zip.npy": "is an archive of arrays (.npz)",
         "x.npy": "cannot be read as .npy",
         "x.parquet": "cannot be read as a table",
-        "x.arrow": "cannot be read as a table",
         "x.jsonl": "x.jsonl:1: not JSON",
         "v.npy.gz": "npy is not read from .gz or .zst; decompress it",
         "none.npy": "no such file",
@@ -95,14 +95,8 @@ def test_settings_that_do_not_go_together(tmp_path):
         (npy, "--level", "token"): "--level 'token' must be one of word, sentence",
         (npy, *W): "does not say where texts end, as --level word must know; pass --ids",
         (npy, *S, "--ids", ids): "w.conll: conll has words, and the vectors are of sentences",
-        (npy, *S, "--layers", "1,2"): "--layers 1,2 names 2 layers, and v.npy has 3",
-        (npy, *S, "--layers", "last4"): "--layers 'last4' must be the numbers of the file's layers",
-        (npy, *S, "--layers", "-3..-1"): "--layers '-3..-1' must be the numbers",
-        (npy, *S, "--vector-column", "v"): "--vector-column does not go with v.npy (npy); it is for tables",
-        (npy, *S, "--pooling", "cls"): "--pooling does not go with v.npy (npy); it is for word pieces at sentence",
-        (npy, *W, "--ids", ids, "--word-pooling", "mean"): "--word-pooling does not go with v.npy",
+        (npy, *S, "--vector-column", "v"): "--vector-column does not go with v.npy (npy); it is for parquet",
         (npy, *S, "--model", " "): "--model ' ' must be a name",
-        (table, *S, "--layers", "1"): "--layers does not go with t.parquet (parquet)",
         (table, *S, "--ids", ids): "--ids does not go with parquet, whose other columns come along",
         (table, *S, "--vector-column", "w"): "t.parquet: no column 'w' for --vector-column; columns are doc_id, v",
         (table, *S, "--vector-column", "doc_id"): "column 'doc_id' is string; vectors are lists of float16",
@@ -140,7 +134,8 @@ def test_settings_that_do_not_go_together(tmp_path):
             "i.jsonl:1: column 'doc_id' holds 36893488147419103232, whi",
         ),
         ("i.jsonl", '{"doc_id": 1}\n[]\n', S, "i.jsonl:2: the line holds a list, not an object"),
-        ("i.xls", "x", S, "i.xls: ending '.xls' must be one of .csv, .tsv, .jsonl"),
+        ("i.json", "[]", S, "i.json: ending '.json' must be one of .txt, .jsonl, .ndjson, .csv"),
+        ("i.xls", "x", S, "i.xls: ending '.xls' must be one of .txt, .jsonl, .ndjson, .csv, .tsv, .parquet"),
         ("i.conll", "a\tB\nb\n", W, "i.conll:1: line 2 has 1 columns where the file has 2"),
     ],
 )
@@ -235,7 +230,7 @@ def test_hdf5_without_its_package(tmp_path, monkeypatch):
 
 
 def test_word_pieces_that_are_not_those_of_the_words(tmp_path):
-    path, last2 = write_google(tmp_path / "g.jsonl"), ("--layers", "11..12")
+    path = write_google(tmp_path / "g.jsonl")
     fewer, other = [["The", "bank"], *SENTENCES[1:]], [["The", "bench", "closed"], *SENTENCES[1:]]
     for sentences, said in [
         (fewer, "sentence 0 ('The bank') has 2 words, and the vectors continue with 'closed'"),
@@ -246,12 +241,7 @@ def test_word_pieces_that_are_not_those_of_the_words(tmp_path):
         ),
     ]:
         ids = write_conll(tmp_path / "w.conll", sentences)
-        assert said in refuse(tmp_path, path, *W, *last2, "--ids", ids)
-    said = refuse(tmp_path, path, *W)
-    assert (
-        "counts layers from the end (-2, -1); pass their numbers in the model, the lowest first: --layers 11..12"
-        in said
-    )
+        assert said in refuse(tmp_path, path, *W, "--ids", ids)
 
 
 def test_lines_that_are_not_those_of_the_script(tmp_path):
@@ -269,10 +259,6 @@ def test_lines_that_are_not_those_of_the_script(tmp_path):
     ]:
         (tmp_path / "g.jsonl").write_text(json.dumps(line | changed) + "\n")
         assert said in refuse(tmp_path, tmp_path / "g.jsonl", *S), said
-    (tmp_path / "g.jsonl").write_text(json.dumps(line | {"features": line["features"][1:]}) + "\n")
-    assert "g.jsonl:1: begins with 'it', not with [CLS]" in refuse(
-        tmp_path, tmp_path / "g.jsonl", *S, "--pooling", "cls"
-    )
 
 
 def test_another_import_into_a_store_is_refused_before_its_values_are_read(tmp_path):
@@ -295,7 +281,7 @@ def error_of(path, output, **settings):
     return ""
 
 
-@pytest.mark.parametrize("name", ["v.npy", "t.parquet", "t.arrow", "g.jsonl", "e.hdf5"])
+@pytest.mark.parametrize("name", ["v.npy", "t.parquet", "g.jsonl", "e.hdf5"])
 def test_a_damaged_file_is_one_line_or_is_read(tmp_path, name):
     """Bytes that are changed anywhere; a changed value of a vector is not found, nor can it be."""
     if name == "e.hdf5":
@@ -311,7 +297,7 @@ def test_a_damaged_file_is_one_line_or_is_read(tmp_path, name):
             {"doc_id": ["a", "b"], "v": [[1.0, 2.0], [3.0, 4.0]]}, schema_overrides={"v": pl.Array(pl.Float32, 2)}
         )
         path = tmp_path / name
-        (frame.write_parquet if name == "t.parquet" else frame.write_ipc)(path)
+        frame.write_parquet(path)
     content, random = path.read_bytes(), np.random.default_rng(7)
     n_refused = 0
     for _ in range(40):
@@ -320,8 +306,87 @@ def test_a_damaged_file_is_one_line_or_is_read(tmp_path, name):
             changed[place] = random.integers(256)
         path.write_bytes(changed)
         level = "word" if name == "e.hdf5" else "sentence"
-        settings = {"layers": "11,12"} if name == "g.jsonl" else {}
-        said = error_of(path, tmp_path / "s", level=level, **settings)
+        said = error_of(path, tmp_path / "s", level=level)
         n_refused += bool(said)
         assert "\n" not in said
     assert n_refused
+
+
+def test_columns_that_a_store_cannot_have(tmp_path):
+    npy = write_npy(tmp_path / "v.npy", numbers(1, 2))
+    vector = pa.array([[1.0]])
+    # A data frame of pandas writes its index as a column without a name.
+    (tmp_path / "index.csv").write_text(",doc_id\n0,a\n")
+    (tmp_path / "empty.csv").write_text("\n\n")
+    pq.write_table(pa.table({"": vector}), tmp_path / "v.parquet")
+    pq.write_table(pa.table({"doc_id": pa.array([2**63], pa.uint64()), "v": vector}), tmp_path / "id.parquet")
+    for arguments, said in {
+        (npy, "--ids", tmp_path / "index.csv"): "index.csv: column 1 has no name; name it, or leave out the index",
+        (npy, "--ids", tmp_path / "empty.csv"): "empty.csv: has no columns with names; write a header",
+        (tmp_path / "v.parquet",): "v.parquet: has no columns with names",
+        (tmp_path / "id.parquet",): "id.parquet:1: column 'doc_id' holds 9223372036854775808, which is not int64",
+    }.items():
+        assert said in refuse(tmp_path, *arguments, *S), said
+
+
+def test_texts_that_are_not_unicode_are_cleaned(tmp_path):
+    npy = write_npy(tmp_path / "v.npy", numbers(1, 2))
+    (tmp_path / "t.jsonl").write_text('{"doc_id": "a\\ud800"}\n')
+    store = import_vectors(npy, tmp_path / "s", level="sentence", ids=tmp_path / "t.jsonl")
+    assert store.polars("sentence")["doc_id"].to_list() == ["a\ufffd"]
+
+
+def test_a_small_parquet_file_of_many_large_texts_is_read_in_parts(tmp_path, monkeypatch):
+    """A text of 100 kB in 2000 rows is in the file once."""
+    monkeypatch.setattr("bertfeat.corpus.parquet._BATCH_BYTES", 1_000_000)
+    # Vectors are lists of known width, which a corpus does not have.
+    monkeypatch.setattr("bertfeat.corpus.parquet.MAX_LIST_VALUES", 100)
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["x" * 100_000]))
+    vectors = pa.array([[1.0]] * 2000, pa.list_(pa.float32(), 1))
+    pq.write_table(pa.table({"text": texts, "v": vectors}), tmp_path / "t.parquet", compression="zstd")
+    assert (tmp_path / "t.parquet").stat().st_size < 10_000
+    before = pa.default_memory_pool().max_memory()
+    store = import_vectors(tmp_path / "t.parquet", tmp_path / "s", level="sentence", shard_bytes="20MB")
+    assert len(store.plan.shards) == 11
+    assert len(store) == 2000
+    assert pa.default_memory_pool().max_memory() < max(before, 90_000_000)
+
+
+def test_a_file_that_changes_after_its_check_is_not_written(tmp_path):
+    path = write_npy(tmp_path / "v.npy", numbers(60, 8))
+    settings = {"level": "sentence", "shard_bytes": 400}
+
+    class Writing(Progress):
+        def committed(self, receipt):
+            if receipt.shard == 0:
+                write_npy(path, numbers(61, 8, seed=1))
+
+    with pytest.raises(UserError, match=r"v\.npy: has changed since it was checked; pass `overwrite`"):
+        import_vectors(path, tmp_path / "s", progress=Writing(), **settings)
+    with pytest.raises(UserError, match=r"v\.npy has changed since the store was made"):
+        import_vectors(path, tmp_path / "s", **settings)
+    # The bytes that were checked are there again: the import is resumed.
+    vectors = numbers(60, 8)
+    store = import_vectors(write_npy(path, vectors), tmp_path / "s", **settings)
+    assert np.array_equal(store.numpy("sentence", "embedding"), vectors.astype(np.float16))
+
+
+def test_sentences_of_hdf5_that_were_not_written_or_are_named_twice(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "w.hdf5", "w") as file:
+        file.create_dataset("0", (1, 2, 3), dtype="f4")
+    assert "w.hdf5: sentence 0 was never written" in refuse(tmp_path, tmp_path / "w.hdf5", *W)
+    with h5py.File(tmp_path / "w.hdf5", "w") as file:
+        file.create_dataset("0", (3, 10**6, 1024), dtype="f4", chunks=(1, 64, 1024))
+    assert "sentence 0 has 12,288,000,000 bytes, 536,870,912 are the most" in refuse(tmp_path, tmp_path / "w.hdf5", *W)
+    arrays = sentence_arrays()
+    beyond = write_hdf5(tmp_path / "b.hdf5", arrays, [*SENTENCES, ["More"]])
+    assert "b.hdf5: its sentence_to_index names a dataset twice, or one beyond 3" in refuse(tmp_path, beyond, *W)
+
+
+def test_a_text_of_parquet_that_is_not_utf8(tmp_path):
+    text = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
+    )
+    pq.write_table(pa.table({"text": text, "v": [[1.0]]}), tmp_path / "t.parquet")
+    assert "t.parquet: cannot be read as a table" in refuse(tmp_path, tmp_path / "t.parquet", *S)
