@@ -18,11 +18,12 @@ from bertfeat.choices import Pooling
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder import hub, loading, randomweights
 from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.families import families
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.weightdraws import draw_weights
 from bertfeat.errors import CheckpointError, UserError
 from bertfeat.extraction.job import authors_advice
-from tests.support.families import HIDDEN, N_LAYERS, all_model_types, build_without_weights, random_pack
+from tests.support.families import HIDDEN, N_LAYERS, build_without_weights, random_pack
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
@@ -30,9 +31,10 @@ ALL_LAYERS = range(N_LAYERS + 1)
 # GPT-2 and ModernBERT draw deep models closer to zero, OpenAI GPT draws when a module is built, T5 is an encoder inside
 # another model.
 SOME = ["bert", "gpt2", "openai-gpt", "modernbert", "t5", "deberta-v2"]
-families = pytest.mark.parametrize(
+TYPES = [family.model_type for family in families()]
+by_type = pytest.mark.parametrize(
     "model_type",
-    [one if one in SOME else pytest.param(one, marks=pytest.mark.long) for one in all_model_types()],
+    [pytest.param(one, marks=[] if one in SOME else [pytest.mark.long]) for one in TYPES],
 )
 
 
@@ -58,7 +60,7 @@ def is_drawn(weight: torch.Tensor) -> bool:
     return weight.is_floating_point() and weight.numel() > 1 and float(weight.std()) > 0
 
 
-@families
+@by_type
 def test_weights_follow_from_the_seed_alone(tmp_path: Path, model_type: str) -> None:
     folder = build_without_weights(model_type, tmp_path)
     whole = weights_of(folder)
@@ -80,7 +82,7 @@ def test_weights_follow_from_the_seed_alone(tmp_path: Path, model_type: str) -> 
     assert fixed in ([], ["encoder.embed_positions.weight"])
 
 
-@families
+@by_type
 def test_weights_are_spread_as_those_of_transformers(tmp_path: Path, model_type: str) -> None:
     """Mean and deviation of each weight, within six standard errors; constants are equal."""
     found = weights_of(build_without_weights(model_type, tmp_path))
