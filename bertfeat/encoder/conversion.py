@@ -16,8 +16,9 @@ from bertfeat.durable.files import kind_of, os_errors, sync_file, sync_folder
 from bertfeat.durable.placecheck import check_parents, listed
 from bertfeat.durable.publication import publish_folder
 from bertfeat.encoder import hub
-from bertfeat.encoder.checkpoint import model_root, open_checkpoint
+from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.filedigests import weights_digest
+from bertfeat.encoder.modelplaces import model_root
 from bertfeat.encoder.pickleprocess import Limits, Written, read_pickles
 from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES
 from bertfeat.encoder.weights import (

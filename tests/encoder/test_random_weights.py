@@ -24,6 +24,7 @@ from bertfeat.encoder.weightdraws import draw_weights
 from bertfeat.errors import CheckpointError, UserError
 from bertfeat.extraction.job import authors_advice
 from tests.support.families import HIDDEN, N_LAYERS, build_without_weights, random_pack
+from tests.support.static_files import write_model2vec, write_vectors
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
@@ -239,6 +240,13 @@ def test_dense_layers_of_a_sentence_embedding_are_refused_by_name(tmp_path: Path
     (folder / "modules.json").write_text(json.dumps(entries))
     with pytest.raises(CheckpointError, match="its dense layers are trained, and `random_weights` draws none for them"):
         authors_advice(checkpoint, config)
+
+
+def test_static_vectors_have_no_random_weights(tmp_path: Path) -> None:
+    words = write_vectors(tmp_path / "glove.txt", {"a": [1]})
+    for model in (words, write_model2vec(tmp_path / "folder", pieces=["a"])):
+        with pytest.raises(CheckpointError, match=r"`random_weights=0`: .* static vectors, which are never drawn"):
+            open_checkpoint(str(model), random_weights=0)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**70, "x", 1.5, True])
