@@ -113,7 +113,7 @@ def convert(model: str, output: str | Path, *, revision: str | None = None) -> C
         >>> convert("minilm", "converted")
         Traceback (most recent call last):
         ...
-        bertfeat.errors.CheckpointError: model minilm: its weights are safetensors already; use it as it is
+        bertfeat.errors.CheckpointError: model minilm: its weights need no conversion; use it as it is
     """
     target = Path(output).expanduser()
     stored = _stored(target)
@@ -192,11 +192,11 @@ def _find(name: str, revision: str | None) -> _Source:
         hub.fetch_pickles(name, commit, of_encoder=of_encoder)
     root = model_root(folder)
     names = [
-        *_pickles(folder, root),
+        *(_pickles(folder, root) if of_encoder else ()),
         *(f"{place}/{PICKLE}" for place in _lacks_dense(folder) if is_there(folder / place / PICKLE)),
     ]
     if not names:
-        raise CheckpointError(f"model {name}: its weights are safetensors already; use it as it is")
+        raise CheckpointError(f"model {name}: its weights need no conversion; use it as it is")
     pickles = {pickle: inside(folder / pickle, root) for pickle in names}
     # Folders of modules of sentence-transformers; other folders with a config.json are other models.
     has_modules = is_there(folder / "modules.json")
@@ -205,8 +205,6 @@ def _find(name: str, revision: str | None) -> _Source:
 
 
 def _pickles(folder: Path, root: Path) -> list[str]:
-    if is_there(folder / SINGLE) or is_there(folder / INDEX):
-        return []
     if is_there(folder / PICKLE):
         return [PICKLE]
     if is_there(folder / PICKLE_INDEX):

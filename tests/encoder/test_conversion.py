@@ -29,6 +29,7 @@ from tests.support.drill import Zygote
 from tests.support.families import build_model, random_pack, reference_encoder, reference_states
 from tests.support.hostile_pickles import calls, saved
 from tests.support.pickle_reader import convert_and_die, read_here
+from tests.support.static_files import write_vectors
 
 Tensors = dict[str, torch.Tensor]
 FLAGS = ("--level", "sentence", "--layers", "-1", "--quiet")
@@ -310,8 +311,10 @@ def test_what_is_at_the_output_stays(folder: Path, tmp_path: Path) -> None:
     pickled(folder, {key: value + 1 for key, value in tensors_of(tmp_path / "empty").items()})
     with pytest.raises(UserError, match="from other files; choose another `output`"):
         convert(str(folder), tmp_path / "empty")
-    with pytest.raises(CheckpointError, match="its weights are safetensors already"):
-        convert(str(tmp_path / "empty"), tmp_path / "again")
+    words = write_vectors(tmp_path / "glove.txt", {"the": [1, 2]})
+    for model in (tmp_path / "empty", words):
+        with pytest.raises(CheckpointError, match="its weights need no conversion"):
+            convert(str(model), tmp_path / "again")
     (tmp_path / "empty" / NOTE).write_text("{}")
     with pytest.raises(CheckpointError, match="not a note of `bertfeat convert`"):
         convert(str(folder), tmp_path / "empty")
