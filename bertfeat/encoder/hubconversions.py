@@ -53,9 +53,10 @@ def find_conversion(api: HfApi, name: str, commit: str, is_same: Callable[[str],
 def _pulls(api: HfApi, name: str) -> list[Discussion]:
     from huggingface_hub.errors import HfHubHTTPError
 
-    asked = {"author": _AUTHOR, "discussion_type": "pull_request", "discussion_status": "open"}
     try:
-        return list(api.get_repo_discussions(name, **asked))
+        return list(
+            api.get_repo_discussions(name, author=_AUTHOR, discussion_type="pull_request", discussion_status="open")
+        )
     except HfHubHTTPError as error:
         # The owner of a model can close its discussions.
         if error.response.status_code == 403:
