@@ -200,8 +200,11 @@ def _find(name: str, revision: str | None) -> _Source:
     pickles = {pickle: inside(folder / pickle, root) for pickle in names}
     # Folders of modules of sentence-transformers; other folders with a config.json are other models.
     has_modules = is_there(folder / "modules.json")
-    plain = tuple(name for name in hub.wanted_files(folder) if has_modules or "/" not in name)
-    return _Source(folder, root, commit, pickles, plain)
+    plain = [name for name in hub.wanted_files(folder) if has_modules or "/" not in name]
+    if of_encoder:
+        # Files of safetensors without their index are not the model's weights.
+        plain = [name for name in plain if "/" in name or not name.endswith((".safetensors", INDEX))]
+    return _Source(folder, root, commit, pickles, tuple(plain))
 
 
 def _pickles(folder: Path, root: Path) -> list[str]:

@@ -86,6 +86,8 @@ def test_layers_are_those_of_the_pickle_files(case: str, tmp_path: Path) -> None
     if "gamma" in case:
         pickled(folder, old_names(tensors))
     elif "shards" in case:
+        # Left by another conversion that did not end.
+        shutil.copy(folder / "model.safetensors", folder / "model-00001-of-00002.safetensors")
         pickled(folder, *in_two(tensors))
     else:
         pickled(folder, tensors, old="before" in case)
