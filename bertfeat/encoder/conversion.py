@@ -148,7 +148,9 @@ def read_note(folder: Path) -> dict[str, Any] | None:
     note = read_json(inside(path, folder.resolve()))
     kinds: dict[str, Any] = {"source": str, "pickles": dict, "files": dict, "left_out": list, "weights_sha256": str}
     kinds |= {"n_tensors": int, "n_bytes": int, "revision": (str, type(None))}
-    if not all(isinstance(note.get(key), kind) for key, kind in kinds.items()):
+    is_note = all(isinstance(note.get(key), kind) for key, kind in kinds.items())
+    texts = [*note["pickles"].values(), *note["files"].values(), *note["left_out"]] if is_note else [None]
+    if not all(isinstance(text, str) for text in texts):
         raise CheckpointError(f"{path}: not a note of `bertfeat convert`; remove it")
     return note
 

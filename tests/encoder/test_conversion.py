@@ -317,9 +317,13 @@ def test_what_is_at_the_output_stays(folder: Path, tmp_path: Path) -> None:
     for model in (tmp_path / "empty", words):
         with pytest.raises(CheckpointError, match="its weights need no conversion"):
             convert(str(model), tmp_path / "again")
-    (tmp_path / "empty" / NOTE).write_text("{}")
-    with pytest.raises(CheckpointError, match="not a note of `bertfeat convert`"):
-        convert(str(folder), tmp_path / "empty")
+    note = json.loads((tmp_path / "empty" / NOTE).read_text())
+    for damaged in ({}, {**note, "left_out": [5]}, {**note, "files": {"config.json": []}}):
+        (tmp_path / "empty" / NOTE).write_text(json.dumps(damaged))
+        with pytest.raises(CheckpointError, match="not a note of `bertfeat convert`"):
+            convert(str(folder), tmp_path / "empty")
+    (tmp_path / "empty" / NOTE).write_text(json.dumps({**note, "source": "\x1b[2J\nmine"}))
+    assert "converted  from \ufffd[2J mine, pytorch_model.bin" in run_good("inspect", tmp_path / "empty").out
 
 
 @pytest.mark.usefixtures("no_fsync")
