@@ -367,3 +367,24 @@ def test_pickle_files_that_change_meanwhile_are_refused(
     monkeypatch.setattr(pickleprocess, "_run", changing)
     with pytest.raises(CheckpointError, match="change while they are read"):
         convert(str(folder), tmp_path / "made")
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_among_the_written_files_is_refused(
+    link: Callable[[Path, Path], None], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = Path(shutil.copy(folder / "model.safetensors", tmp_path / "secret"))
+    pickled(folder, tensors_of(folder))
+
+    def leave(settings: dict[str, Any], cpu_s: int) -> int:
+        code = read_here(settings, cpu_s)
+        written = Path(settings["folder"]) / "0"
+        written.unlink()
+        link(secret, written)
+        return code
+
+    monkeypatch.setattr(pickleprocess, "_run", leave)
+    with pytest.raises(CheckpointError, match="left 0, which is not a file"):
+        convert(str(folder), tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+    assert secret.exists()
