@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from bertfeat.display import printable
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.conversion import NOTE, read_note
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
@@ -85,7 +86,7 @@ def _converted_from(checkpoint: Checkpoint) -> str | None:
     if note is None:
         return None
     commit = f" at {note['revision']}" if note["revision"] else ""
-    return f"{note['source']}{commit}, {', '.join(note['pickles']):.100} (see {NOTE})"
+    return printable(f"{note['source']}{commit}, {', '.join(note['pickles']):.100} (see {NOTE})")
 
 
 def _embedding(sentence: SentenceModel, hidden_size: int) -> dict[str, Any]:

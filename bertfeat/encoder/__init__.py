@@ -1,8 +1,8 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
 This module imports nothing: `packaged`, `layers`, `families`, `modeltypes`, `randomweights`, `sentencemodel`,
-`checkpoint`, the readers of static vectors and, until it has written, `conversion` work without torch; the rest needs
-it.
+`modelplaces`, `checkpoint`, the readers of static vectors and, until it has written, `conversion` work without torch;
+the rest needs it.
 """
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "lanes",
     "layers",
     "loading",
+    "modelplaces",
     "modeltypes",
     "packaged",
     "randomweights",

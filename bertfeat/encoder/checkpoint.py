@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.family import Family
 from bertfeat.encoder.filedigests import named_digest, weights_digest
+from bertfeat.encoder.modelplaces import Place, locate, model_root
 from bertfeat.encoder.modeltypes import refusal_of
-from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_hint
 from bertfeat.encoder.randomweights import random_digest
 from bertfeat.encoder.refusals import rope_fault, rope_length
 from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
@@ -162,10 +161,19 @@ def open_checkpoint(name: str, revision: str | None = None, random_weights: int 
         >>> checkpoint.family.model_type, checkpoint.n_layers, checkpoint.hidden_size, checkpoint.max_length
         ('bert', 6, 384, 512)
     """
-    (folder, commit, converted_from), pinned = _locate(name, revision, with_weights=random_weights is None)
-    if folder.is_file():
-        _refuse_seed(name, random_weights)
-        return Checkpoint(name=name, revision=None, **facts_of(open_word_vectors(folder), folder, [], {}))
+    place = locate(name, revision, with_weights=random_weights is None)
+    config, tokenizer_config = ({}, {}) if place.folder.is_file() else _read_configs(place.folder)
+    if place.folder.is_file() or config.get("model_type") == MODEL_TYPE:
+        if random_weights is not None:
+            raise CheckpointError(
+                f"`random_weights={random_weights}`: {name} holds static vectors, which are never drawn"
+            )
+        return Checkpoint(name=name, revision=place.commit, **_static_facts(place.folder, config))
+    return _with_encoder(name, place, config, tokenizer_config, random_weights)
+
+
+def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read config.json and tokenizer_config.json, which need not be there; refuse what they must not ask for."""
     root = model_root(folder)
     path = folder / "config.json"
     if not os.path.lexists(path):
@@ -176,23 +184,34 @@ def open_checkpoint(name: str, revision: str | None = None, random_weights: int 
     path = folder / "tokenizer_config.json"
     tokenizer_config = read_json(inside(path, root)) if os.path.lexists(path) else {}
     _refuse_code(folder, config, tokenizer_config)
-    if config.get("model_type") == MODEL_TYPE:
-        _refuse_seed(name, random_weights)
-        tokenizer = folder / "tokenizer.json"
-        _check_tokenizer_size(tokenizer, root)
-        found = open_token_vectors(folder, inside(folder / SINGLE, root), config)
-        return Checkpoint(name=name, revision=commit, **facts_of(found, folder, [tokenizer], config))
+    return config, tokenizer_config
+
+
+def _static_facts(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of static vectors: those of a file, or those of a folder of model2vec."""
+    if folder.is_file():
+        return facts_of(open_word_vectors(folder), folder, [], config)
+    root, tokenizer = model_root(folder), folder / "tokenizer.json"
+    _check_tokenizer_size(tokenizer, root)
+    found = open_token_vectors(folder, inside(folder / SINGLE, root), config)
+    return facts_of(found, folder, [tokenizer], config)
+
+
+def _with_encoder(
+    name: str, place: Place, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any], random_weights: int | None
+) -> Checkpoint:
+    folder = place.folder
     family = _family(folder, config)
     n_layers, hidden_size, n_ids = _check_sizes(folder, family, config)
-    tokenizer_files = _tokenizer_files(folder, root, family)
+    tokenizer_files = _tokenizer_files(folder, model_root(folder), family)
     if random_weights is None:
-        weights, digest = _trained_weights(name, folder, commit, pinned)
+        weights, digest = _trained_weights(name, place)
     else:
         weights, digest = None, random_digest(random_weights, config)
     return Checkpoint(
         name=name,
         folder=folder,
-        revision=commit,
+        revision=place.commit,
         family=family,
         n_layers=n_layers,
         hidden_size=hidden_size,
@@ -205,73 +224,20 @@ def open_checkpoint(name: str, revision: str | None = None, random_weights: int 
         is_bfloat16=weights is not None and weights.dtype == "BF16",
         config=config,
         random_weights=random_weights,
-        converted_from=converted_from,
+        converted_from=place.converted_from,
     )
 
 
-def _refuse_seed(name: str, random_weights: int | None) -> None:
-    if random_weights is not None:
-        raise CheckpointError(f"`random_weights={random_weights}`: {name} holds static vectors, which are never drawn")
-
-
-def _trained_weights(name: str, folder: Path, commit: str | None, pinned: str | None) -> tuple[WeightFiles, str]:
+def _trained_weights(name: str, place: Place) -> tuple[WeightFiles, str]:
     """Return the weight files and their digest."""
-    weights = find_weights(folder, model_root(folder), (name, commit) if commit else None)
+    weights = find_weights(place.folder, model_root(place.folder), (name, place.commit) if place.commit else None)
     digest = weights_digest(weights.files)
-    if pinned is not None and digest != pinned:
+    if place.pinned not in (None, digest):
         raise CheckpointError(
-            f"model package {name!r}: {weights.files[0]} has sha256 {digest}, not {pinned}; install the package again"
+            f"model package {name!r}: {weights.files[0]} has sha256 {digest}, not {place.pinned}; "
+            "install the package again"
         )
     return weights, digest
-
-
-@os_errors(CheckpointError)
-def _locate(
-    name: str, revision: str | None, *, with_weights: bool
-) -> tuple[tuple[Path, str | None, str | None], str | None]:
-    """Return the folder, the commit and what it is converted from (hub), and the pinned digest (package)."""
-    packaged = _packaged(name)
-    folder = Path(name).expanduser()
-    if packaged is not None or folder.is_dir() or folder.is_file():
-        if revision is not None:
-            raise CheckpointError(f"`revision='{revision}'`: model {name!r} is not a hub model; drop `revision`")
-        if packaged is None:
-            return (folder.resolve(), None, None), None
-        return (packaged.folder.resolve(), None, None), packaged.weights_sha256
-    if _is_path(name) or not hub.is_hub_id(name):
-        what = "not a folder or a file" if folder.exists() else "no such folder"
-        raise CheckpointError(
-            f"model {name!r}: {what}, no installed model package ({packaged_hint(name)}), "
-            "and not a hub id (owner/model)"
-        )
-    fetched = hub.fetch(name, revision, with_weights=with_weights)
-    return (fetched.folder.resolve(), fetched.commit, fetched.converted_from), None
-
-
-def _is_path(name: str) -> bool:
-    return name.startswith((".", "/", "~"))
-
-
-def _packaged(name: str) -> PackagedModel | None:
-    return None if _is_path(name) else find_packaged(name)
-
-
-def name_elsewhere(name: str) -> str:
-    """Return the name of the model on another machine with the same files: for a folder or file, its absolute path.
-
-    Examples:
-        >>> name_elsewhere("minilm")
-        'minilm'
-    """
-    folder = Path(name).expanduser()
-    return str(folder.resolve()) if folder.exists() and _packaged(name) is None else name
-
-
-def model_root(folder: Path) -> Path:
-    """Return the folder that a model's files may lie in: the hub's cache keeps links to the model's own blobs."""
-    if folder.parent.name == "snapshots" and (folder.parent.parent / "blobs").is_dir():
-        return folder.parent.parent
-    return folder
 
 
 def _refuse_code(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:

@@ -16,8 +16,9 @@ from bertfeat.durable.files import kind_of, os_errors, sync_file, sync_folder
 from bertfeat.durable.placecheck import check_parents, listed
 from bertfeat.durable.publication import publish_folder
 from bertfeat.encoder import hub
-from bertfeat.encoder.checkpoint import model_root, open_checkpoint
+from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.filedigests import weights_digest
+from bertfeat.encoder.modelplaces import model_root
 from bertfeat.encoder.pickleprocess import Limits, Written, read_pickles
 from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES
 from bertfeat.encoder.weights import (
@@ -112,7 +113,7 @@ def convert(model: str, output: str | Path, *, revision: str | None = None) -> C
         >>> convert("minilm", "converted")
         Traceback (most recent call last):
         ...
-        bertfeat.errors.CheckpointError: model minilm: its weights are safetensors already; use it as it is
+        bertfeat.errors.CheckpointError: model minilm: its weights need no conversion; use it as it is
     """
     target = Path(output).expanduser()
     stored = _stored(target)
@@ -147,7 +148,9 @@ def read_note(folder: Path) -> dict[str, Any] | None:
     note = read_json(inside(path, folder.resolve()))
     kinds: dict[str, Any] = {"source": str, "pickles": dict, "files": dict, "left_out": list, "weights_sha256": str}
     kinds |= {"n_tensors": int, "n_bytes": int, "revision": (str, type(None))}
-    if not all(isinstance(note.get(key), kind) for key, kind in kinds.items()):
+    is_note = all(isinstance(note.get(key), kind) for key, kind in kinds.items())
+    texts = [*note["pickles"].values(), *note["files"].values(), *note["left_out"]] if is_note else [None]
+    if not all(isinstance(text, str) for text in texts):
         raise CheckpointError(f"{path}: not a note of `bertfeat convert`; remove it")
     return note
 
@@ -191,21 +194,22 @@ def _find(name: str, revision: str | None) -> _Source:
         hub.fetch_pickles(name, commit, of_encoder=of_encoder)
     root = model_root(folder)
     names = [
-        *_pickles(folder, root),
+        *(_pickles(folder, root) if of_encoder else ()),
         *(f"{place}/{PICKLE}" for place in _lacks_dense(folder) if is_there(folder / place / PICKLE)),
     ]
     if not names:
-        raise CheckpointError(f"model {name}: its weights are safetensors already; use it as it is")
+        raise CheckpointError(f"model {name}: its weights need no conversion; use it as it is")
     pickles = {pickle: inside(folder / pickle, root) for pickle in names}
     # Folders of modules of sentence-transformers; other folders with a config.json are other models.
     has_modules = is_there(folder / "modules.json")
-    plain = tuple(name for name in hub.wanted_files(folder) if has_modules or "/" not in name)
-    return _Source(folder, root, commit, pickles, plain)
+    plain = [name for name in hub.wanted_files(folder) if has_modules or "/" not in name]
+    if of_encoder:
+        # Files of safetensors without their index are not the model's weights.
+        plain = [name for name in plain if "/" in name or not name.endswith((".safetensors", INDEX))]
+    return _Source(folder, root, commit, pickles, tuple(plain))
 
 
 def _pickles(folder: Path, root: Path) -> list[str]:
-    if is_there(folder / SINGLE) or is_there(folder / INDEX):
-        return []
     if is_there(folder / PICKLE):
         return [PICKLE]
     if is_there(folder / PICKLE_INDEX):

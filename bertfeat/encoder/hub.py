@@ -211,8 +211,8 @@ def _resolve(api: HfApi, name: str, revision: str | None) -> str:
     if revision is not None and hubconversions.COMMIT.fullmatch(revision):
         return revision
     commit = api.model_info(name, revision=revision, timeout=_TIMEOUT_S).sha
-    if not commit:
-        raise CheckpointError(f"model {name}: the hub names no commit")
+    if not hubconversions.COMMIT.fullmatch(commit or ""):
+        raise CheckpointError(f"model {name}: the hub names no commit, but {commit!r:.60}")
     return str(commit)
 
 

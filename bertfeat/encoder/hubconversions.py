@@ -16,7 +16,7 @@ from bertfeat.durable.usercache import read_cached, write_cached
 from bertfeat.encoder.weights import INDEX, SINGLE
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import Discussion, HfApi
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _AUTHOR = "SFconvertbot"
@@ -36,8 +36,7 @@ def find_conversion(api: HfApi, name: str, commit: str, is_same: Callable[[str],
     """
     if (noted := noted_conversion(name, commit)) is not None:
         return noted
-    pulls = api.get_repo_discussions(name, author=_AUTHOR, discussion_type="pull_request", discussion_status="open")
-    for pull in pulls:
+    for pull in _pulls(api, name):
         # The hub's filters are not relied on.
         if (pull.title, pull.author, pull.status, pull.is_pull_request) != (_TITLE, _AUTHOR, "open", True):
             continue
@@ -49,6 +48,20 @@ def find_conversion(api: HfApi, name: str, commit: str, is_same: Callable[[str],
             _note(name, commit, commits[0])
             return commits[0]
     return None
+
+
+def _pulls(api: HfApi, name: str) -> list[Discussion]:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return list(
+            api.get_repo_discussions(name, author=_AUTHOR, discussion_type="pull_request", discussion_status="open")
+        )
+    except HfHubHTTPError as error:
+        # The owner of a model can close its discussions.
+        if error.response.status_code == 403:
+            return []
+        raise
 
 
 def noted_conversion(name: str, commit: str) -> str | None:

@@ -22,7 +22,8 @@ from bertfeat.corpus.frames import is_frame, paths_of, write_frame
 from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_device
 from bertfeat.durable.differences import differing, named
-from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.modelplaces import name_elsewhere
 from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts
 from bertfeat.errors import CheckpointError, InputError, PlanMismatch
 from bertfeat.extraction.plan import MODEL_NAMES, make_plan, plan_fields, versions

@@ -10,7 +10,7 @@ from bertfeat.errors import ConfigError
 from bertfeat.text.statictokenizer import folder_tokenizer, word_tokenizer
 from bertfeat.text.tokenizer import Tokenizer
 
-# Settings of windows, special tokens, prompts and weights, with the values that change nothing.
+# Settings of windows, special tokens and prompts, with the values that change nothing.
 _WITHOUT_MEANING = {
     "document_context": (False,),
     "include_special_tokens": (False,),
@@ -18,7 +18,6 @@ _WITHOUT_MEANING = {
     "prompt_name": (None,),
     "stride": (None, 0),
     "compute_dtype": (ComputeDtype.AUTO, ComputeDtype.FLOAT32),
-    "random_weights": (None,),
 }
 _WITHOUT_TOKENS = (Pooling.CLS, Pooling.POOLER, Pooling.LASTTOKEN)
 

@@ -29,6 +29,7 @@ from tests.support.drill import Zygote
 from tests.support.families import build_model, random_pack, reference_encoder, reference_states
 from tests.support.hostile_pickles import calls, saved
 from tests.support.pickle_reader import convert_and_die, read_here
+from tests.support.static_files import write_vectors
 
 Tensors = dict[str, torch.Tensor]
 FLAGS = ("--level", "sentence", "--layers", "-1", "--quiet")
@@ -85,6 +86,8 @@ def test_layers_are_those_of_the_pickle_files(case: str, tmp_path: Path) -> None
     if "gamma" in case:
         pickled(folder, old_names(tensors))
     elif "shards" in case:
+        # Left by another conversion that did not end.
+        shutil.copy(folder / "model.safetensors", folder / "model-00001-of-00002.safetensors")
         pickled(folder, *in_two(tensors))
     else:
         pickled(folder, tensors, old="before" in case)
@@ -310,11 +313,17 @@ def test_what_is_at_the_output_stays(folder: Path, tmp_path: Path) -> None:
     pickled(folder, {key: value + 1 for key, value in tensors_of(tmp_path / "empty").items()})
     with pytest.raises(UserError, match="from other files; choose another `output`"):
         convert(str(folder), tmp_path / "empty")
-    with pytest.raises(CheckpointError, match="its weights are safetensors already"):
-        convert(str(tmp_path / "empty"), tmp_path / "again")
-    (tmp_path / "empty" / NOTE).write_text("{}")
-    with pytest.raises(CheckpointError, match="not a note of `bertfeat convert`"):
-        convert(str(folder), tmp_path / "empty")
+    words = write_vectors(tmp_path / "glove.txt", {"the": [1, 2]})
+    for model in (tmp_path / "empty", words):
+        with pytest.raises(CheckpointError, match="its weights need no conversion"):
+            convert(str(model), tmp_path / "again")
+    note = json.loads((tmp_path / "empty" / NOTE).read_text())
+    for damaged in ({}, {**note, "left_out": [5]}, {**note, "files": {"config.json": []}}):
+        (tmp_path / "empty" / NOTE).write_text(json.dumps(damaged))
+        with pytest.raises(CheckpointError, match="not a note of `bertfeat convert`"):
+            convert(str(folder), tmp_path / "empty")
+    (tmp_path / "empty" / NOTE).write_text(json.dumps({**note, "source": "\x1b[2J\nmine"}))
+    assert "converted  from \ufffd[2J mine, pytorch_model.bin" in run_good("inspect", tmp_path / "empty").out
 
 
 @pytest.mark.usefixtures("no_fsync")
@@ -358,3 +367,24 @@ def test_pickle_files_that_change_meanwhile_are_refused(
     monkeypatch.setattr(pickleprocess, "_run", changing)
     with pytest.raises(CheckpointError, match="change while they are read"):
         convert(str(folder), tmp_path / "made")
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_among_the_written_files_is_refused(
+    link: Callable[[Path, Path], None], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = Path(shutil.copy(folder / "model.safetensors", tmp_path / "secret"))
+    pickled(folder, tensors_of(folder))
+
+    def leave(settings: dict[str, Any], cpu_s: int) -> int:
+        code = read_here(settings, cpu_s)
+        written = Path(settings["folder"]) / "0"
+        written.unlink()
+        link(secret, written)
+        return code
+
+    monkeypatch.setattr(pickleprocess, "_run", leave)
+    with pytest.raises(CheckpointError, match="left 0, which is not a file"):
+        convert(str(folder), tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+    assert secret.exists()

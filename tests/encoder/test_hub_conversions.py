@@ -166,6 +166,27 @@ def test_any_other_pull_request_is_not_taken(there: Hub, pulls: list[Pull]) -> N
     assert [call for call in there.asked if call.startswith("download")] == ["download a"]
 
 
+def test_closed_discussions_hold_no_conversion(there: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise huggingface_hub.errors.HfHubHTTPError("Discussions are disabled", response=response)
+
+    response: Any = SimpleNamespace(status_code=403, headers={}, request=None)
+    monkeypatch.setattr(huggingface_hub.HfApi, "get_repo_discussions", refuse)
+    with pytest.raises(PickleOnly, match="run `bertfeat convert"):
+        open_checkpoint(NAME)
+    response.status_code = 500
+    with pytest.raises(CheckpointError, match="the hub cannot be reached"):
+        open_checkpoint(NAME)
+
+
+@pytest.mark.parametrize("commit", [None, "", "main", "../../elsewhere", "a" * 39])
+def test_a_hub_that_names_no_commit_is_refused(there: Hub, commit: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: SimpleNamespace(sha=commit))
+    with pytest.raises(CheckpointError, match=f"model {NAME}: the hub names no commit, but "):
+        open_checkpoint(NAME)
+    assert there.asked == []
+
+
 def test_the_first_right_one_of_several_is_taken(there: Hub) -> None:
     there.pulls[:] = [
         Pull(1, author="someone"),
@@ -222,7 +243,7 @@ def test_a_note_that_is_damaged_is_made_again(there: Hub, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("forked")
 def test_convert_fetches_the_pickle_files_of_the_commit(there: Hub, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=f"model {NAME}: its weights are safetensors already"):
+    with pytest.raises(CheckpointError, match=f"model {NAME}: its weights need no conversion"):
         convert(NAME, tmp_path / "made")
     there.pulls.clear()
     shutil.rmtree(tmp_path / "bertfeat")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bertfeat.encoder import wordvectors
-from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.modelplaces import name_elsewhere
 from bertfeat.encoder.tokenvectors import TokenVectors, read_arrays
 from bertfeat.encoder.wordvectors import WordVectors, open_word_vectors, read_vectors
 from bertfeat.errors import CheckpointError

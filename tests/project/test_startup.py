@@ -87,7 +87,7 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["probe", "score", probe, none], 2, "no such folder", warm),
         (["probe", "predict", none, store, *new], 2, "no such folder", warm),
         (["convert", none, *new], 2, "no such folder", warm),
-        (["convert", str(tiny_folder), *new], 2, "its weights are safetensors already", warm),
+        (["convert", str(tiny_folder), *new], 2, "its weights need no conversion", warm),
         (["convert", str(tiny_folder), "-o", store], 2, "choose another --output", warm),
         (["compact", none, *new], 2, "no such folder", warm),
         (["compact", store, "-o", str(tmp_path / "compacted")], 0, "1 shard became 1 shard", warm),

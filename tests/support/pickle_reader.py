@@ -47,8 +47,8 @@ def _read(settings: dict[str, Any], has_left: bool) -> None:
         if "tried" in settings:
             libc, tried = ctypes.CDLL(None), settings["tried"]
             # Found before Python refuses to look for them.
-            assert all((libc.open, libc.mkdir, libc.socket, libc.connect, libc.execv))
-            picklereader._convert = lambda _: _break_out(libc, tried)
+            assert all((libc.open, libc.mkdir, libc.socket, libc.connect, libc.sendto, libc.chroot, libc.execv))
+            picklereader._convert = lambda _: _break_out(libc, tried, has_left)
         # Those that a new process would have: the standard library's, and those of the settings.
         own = [place for place in sys.path if place.startswith(sys.base_prefix)]
         sys.path[:] = [*own, *settings["import_path"]]
@@ -59,17 +59,20 @@ def _read(settings: dict[str, Any], has_left: bool) -> None:
         os._exit(code)
 
 
-def _break_out(libc: Any, tried: dict[str, Any]) -> dict[str, Any]:
+def _break_out(libc: Any, tried: dict[str, Any], has_left: bool) -> dict[str, Any]:
     """Try what code of a pickle might: by the system's own calls, and by Python."""
     secret, canary = tried["secret"].encode(), tried["canary"].encode()
     address = socket.AF_INET.to_bytes(2, sys.byteorder) + tried["port"].to_bytes(2, "big") + bytes([127, 0, 0, 1])
-    connection = libc.socket(socket.AF_INET, socket.SOCK_STREAM, 0)
+    connection, datagrams = (libc.socket(socket.AF_INET, kind, 0) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM))
     by_system = {
         "read": libc.open(secret, os.O_RDONLY),
         "write": libc.open(canary, os.O_WRONLY | os.O_CREAT, 0o600),
         "folder": libc.mkdir(canary, 0o700),
         "new file": libc.open(b"another", os.O_WRONLY | os.O_CREAT, 0o600),
         "connect": libc.connect(connection, address.ljust(16, b"\0"), 16),
+        # Landlock knows no datagrams.
+        "datagram": libc.sendto(datagrams, b"x", 1, 0, address.ljust(16, b"\0"), 16) if has_left else -1,
+        "root": libc.chroot(b"."),
         "run": libc.execv(b"/bin/true", (ctypes.c_char_p * 2)(b"/bin/true", None)),
     }
     by_python = {
