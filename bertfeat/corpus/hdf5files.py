@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -51,15 +51,16 @@ class Hdf5Reader(VectorReader):
         import h5py
 
         self._h5py = h5py
-        with self._readable():
-            self._file = h5py.File(file.path, "r")
+        with self._readable(), ExitStack() as opened:
+            self._file = opened.enter_context(h5py.File(file.path, "r"))
             self._n_sentences = self._count()
             self._words = self._read_words()
             shape = self._dataset(0).shape
-        self._has_layers = len(shape) == 3
-        self.features = (
-            self.layer_features(range(shape[0]), shape[2]) if self._has_layers else self.single_feature(shape[1])
-        )
+            self._has_layers = len(shape) == 3
+            self.features = (
+                self.layer_features(range(shape[0]), shape[2]) if self._has_layers else self.single_feature(shape[1])
+            )
+            opened.pop_all()  # nothing is wrong, so the file stays open until `close`
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
