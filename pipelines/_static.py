@@ -20,8 +20,10 @@ def check_contextual(name: str) -> None:
         raise ConfigError(f"`model={name!r}` holds static vectors, without layers to compare; pass it as `static`")
 
 
-def static_settings(name: str | None) -> dict[str, Any]:
+def static_settings(name: str | None, level: str) -> dict[str, Any]:
     """Return the settings of an extraction; words that a file lacks have zeros, so that each word has a prediction.
+
+    Sentences are the means of their known words.
 
     Raises:
         CheckpointError: The vectors cannot be read.
@@ -33,5 +35,5 @@ def static_settings(name: str | None) -> dict[str, Any]:
     if checkpoint.static is None:
         title = checkpoint.family.title
         raise ConfigError(f"`static={name!r}`: {title} is a contextual model; name word vectors or a model2vec folder")
-    is_file = isinstance(checkpoint.static, WordVectors)
-    return {"model": name, "layers": "0", "unknown_words": "zero" if is_file else "null"}
+    has_zeros = isinstance(checkpoint.static, WordVectors) and level == "word"
+    return {"model": name, "layers": "0", "unknown_words": "zero" if has_zeros else "null"}

@@ -52,7 +52,7 @@ def main(
 ) -> None:
     """Train one probe on each layer and each combination of layers, and plot score against layer."""
     started = time.perf_counter()
-    folder, static_row = Path(out), static_settings(static)
+    folder, static_row = Path(out), static_settings(static, level)
     settings: dict[str, Any] = {"model": model, "levels": level, "layers": "all", "combine": "none"}
     if level == "sentence":
         settings |= {"text_column": text_column, "keep_columns": [label]}

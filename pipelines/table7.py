@@ -87,7 +87,7 @@ def main(
     finetuning_rate: float,
 ) -> None:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
-    folder, static_row = Path(out), static_settings(static)
+    folder, static_row = Path(out), static_settings(static, "word")
     files = find_files(corpus, train, dev, test)
     check_contextual(model)
     check_finetuning(model, "tag", asked=with_finetuning)

@@ -103,7 +103,7 @@ class FeatureSpec:
             include_special_tokens=metadata["include_special_tokens"] if where is Level.SENTENCE else None,
             is_added_up=not is_stored and found.combine in (Combine.SUM, Combine.MEAN),
             prompt=metadata.get("prompt", ""),
-            unknown_words=metadata.get("unknown_words", "null"),
+            unknown_words=metadata.get("unknown_words", "null") if where is Level.WORD else "null",
             sentence_sha256=metadata.get("sentence_sha256") if where is Level.SENTENCE else None,
             random_weights=metadata.get("random_weights"),
             initialiser=metadata.get("initialiser"),

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 import bertfeat
 from bertfeat.encoder import staticvectors
 from bertfeat.errors import UserError
+from bertfeat.store.provenance import FeatureSpec
 from tests.support.command_line import bertfeat as run
 from tests.support.command_line import good
 from tests.support.places import ROOT, TESTS
@@ -229,6 +230,16 @@ def test_settings_without_meaning_are_refused(
 def test_unknown_words_are_a_setting_of_static_vectors(tmp_path: Path) -> None:
     done = run("extract", CONLL, "-o", tmp_path / "s", "--unknown-words", "zero", "--level", "word")
     assert (done.code, "--unknown-words has a meaning with" in done.err) == (2, True)
+
+
+def test_zeros_for_unknown_words_need_the_word_level(tmp_path: Path, glove: Path) -> None:
+    flags = ("--model", glove, "--unknown-words", "zero")
+    done = run("extract", CONLL, "-o", tmp_path / "s", *flags, "--level", "sentence")
+    assert (done.code, "--unknown-words zero has a meaning at the word level only" in done.err) == (2, True)
+    good("extract", CONLL, "-o", tmp_path / "both", *flags, "--level", "word,sentence")
+    store = bertfeat.open_store(tmp_path / "both")
+    told = {level: FeatureSpec.of(store, level, "layer_00").unknown_words for level in ("word", "sentence")}
+    assert told == {"word": "zero", "sentence": "null"}
 
 
 def test_inspect_and_models_show_static_vectors(tmp_path: Path) -> None:
