@@ -134,8 +134,8 @@ class TestQueries:
     @pytest.mark.parametrize(
         ("queries", "said"),
         [
-            ([" "], r"query ' ': has no tokens"),
-            (["fine", ""], r"query 1 '': has no tokens"),
+            ([" "], r"query ' ': has no token with a vector"),
+            (["fine", ""], r"query 1 '': has no token with a vector"),
             (["fine", 7], r"queries\[1\] must be a string, not 7"),
         ],
     )
