@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 from collections.abc import Mapping
@@ -29,7 +30,6 @@ from bertfeat.encoder.weights import (
     PickleOnly,
     indexed,
     inside,
-    is_there,
     read_header,
     read_json,
 )
@@ -143,7 +143,7 @@ def read_note(folder: Path) -> dict[str, Any] | None:
         CheckpointError: The note is malformed.
     """
     path = folder / NOTE
-    if not is_there(path):
+    if not os.path.lexists(path):
         return None
     note = read_json(inside(path, folder.resolve()))
     kinds: dict[str, Any] = {"source": str, "pickles": dict, "files": dict, "left_out": list, "weights_sha256": str}
@@ -190,18 +190,18 @@ def _find(name: str, revision: str | None) -> _Source:
     except PickleOnly as error:
         folder, commit, of_encoder = error.folder, error.commit, True
     wanted = [*([folder] if of_encoder else []), *(folder / place for place in _lacks_dense(folder))]
-    if commit is not None and not all(is_there(place / PICKLE) for place in wanted):
+    if commit is not None and not all(os.path.lexists(place / PICKLE) for place in wanted):
         hub.fetch_pickles(name, commit, of_encoder=of_encoder)
     root = model_root(folder)
     names = [
         *(_pickles(folder, root) if of_encoder else ()),
-        *(f"{place}/{PICKLE}" for place in _lacks_dense(folder) if is_there(folder / place / PICKLE)),
+        *(f"{place}/{PICKLE}" for place in _lacks_dense(folder) if os.path.lexists(folder / place / PICKLE)),
     ]
     if not names:
         raise CheckpointError(f"model {name}: its weights need no conversion; use it as it is")
     pickles = {pickle: inside(folder / pickle, root) for pickle in names}
     # Folders of modules of sentence-transformers; other folders with a config.json are other models.
-    has_modules = is_there(folder / "modules.json")
+    has_modules = os.path.lexists(folder / "modules.json")
     plain = [name for name in hub.wanted_files(folder) if has_modules or "/" not in name]
     if of_encoder:
         # Files of safetensors without their index are not the model's weights.
@@ -210,16 +210,16 @@ def _find(name: str, revision: str | None) -> _Source:
 
 
 def _pickles(folder: Path, root: Path) -> list[str]:
-    if is_there(folder / PICKLE):
+    if os.path.lexists(folder / PICKLE):
         return [PICKLE]
-    if is_there(folder / PICKLE_INDEX):
+    if os.path.lexists(folder / PICKLE_INDEX):
         return indexed(inside(folder / PICKLE_INDEX, root), ".bin")
     raise CheckpointError(f"{folder}: no {PICKLE} in it; download the model again")
 
 
 def _lacks_dense(folder: Path) -> list[str]:
     """Return the folders of dense layers of sentence-transformers that have no safetensors."""
-    return sorted(path.name for path in folder.glob("*_Dense") if not is_there(path / SINGLE))
+    return sorted(path.name for path in folder.glob("*_Dense") if not os.path.lexists(path / SINGLE))
 
 
 def _write(source: _Source, new: Path) -> Written:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bertfeat.encoder import hubconversions
 from bertfeat.encoder.packaged import packaged_hint
 from bertfeat.encoder.sentencesettings import TRANSFORMER_SETTINGS
-from bertfeat.encoder.weights import INDEX, PICKLE, PICKLE_INDEX, SINGLE, is_there
+from bertfeat.encoder.weights import INDEX, PICKLE, PICKLE_INDEX, SINGLE
 from bertfeat.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _fetched_before(name: str, folder: Path, reason: str) -> Fetched:
     converted = _cached(name, noted) if noted else None
     if converted is not None and _has_weights(converted):
         return Fetched(converted, converted.name, folder.name)
-    if is_there(folder / PICKLE) or is_there(folder / PICKLE_INDEX):
+    if os.path.lexists(folder / PICKLE) or os.path.lexists(folder / PICKLE_INDEX):
         return Fetched(folder, folder.name, None)
     raise CheckpointError(
         f"model {name} at {folder.name}: no weights in the hub's cache, and the hub cannot be reached ({reason}); "
@@ -171,7 +171,7 @@ def _download(name: str, commit: str, weights: tuple[str, ...] = _WEIGHTS) -> Pa
 
 
 def _has_weights(folder: Path) -> bool:
-    return is_there(folder / SINGLE) or is_there(folder / INDEX)
+    return os.path.lexists(folder / SINGLE) or os.path.lexists(folder / INDEX)
 
 
 def _same_beside_weights(name: str, folder: Path, commit: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import stat
 from collections import Counter
@@ -70,7 +71,7 @@ def find_weights(folder: Path, root: Path, on_hub: tuple[str, str] | None = None
         PickleOnly: There are pickle files, and no safetensors files.
         CheckpointError: A file is missing, outside of `root`, or not a whole safetensors file.
     """
-    if is_there(folder / SINGLE):
+    if os.path.lexists(folder / SINGLE):
         names = [SINGLE]
     elif (folder / INDEX).exists():
         names = indexed(inside(folder / INDEX, root))
@@ -83,11 +84,6 @@ def find_weights(folder: Path, root: Path, on_hub: tuple[str, str] | None = None
             counts[dtype] += math.prod(shape)
     dtype = max(counts, key=lambda name: counts[name], default="F32")
     return WeightFiles(tuple(folder / name for name in names), counts.total(), dtype)
-
-
-def is_there(path: Path) -> bool:
-    """Tell whether there is a file or a link, also one that leads nowhere."""
-    return path.exists() or path.is_symlink()
 
 
 def inside(path: Path, root: Path) -> Path:
@@ -171,7 +167,7 @@ def indexed(index: Path, ending: str = ".safetensors") -> list[str]:
 def _no_weights(folder: Path, on_hub: tuple[str, str] | None) -> CheckpointError:
     """Return the error of a folder without safetensors; a hub model comes here only if it has pickle files."""
     pickles = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(_PICKLE_ENDINGS))
-    if on_hub or PICKLE in pickles or is_there(folder / PICKLE_INDEX):
+    if on_hub or PICKLE in pickles or os.path.lexists(folder / PICKLE_INDEX):
         name, commit = on_hub or (str(folder), None)
         what = "weights in pickle files only, which can run code when they are opened"
         return PickleOnly(f"{name}: {what}; run `bertfeat convert {shlex.quote(name)} -o FOLDER`", folder, commit)
