@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertfeat.display import printable
 from bertfeat.encoder.weights import read_json
 from bertfeat.errors import CheckpointError, RunError
 
@@ -27,6 +28,8 @@ _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 # A file holds shared tensors once, and safetensors each of them; one tensor at a time is copied.
 _MAX_GROWTH = 2
 _SLACK_BYTES = 1 << 20
+# Characters of what the process says in one message.
+_MAX_SAID = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,14 @@ def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Writt
         )
     report = _report(folder / "report", len(pickles), n_files)
     if "not_started" in report:
-        reason = _shown(str(report["not_started"]))
+        reason = _shown(report["not_started"])
         raise RunError(f"the process to read {source} in does not start: {reason}")
     if "error" in report:
-        raise CheckpointError(_shown(str(report["error"])))
+        raise CheckpointError(_shown(report["error"]))
     return Written(
         tuple(tuple(folder / str(int(number)) for number in shards) for shards in report["shards"]),
-        tuple(_shown(str(name)) for name in report["left_out"]),
-        tuple(_shown(str(name)) for name in report["missing"]),
+        tuple(_shown(name) for name in report["left_out"]),
+        tuple(_shown(name) for name in report["missing"]),
     )
 
 
@@ -169,6 +172,5 @@ def _report(path: Path, n_pickles: int, n_files: int) -> dict[str, Any]:
     raise CheckpointError(f"{path}: the process that reads pickle files gave no report; the files are hostile")
 
 
-def _shown(text: str) -> str:
-    """Return what the process said on one line that can be printed."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:600])
+def _shown(said: object) -> str:
+    return printable(str(said)[:_MAX_SAID])

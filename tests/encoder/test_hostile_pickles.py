@@ -109,7 +109,7 @@ def _said(path: Path) -> dict[str, Any]:
         ('say({"shards": [[5]], "left_out": []})', "gave no report"),
         ('say({"shards": 7})', "gave no report"),
         ('say({"error": str(sorted(os.environ))})', r"'MKL_NUM_THREADS', 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS'\]"),
-        ('say({"error": "a\\nb" + "x" * 10**6})', r"^a\?bx+$"),
+        ('say({"error": "a\\nb" + "x" * 10**6})', r"^a bx+$"),
     ],
 )
 def test_however_the_process_ends_it_is_one_line(
