@@ -100,7 +100,7 @@ def large() -> dict[str, tuple[bytes, str]]:
     memory = "takes more memory than a file of its size needs"
     filled = _global("builtins", "bytearray") + _int(1 << 40) + b"\x85R"
     slow = _global("builtins", "bytearray") + _int(100_000_000) + b"\x85R"
-    slow = b"".join(_global("builtins", "set") + slow + b"\x85R" for _ in range(3))
+    slow = b"".join(_global("builtins", "set") + slow + b"\x85R" for _ in range(20))
     half = _global("builtins", "bytearray") + _int(200_000_000) + b"\x85R"
     many = b"".join(b"]r" + struct.pack("<I", number) for number in range(30_000))
     nested = b")" + b"\x85" * 200_000
