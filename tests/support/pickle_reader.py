@@ -1,7 +1,7 @@
 """A process that has imported torch, whose forks read pickle files with the limits of `bertfeat convert`.
 
-It replaces the new process of each conversion, which takes more than a second to start. Lines of JSON come in:
-settings, or an address to try to reach; an exit code goes out.
+It replaces the new process of each conversion, which takes more than a second to start. A line of JSON, the settings,
+comes in for each conversion; its exit code goes out.
 """
 
 from __future__ import annotations
