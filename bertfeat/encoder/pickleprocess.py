@@ -102,7 +102,7 @@ def read_pickles(pickles: Sequence[Path], folder: Path, limits: Limits) -> Writt
     report = _report(folder / "report", len(pickles), n_files)
     if "not_started" in report:
         reason = _shown(report["not_started"])
-        raise RunError(f"the process to read {source} in does not start: {reason}")
+        raise RunError(f"{source}: the process that reads its pickle files does not start: {reason}")
     if "error" in report:
         raise CheckpointError(_shown(report["error"]))
     return Written(
@@ -133,7 +133,7 @@ def _run(settings: dict[str, Any], cpu_s: int) -> int | None:
             start_new_session=True,
         )
     except OSError as error:
-        raise RunError(f"the process to read pickle files in does not start: {error.strerror or error}") from error
+        raise RunError(f"the process that reads pickle files does not start: {error.strerror or error}") from error
     try:
         # A process that waits for a disk, or whose computing time the system does not limit, has five times as long.
         return process.wait(5 * cpu_s)

@@ -15,7 +15,7 @@ import torch
 
 from bertfeat.encoder import pickleprocess, picklereader
 from bertfeat.encoder.pickleprocess import Limits, read_pickles
-from bertfeat.errors import CheckpointError
+from bertfeat.errors import CheckpointError, RunError
 from tests.support.hostile_pickles import calls, damaged, large, saved
 from tests.support.pickle_reader import Reader
 
@@ -113,6 +113,7 @@ def _said(path: Path) -> dict[str, Any]:
             'say({"error": str(sorted({"HF_TOKEN", "HOME", "OMP_NUM_THREADS", "PATH"}.intersection(os.environ)))})',
             r"^\['OMP_NUM_THREADS'\]$",
         ),
+        ('say({"not_started": "no torch"})', "the process that reads its pickle files does not start: no torch$"),
         ('say({"error": "a\\nb" + "x" * 10**6})', r"^a bx+$"),
     ],
 )
@@ -132,7 +133,8 @@ def test_however_the_process_ends_it_is_one_line(
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(b"x")
     (tmp_path / "work").mkdir()
-    with pytest.raises(CheckpointError, match=said) as caught:
+    error = RunError if "not start" in said else CheckpointError
+    with pytest.raises(error, match=said) as caught:
         read_pickles([path], tmp_path / "work", Limits(base_s=0 if "sleep" in script else 60))
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
