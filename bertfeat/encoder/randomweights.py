@@ -18,14 +18,14 @@ _NAMES = ("_name_or_path", "architectures", "transformers_version")
 
 
 def initialiser() -> str:
-    """Return the libraries whose initialisation decides random weights, with their versions.
+    """Return the libraries that decide random weights, with their versions; NumPy, too, may change what a seed gives.
 
     Examples:
         >>> initialiser().split()[::2]
-        ['transformers', 'torch']
+        ['transformers', 'torch', 'numpy']
     """
     # A build for a device, such as +cpu, draws the same.
-    return ", ".join(f"{name} {version(name).partition('+')[0]}" for name in ("transformers", "torch"))
+    return ", ".join(f"{name} {version(name).partition('+')[0]}" for name in ("transformers", "torch", "numpy"))
 
 
 def random_digest(seed: int, config: Mapping[str, Any]) -> str:

