@@ -102,7 +102,7 @@ def fetch(name: str, revision: str | None, *, with_weights: bool = True) -> Fetc
             raise
         # The hub's client raises the errors of its HTTP library.
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            reason = _first_line(error)
             cached = _cached(name, revision, _WEIGHTS if with_weights else ())
             if cached is None:
                 raise CheckpointError(
@@ -159,8 +159,13 @@ def fetch_pickles(name: str, commit: str, *, of_encoder: bool) -> None:
         try:
             snapshot_download(name, revision=commit, allow_patterns=wanted, etag_timeout=_TIMEOUT_S)
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            raise CheckpointError(f"model {name} at {commit}: its pickle files do not download ({reason})") from None
+            raise CheckpointError(
+                f"model {name} at {commit}: its pickle files do not download ({_first_line(error)})"
+            ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _download(name: str, commit: str, weights: tuple[str, ...] = _WEIGHTS) -> Path:

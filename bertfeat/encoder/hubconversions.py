@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _AUTHOR = "SFconvertbot"
-_TITLE = "Adding 'safetensors' variant of this model".replace("'", "`")
+_TITLE = "Adding `safetensors` variant of this model"
 _FILE = "conversions.json"
 _MAX_ENTRIES = 256
 
