@@ -50,13 +50,13 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[Stored], words: Sequence[Words | None] = ()) -> Block:
-        """Join what `VectorReader.stored` gave for parts of a piece; with documents, one part for each."""
+        """Join what `VectorReader.stored` gave for parts of a piece; with `words`, each part is a document."""
         names = parts[0][0]
         n_rows = [len(next(iter(vectors.values()))) for vectors, _ in parts]
         flags = [np.ones(n, np.bool_) if flag is None else flag for n, (_, flag) in zip(n_rows, parts, strict=True)]
         valid = np.concatenate(flags)
         vectors = {name: np.concatenate([found[name] for found, _ in parts]) for name in names}
-        return cls(vectors, None if valid.all() else valid, n_rows, words)
+        return cls(vectors, None if valid.all() else valid, n_rows if words else (), words)
 
 
 class VectorReader(ABC):
