@@ -104,6 +104,14 @@ def test_the_columns_of_a_table_come_along(tmp_path, name):
     assert frame["char_start"].to_list() == STARTS
 
 
+def test_columns_of_other_levels_are_kept_as_they_are(tmp_path):
+    vectors = write_npy(tmp_path / "v.npy", numbers(2, 3))
+    (tmp_path / "t.csv").write_text("doc_id,word_index,word\na,x,bank\nb,-1,\n")
+    store = import_vectors(vectors, tmp_path / "s", level="sentence", ids=tmp_path / "t.csv")
+    rows = store.polars("sentence", ["doc_id", "word_index", "word"]).rows()
+    assert rows == [("a", "x", "bank"), ("b", "-1", "")]
+
+
 def test_lines_of_ids_are_rows_or_documents(tmp_path):
     vectors = write_npy(tmp_path / "v.npy", numbers(4, 3))
     (tmp_path / "ids.txt").write_text("a\na\nb\nc\n")
