@@ -12,13 +12,11 @@ import numpy.typing as npt
 from bertfeat.choices import Combine, Level
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.rowsources import RowSource, Words
+from bertfeat.corpus.tabular import shown
 from bertfeat.errors import InputError
 from bertfeat.finite import first_not_finite
 from bertfeat.levels import EMBEDDING
 from bertfeat.records import BoolArray, FeatureColumn, FileSlice, InputFile
-
-_SHOWN_CHARS = 40
-
 
 # Vectors of the stored type, and which rows have one.
 Stored = tuple[dict[str, npt.NDArray[Any]], BoolArray | None]
@@ -127,9 +125,7 @@ class VectorReader(ABC):
 
     def differs(self, number: int, words: Sequence[str], reason: str) -> InputError:
         """Return the error for a sentence that is not the one of the vectors."""
-        text = " ".join(words)
-        shown = text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
-        return self.wrong(f"sentence {number} ({shown!r}) {reason}")
+        return self.wrong(f"sentence {number} ({shown(' '.join(words))}) {reason}")
 
     def wrong(self, reason: str, row: int | None = None) -> InputError:
         """Return the error for something in the file."""
