@@ -25,12 +25,13 @@ Stored = tuple[dict[str, npt.NDArray[Any]], BoolArray | None]
 class Unit(NamedTuple):
     """What a file holds together: some rows, or a document.
 
-    Its rows, its place as in `FileSlice`, its number of rows and, where the file has them, its words or word pieces.
+    `n_rows` counts its rows. A document also has its place, as in `FileSlice`, and its words or word pieces, where the
+    file has them.
     """
 
     n_rows: int
-    offset: int
-    row: int
+    offset: int = 0
+    row: int = 1
     words: Words | None = None
 
 
