@@ -119,11 +119,11 @@ def require_head(name: str, head: str) -> Checkpoint:
 
 def has_head(checkpoint: Checkpoint, head: str) -> bool:
     """Tell whether transformers has such a head for the model's family; its weights may still be missing."""
+    if checkpoint.static is not None:
+        return False
     import transformers
 
     auto = getattr(transformers, HEADS[head][0])
-    if checkpoint.static is not None:
-        return False
     return transformers.CONFIG_MAPPING[checkpoint.family.model_type] in auto._model_mapping
 
 

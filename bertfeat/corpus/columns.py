@@ -137,7 +137,7 @@ class SchemaSurvey:
                 self._meet(name, value, path, row)
 
     def _meet(self, name: str, value: object, path: str, row: int) -> None:
-        kind = _kind_of(value)
+        kind = kind_of(value)
         met = self._met[name]
         if kind is None or kind in met:
             return
@@ -206,11 +206,12 @@ def kept_arrow_types(schema: CorpusSchema) -> dict[str, Any]:
 
 def type_of(values: Iterable[object]) -> Any:
     """Return the Arrow type that holds some JSON values, string if all are null; None if no type holds all."""
-    kinds = {kind for value in values if (kind := _kind_of(value)) is not None}
+    kinds = {kind for value in values if (kind := kind_of(value)) is not None}
     return _union_of(kinds) if kinds else pa.string()
 
 
-def _kind_of(value: object) -> str | None:
+def kind_of(value: object) -> str | None:
+    """Return the name of the type of a JSON value; None if it is null."""
     if value is None:
         return None
     if isinstance(value, bool):

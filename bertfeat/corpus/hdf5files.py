@@ -74,10 +74,12 @@ class Hdf5Reader(VectorReader):
         names = [name for name in self._file if name != _INDEX]
         if not names:
             raise self.wrong("has no datasets; there is nothing to import")
-        numbers = sorted(int(name) for name in names if name.isascii() and name.isdecimal() and name == str(int(name)))
-        if len(numbers) < len(names):
-            odd = next(name for name in names if not (name.isascii() and name.isdecimal() and name == str(int(name))))
-            raise self.wrong(f"has a dataset {odd!r:.60}; name the datasets by the numbers of the sentences: 0, 1, ...")
+        for name in names:
+            if not (name.isascii() and name.isdecimal() and name == str(int(name))):
+                raise self.wrong(
+                    f"has a dataset {name!r:.60}; name the datasets by the numbers of the sentences: 0, 1, ..."
+                )
+        numbers = sorted(map(int, names))
         if numbers != list(range(len(numbers))):
             missing = next(place for place, number in enumerate(numbers) if place != number)
             raise self.wrong(f"has no sentence {missing}; its {len(numbers):,} datasets must be numbered from 0 on")

@@ -174,16 +174,16 @@ def local_file(path: str, choose: Callable[[str], tuple[str, str | None]]) -> In
     return found
 
 
-def compression_of(path: str) -> tuple[str, str | None]:
-    """Return the ending of a file's name, before that of its compression, and the compression.
+def endings_of(path: str) -> tuple[list[str], str | None]:
+    """Return the endings of a file's name after an empty one, without that of its compression, and the compression.
 
     Examples:
-        >>> compression_of("vectors.jsonl.gz"), compression_of("vectors.npy")
-        (('.jsonl', 'gzip'), ('.npy', None))
+        >>> endings_of("vectors.jsonl.gz"), endings_of("vectors")
+        ((['', '.jsonl'], 'gzip'), ([''], None))
     """
     endings = ["", *(suffix.lower() for suffix in PurePosixPath(path).suffixes)]
     compression = _COMPRESSIONS.get(endings[-1])
-    return endings[-1 if compression is None else -2], compression
+    return endings if compression is None else endings[:-1], compression
 
 
 def _described(path: str, found: str, compression: str | None) -> InputFile:
@@ -218,19 +218,14 @@ def format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str
     Raises:
         InputError: The name tells no format, or a compression that is not read.
     """
-    endings = [suffix.lower() for suffix in PurePosixPath(path.rpartition("/")[2]).suffixes]
-    last = endings[-1] if endings else ""
-    if last in _OTHER_ARCHIVES:
-        raise InputError(f"{last} is not read; decompress it, or compress it as .gz or .zst", path=path)
-    compression = _COMPRESSIONS.get(last)
-    if compression is not None:
-        endings.pop()
-    ending = endings[-1] if endings else ""
+    (*others, ending), compression = endings_of(path)
+    if compression is None and ending in _OTHER_ARCHIVES:
+        raise InputError(f"{ending} is not read; decompress it, or compress it as .gz or .zst", path=path)
     reader = READER_OF_ENDING.get(ending)
     if corpus_format is not CorpusFormat.AUTO:
         reader = READER_OF[corpus_format]
-    elif reader is not None and reader.format is CorpusFormat.TXT and len(endings) > 1:
-        inner = READER_OF_ENDING.get(endings[-2])
+    elif reader is not None and reader.format is CorpusFormat.TXT:
+        inner = READER_OF_ENDING.get(others[-1])
         if inner is not None and inner.has_words:
             hint = f"pass `format='{inner.format}'` (or `format='txt'` if it is not)"
             raise InputError(f"looks like CoNLL; {hint}", path=path)
@@ -238,5 +233,6 @@ def format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str
         known = ", ".join(READER_OF_ENDING)
         raise InputError(f"ending {ending!r} names no format; rename it to one of {known}, or pass `format`", path=path)
     if reader.is_compressed and compression is not None:
-        raise InputError(f"{reader.format} is compressed inside; decompress the {last} around it", path=path)
+        around = PurePosixPath(path).suffix
+        raise InputError(f"{reader.format} is compressed inside; decompress the {around} around it", path=path)
     return reader.format, compression

@@ -55,7 +55,7 @@ class NpyReader(VectorReader):
         for start in range(0, self._n_rows, step):
             stop = min(start + step, self._n_rows)
             self._rows(start, stop)
-            yield Unit(stop - start, start, start + 1)
+            yield Unit(stop - start)
 
     def read(self, piece: FileSlice, given: Sequence[Words | None]) -> Block:  # noqa: ARG002
         """Return some rows."""

@@ -106,8 +106,17 @@ class LineIds(_CorpusRows):
 
     def groups(self) -> Iterator[Group]:
         """Yield the documents."""
+        return self._grouped(self._rows(self._reader.start))
+
+    def read(self, piece: FileSlice) -> SourceRows:
+        """Return the documents of a piece of the file."""
+        rows = islice(self._rows(Start(piece.offset, piece.row, piece.state)), piece.n_rows)
+        found = [*self._grouped(rows)]
+        return SourceRows([each.doc_id for each in found], [each.n_rows for each in found], [None] * len(found), {})
+
+    def _grouped(self, rows: Iterator[tuple[Row, Content]]) -> Iterator[Group]:
         group: Group | None = None
-        for row, content in self._rows(self._reader.start):
+        for row, content in rows:
             if not content.text.strip():
                 raise InputError("the line is empty; write an id", path=self.file.path, row=row.row)
             if group is not None and self._per_row and content.text == group.doc_id:
@@ -119,18 +128,6 @@ class LineIds(_CorpusRows):
             group = Group(content.text, 1 if self._per_row else None, None, 1, row.offset, row.row, row.state)
         if group is not None:
             yield group
-
-    def read(self, piece: FileSlice) -> SourceRows:
-        """Return the documents of a piece of the file."""
-        found = SourceRows([], [], [], {})
-        for _, content in islice(self._rows(Start(piece.offset, piece.row, piece.state)), piece.n_rows):
-            if self._per_row and found.doc_ids and found.doc_ids[-1] == content.text:
-                found.n_rows[-1] = (found.n_rows[-1] or 0) + 1
-                continue
-            found.doc_ids.append(content.text)
-            found.n_rows.append(1 if self._per_row else None)
-            found.words.append(None)
-        return found
 
 
 class SentenceRows(_CorpusRows):

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from bertfeat.choices import CorpusFormat, Level
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.columns import type_of
+from bertfeat.corpus.columns import kind_of, type_of
 from bertfeat.corpus.content import Fault, RowError, clean, decode
 from bertfeat.corpus.delimited import CsvReader, TsvReader
 from bertfeat.corpus.jsonl import parse
@@ -111,7 +111,7 @@ class JsonlTable(RowTable):
             for name, value in record.items():
                 # One value of each type is enough to tell which type holds all.
                 kinds = found.setdefault(name, {})
-                kinds.setdefault((type(value), _is_wide(value)), value)
+                kinds.setdefault(kind_of(value), value)
                 if type_of(kinds.values()) is None:
                     other = next(one for one in kinds.values() if one is not None)
                     reason = f"column {name!r} holds {shown(value)}, rows before hold {shown(other)}; write one type"
@@ -249,7 +249,3 @@ def _batches(
 
 def _sliced(batch: Batch, start: int, stop: int) -> Batch:
     return Batch(batch.rows[start:stop], {name: c.slice(start, stop - start) for name, c in batch.columns.items()})
-
-
-def _is_wide(value: object) -> bool:
-    return isinstance(value, int) and abs(value) > 2**53

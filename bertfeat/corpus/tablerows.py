@@ -52,15 +52,15 @@ class TableRows(RowSource):
         if not (pa.types.is_integer(kind) or _is_text(kind)):
             raise self._wrong(f"column 'doc_id' is {kind}; write whole numbers or texts")
         self.id_type = "string" if _is_text(kind) else "int64"
-        self.columns, self.kept_arrow = self._declared()
-        self._cursor = RowCursor(table, list(self._types) or list(table.types)[:1])
-
-    def _declared(self) -> tuple[tuple[Column, ...], str | None]:
-        own = {column.name: column for column in LEVELS[self._level].columns if column.name != _DOC_ID}
-        kept = [pa.field(name, kind) for name, kind in self._types.items() if name not in own and name != _DOC_ID]
-        given = [Column(name, own[name].type) for name in own if name in self._types]
-        columns = (*given, *(Column(field.name, str(field.type)) for field in kept))
-        return columns, encoded_types(kept)
+        own = {column.name: column.type for column in LEVELS[level].columns if column.name in self._types}
+        self._own = own | {_DOC_ID: self.id_type}
+        kept = [pa.field(name, kind) for name, kind in self._types.items() if name not in self._own]
+        named = [(name, kind) for name, kind in self._own.items() if name != _DOC_ID]
+        self.columns = tuple(Column(*pair) for pair in (*named, *((field.name, str(field.type)) for field in kept)))
+        self.kept_arrow = encoded_types(kept)
+        # Rows are counted by their first column where all columns are left out.
+        self._names = list(self._types) or list(table.types)[:1]
+        self._cursor = RowCursor(table, self._names)
 
     def groups(self) -> Iterator[Group]:
         """Yield the documents."""
@@ -85,12 +85,12 @@ class TableRows(RowSource):
         for ids, numbers, columns in self._batches(None):
             n_bytes = sum(column.nbytes for column in columns.values()) // max(len(ids), 1)
             indices, words = (
-                columns[name].to_pylist() if name in columns else [None] * len(ids) for name in (_WORD_INDEX, _WORD)
+                columns[name].to_pylist() if name in self._own else [None] * len(ids) for name in (_WORD_INDEX, _WORD)
             )
             for doc_id, number, index, word in zip(ids, numbers, indices, words, strict=True):
                 is_new = last is None or last.doc_id != doc_id or self._level is Level.SENTENCE
                 group, place = (last.group + is_new, last.place + 1) if last is not None else (0, 0)
-                if _WORD_INDEX in columns:
+                if _WORD_INDEX in self._own:
                     before = -1 if is_new or last is None or last.word_index is None else last.word_index
                     self._check_index(index, before, doc_id, number)
                 last = _Row(group, place, doc_id, number, n_bytes, index, word)
@@ -122,24 +122,18 @@ class TableRows(RowSource):
 
     def _batches(self, piece: FileSlice | None) -> Iterator[tuple[list[DocId], Sequence[int], Mapping[str, Any]]]:
         """Yield ids, row numbers and columns of the stored types, of some rows or of all."""
-        types = {column.name: column.type for column in self.columns if column.name in self._own}
-        types[_DOC_ID] = self.id_type
-        names = list(self._types) or list(self._table.types)[:1]
-        batches = self._table.batches(names) if piece is None else self._cursor.take(piece.offset, piece.n_rows)
+        own = self._own
+        batches = self._table.batches(self._names) if piece is None else self._cursor.take(piece.offset, piece.n_rows)
         place = 0 if piece is None else piece.offset
         for batch in batches:
             n_rows = len(batch.rows)
-            columns = {n: self._cast(n, batch, types[n]) if n in types else batch.columns[n] for n in self._types}
+            columns = {n: self._cast(n, batch, own[n]) if n in own else batch.columns[n] for n in self._types}
             found = columns.pop(_DOC_ID, None)
             ids: list[DocId] = list(range(place, place + n_rows)) if found is None else found.to_pylist()
             if None in ids:
                 raise self._wrong("doc_id is null; give each row one", batch.rows[ids.index(None)])  # type: ignore[arg-type]
             place += n_rows
             yield ids, batch.rows, columns
-
-    @property
-    def _own(self) -> set[str]:
-        return {column.name for column in LEVELS[self._level].columns}
 
     def _cast(self, name: str, batch: Batch, kind: str) -> Any:
         values, wanted = batch.columns[name], pa.type_for_alias(kind)

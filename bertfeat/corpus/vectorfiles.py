@@ -12,13 +12,11 @@ import numpy.typing as npt
 from bertfeat.choices import Combine, Level
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.rowsources import RowSource, Words
+from bertfeat.corpus.tabular import shown
 from bertfeat.errors import InputError
 from bertfeat.finite import first_not_finite
 from bertfeat.levels import EMBEDDING
 from bertfeat.records import BoolArray, FeatureColumn, FileSlice, InputFile
-
-_SHOWN_CHARS = 40
-
 
 # Vectors of the stored type, and which rows have one.
 Stored = tuple[dict[str, npt.NDArray[Any]], BoolArray | None]
@@ -27,12 +25,13 @@ Stored = tuple[dict[str, npt.NDArray[Any]], BoolArray | None]
 class Unit(NamedTuple):
     """What a file holds together: some rows, or a document.
 
-    Its rows, its place as in `FileSlice`, its number of rows and, where the file has them, its words or word pieces.
+    `n_rows` counts its rows. A document also has its place, as in `FileSlice`, and its words or word pieces, where the
+    file has them.
     """
 
     n_rows: int
-    offset: int
-    row: int
+    offset: int = 0
+    row: int = 1
     words: Words | None = None
 
 
@@ -50,13 +49,13 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[Stored], words: Sequence[Words | None] = ()) -> Block:
-        """Join what `VectorReader.stored` gave for parts of a piece; with documents, one part for each."""
+        """Join what `VectorReader.stored` gave for parts of a piece; with `words`, each part is a document."""
         names = parts[0][0]
         n_rows = [len(next(iter(vectors.values()))) for vectors, _ in parts]
         flags = [np.ones(n, np.bool_) if flag is None else flag for n, (_, flag) in zip(n_rows, parts, strict=True)]
         valid = np.concatenate(flags)
         vectors = {name: np.concatenate([found[name] for found, _ in parts]) for name in names}
-        return cls(vectors, None if valid.all() else valid, n_rows, words)
+        return cls(vectors, None if valid.all() else valid, n_rows if words else (), words)
 
 
 class VectorReader(ABC):
@@ -127,9 +126,7 @@ class VectorReader(ABC):
 
     def differs(self, number: int, words: Sequence[str], reason: str) -> InputError:
         """Return the error for a sentence that is not the one of the vectors."""
-        text = " ".join(words)
-        shown = text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
-        return self.wrong(f"sentence {number} ({shown!r}) {reason}")
+        return self.wrong(f"sentence {number} ({shown(' '.join(words))}) {reason}")
 
     def wrong(self, reason: str, row: int | None = None) -> InputError:
         """Return the error for something in the file."""

@@ -6,7 +6,7 @@ from bertfeat.choices import CorpusFormat, Level
 from bertfeat.corpus.formats import READER_OF_ENDING, WORD_FORMATS
 from bertfeat.corpus.googlejson import GoogleReader
 from bertfeat.corpus.hdf5files import Hdf5Reader
-from bertfeat.corpus.inputs import compression_of, local_file
+from bertfeat.corpus.inputs import endings_of, local_file
 from bertfeat.corpus.npyarrays import NpyReader
 from bertfeat.corpus.rowsources import LineIds, RowSource, SentenceRows
 from bertfeat.corpus.rowtables import TABLE_OF
@@ -29,7 +29,7 @@ def vector_file(path: str) -> InputFile:
     """
 
     def choose(path: str) -> tuple[str, str | None]:
-        ending, compression = compression_of(path)
+        (*_, ending), compression = endings_of(path)
         found = next((reader for reader in READERS if ending in reader.endings), None)
         if found is None:
             known = ", ".join(ending for reader in READERS for ending in reader.endings)
@@ -50,7 +50,7 @@ def file_of_rows(path: str) -> InputFile:
     """
 
     def choose(path: str) -> tuple[str, str | None]:
-        ending, compression = compression_of(path)
+        (*_, ending), compression = endings_of(path)
         found = READER_OF_ENDING.get(ending)
         if found is None or found.format not in _ROW_FORMATS:
             known = ", ".join(ending for ending, reader in READER_OF_ENDING.items() if reader.format in _ROW_FORMATS)

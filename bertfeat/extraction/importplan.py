@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -273,6 +272,6 @@ def _n_layers(schema: LevelSchema) -> int:
 
 
 def _described(file: InputFile) -> dict[str, str]:
-    with closing(Path(file.path).open("rb")) as stream:
+    with Path(file.path).open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     return {"file": Path(file.path).name, "format": file.format, "sha256": sha256}

@@ -117,7 +117,8 @@ def write_word_types(
         progress: See `bertfeat.extract`.
 
     Raises:
-        UserError: The level has no words, there is no such feature, no type is left, or the file cannot be written.
+        UserError: The level or a row has no word, there is no such feature, no type is left, or the file cannot be
+            written.
         StoreError: A part is missing or damaged.
         RunError: The system refused; an old file is unchanged.
     """
@@ -139,6 +140,9 @@ def write_word_types(
         for batch in batches:
             reports.stage("reading vectors", batch.start, n_rows)
             words = batch.columns[entry.surface].to_list()
+            if None in words:
+                row = batch.start + words.index(None)
+                raise UserError(f"{store.path}: row {row} of level {level} has no word; import the vectors with words")
             sums.add([word.lower() for word in words] if lower else words, batch.vectors)
     frequent = [one for one in sums.sorted() if one[1] >= min_count]
     kept = [one for one in frequent if one[0].split() == [one[0]]]

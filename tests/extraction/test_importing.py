@@ -104,6 +104,14 @@ def test_the_columns_of_a_table_come_along(tmp_path, name):
     assert frame["char_start"].to_list() == STARTS
 
 
+def test_columns_of_other_levels_are_kept_as_they_are(tmp_path):
+    vectors = write_npy(tmp_path / "v.npy", numbers(2, 3))
+    (tmp_path / "t.csv").write_text("doc_id,word_index,word\na,x,bank\nb,-1,\n")
+    store = import_vectors(vectors, tmp_path / "s", level="sentence", ids=tmp_path / "t.csv")
+    rows = store.polars("sentence", ["doc_id", "word_index", "word"]).rows()
+    assert rows == [("a", "x", "bank"), ("b", "-1", "")]
+
+
 def test_lines_of_ids_are_rows_or_documents(tmp_path):
     vectors = write_npy(tmp_path / "v.npy", numbers(4, 3))
     (tmp_path / "ids.txt").write_text("a\na\nb\nc\n")
@@ -139,6 +147,26 @@ def test_a_table_has_vectors_and_all_other_columns(tmp_path, kind):
     one = import_vectors(path, tmp_path / "one", level="sentence", vector_columns="other")
     assert [feature.name for feature in one.features("sentence")] == ["other"]
     assert "layer_02" in one.columns("sentence")
+
+
+@pytest.mark.parametrize("known", [["doc_id", "word"], ["doc_id"]])
+def test_a_table_of_vectors_has_the_words_of_several_texts(tmp_path, known):
+    """Row groups, shards and texts end at different rows."""
+    vectors = numbers(N_WORDS, 3)
+    rows = pl.read_ndjson(write_table(tmp_path / "t.jsonl"))
+    path = tmp_path / "t.parquet"
+    rows.select(known).with_columns(v=pl.Series(vectors, dtype=pl.Array(pl.Float32, 3))).write_parquet(
+        path, row_group_size=2
+    )
+    for size, n_shards in (("1MB", 1), (1, len(SENTENCES))):
+        store = import_vectors(path, tmp_path / str(size), level="word", shard_bytes=size)
+        assert len(store.plan.shards) == n_shards
+        frame = store.polars("word")
+        assert frame["doc_id"].to_list() == rows["doc_id"].to_list()
+        assert frame["word_index"].to_list() == rows["word_index"].to_list()
+        assert frame["word"].to_list() == (WORDS if "word" in known else [None] * N_WORDS)
+        assert frame["char_start"].to_list() == (STARTS if "word" in known else [None] * N_WORDS)
+        assert np.array_equal(store.numpy("word", "v"), half(vectors))
 
 
 def test_hdf5_has_a_dataset_for_each_sentence(tmp_path):

@@ -113,3 +113,13 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
     assert out.read_text() == "mine"
     tokens = ("--overwrite", "--level", "token", "--feature", "layer_03")
     assert "types" in good("static", store.path, "-o", out, *tokens).out
+
+
+def test_imported_vectors_without_words_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.eye(3, dtype=np.float32))
+    (tmp_path / "ids.jsonl").write_text('{"doc_id": "a", "word": "the"}\n{"doc_id": "a"}\n{"doc_id": "b"}\n')
+    store = bertfeat.import_vectors(tmp_path / "v.npy", tmp_path / "s", level="word", ids=tmp_path / "ids.jsonl")
+    for flags in ((), ("--lower",)):
+        done = run("static", store.path, "-o", tmp_path / "v.txt", *flags)
+        assert (done.code, "s: row 1 of level word has no word; import the vectors with words" in done.err) == (2, True)
+        assert not (tmp_path / "v.txt").exists()
