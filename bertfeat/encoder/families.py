@@ -283,6 +283,7 @@ _ENCODERS: tuple[Family, ...] = (
         "FNetModel",
         # The other form of the same transform takes texts of one length only.
         overrides={"use_tpu_fourier_optimizations": False},
+        in_float32=("fourier.self",),
         pooler="optional",
         attention="Fourier transform",
         **_ALL_STATES,

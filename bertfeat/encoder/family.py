@@ -30,6 +30,7 @@ class Family:
         overrides: Config values that are set on loading.
         fault: Returns why transformers cannot run a config, or None where it can.
         unused: Parts of the model that are never run: their weights are not needed, and are dropped.
+        in_float32: Last names of parts that are computed in float32, because torch has no half precision for them.
         whole: All blocks are loaded and run, because the number of blocks changes what each computes.
         type_ids: The model takes `token_type_ids` (where its config has two types or more, or names no number).
         pooler: Whether the model has a pooler, and whether it can be built without.
@@ -57,6 +58,7 @@ class Family:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     fault: Callable[[Mapping[str, Any]], str | None] | None = None
     unused: tuple[str, ...] = ()
+    in_float32: tuple[str, ...] = ()
     whole: bool = False
     type_ids: bool = False
     pooler: Literal["none", "optional", "always"] = "none"

@@ -77,6 +77,7 @@ def load_encoder(
     for name in {name for name, _ in model.named_modules()}.intersection(dropped):
         model.set_submodule(name, nn.Identity())
     _unify_dtype(model, compute_dtype)
+    _compute_in_float32(model, checkpoint.family.in_float32)
     model = model.to(device).eval().requires_grad_(False)
     # Weights of the type that they have in the file are mapped into memory from there: packing would copy them.
     is_mapped = checkpoint.is_bfloat16 and compute_dtype is torch.bfloat16
@@ -236,6 +237,14 @@ def _unify_dtype(model: nn.Module, dtype: torch.dtype) -> None:
         return
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
+
+
+def _compute_in_float32(model: nn.Module, names: tuple[str, ...]) -> None:
+    """Make the parts with these last names compute in float32, and return states of the type they were given."""
+    for name, module in model.named_modules():
+        if name.endswith(tuple(f".{last}" for last in names)):
+            compute = module.forward
+            module.forward = lambda states, compute=compute: (compute(states.float())[0].to(states.dtype),)
 
 
 @contextlib.contextmanager

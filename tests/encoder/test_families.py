@@ -45,6 +45,8 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 8,
 }
 LONG_ROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.5], "long_factor": [2.0, 3.0, 4.0, 8.0]}
+# transformers cannot run them in bfloat16.
+NO_HALF = ("xlnet", "deberta", "fnet")
 LINEAR_ROPE = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
 
 
@@ -136,12 +138,40 @@ def alone(pack: Pack, index: int, states: list[torch.Tensor]) -> tuple[Pack, lis
 def test_decoders_in_bfloat16_are_as_near_to_float32_as_transformers(
     folders: dict[str, Path], whole: Callable[[str], PackEncoder], model_type: str
 ) -> None:
+    assert_bfloat16_as_near(folders, whole, model_type)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "model_type",
+    all_model_types(lambda f: f.window is None and "experts" not in f.note and f.model_type not in NO_HALF),
+)
+def test_encoders_in_bfloat16_are_as_near_to_float32_as_transformers(
+    folders: dict[str, Path], whole: Callable[[str], PackEncoder], model_type: str
+) -> None:
+    assert_bfloat16_as_near(folders, whole, model_type)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model_type", NO_HALF)
+def test_half_precision_works_where_transformers_has_none(
+    folders: dict[str, Path], whole: Callable[[str], PackEncoder], model_type: str, dtype: torch.dtype
+) -> None:
+    encoder = load_encoder(checkpoint_of(folders, model_type), ALL_LAYERS, compute_dtype=dtype)
+    pack = random_pack([MAX_LENGTH, 13, 13, 1])
+    exact, found = whole(model_type).encode(pack), encoder.encode(pack)
+    for layer in ALL_LAYERS:
+        assert found.layer(layer).dtype is dtype
+        assert cosines(found.layer(layer), exact.layer(layer)).min() > 0.99
+
+
+def assert_bfloat16_as_near(folders: dict[str, Path], whole: Callable[[str], PackEncoder], model_type: str) -> None:
     """The wide random weights amplify every rounding: no fixed cosine holds for all families and processors."""
     checkpoint = checkpoint_of(folders, model_type)
     encoder = load_encoder(checkpoint, ALL_LAYERS, compute_dtype=torch.bfloat16)
     pack = random_pack([MAX_LENGTH, 13, 13, 1])
     reference = reference_encoder(checkpoint.family, checkpoint.folder, dtype=torch.bfloat16)
-    half = reference_states(reference, pack, type_ids=False)
+    half = reference_states(reference, pack, type_ids=encoder.supports_type_ids)
     exact = list(whole(model_type).encode(pack).states.values())
     runs = [(pack, exact, half), (*alone(pack, 1, exact), alone(pack, 1, half)[1])]
     for part, wanted, theirs in runs:
