@@ -114,7 +114,7 @@ def compare_layers(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sample:
-    """What a seed chose: ascending places of rows; word types by name, and each row's number among these types, or -1."""
+    """What a seed chose: ascending places of rows, word types, and for each row the number of its type, or -1."""
 
     places: IntArray
     types: Int32Array
@@ -131,7 +131,7 @@ class _Sample:
             frequent = np.sort(rng.choice(frequent, _MAX_TYPES, replace=False))
         numbers = np.full(len(rows.names), -1, np.int32)
         numbers[frequent] = np.arange(len(frequent))
-        return cls(places, numbers[rows.types], [rows.names[number] for number in frequent])
+        return cls(places, numbers[rows.types], [rows.names[number] for number in frequent.tolist()])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +207,7 @@ class _Measured:
         found = {}
         for number, same in self._partners():
             one, two = self.sums[number].types, self.sums[same].types
-            is_known = (one.sums.any(axis=1) & two.sums.any(axis=1)).nonzero()[0]
+            is_known = np.flatnonzero(one.sums.any(axis=1) & two.sums.any(axis=1)).tolist()
             if len(is_known) < 3:
                 continue
             far = shifts(one.sums[is_known], two.sums[is_known])

@@ -26,7 +26,7 @@ class Panel:
         title: Its title.
         labels: The layers.
         lines: For each store, points (number of the layer, value).
-        matrix: Values of pairs of layers (n_labels, n_labels), None where there is none; it is drawn in place of lines.
+        matrix: Values of pairs of layers (n_labels, n_labels), None where undefined; drawn in place of lines.
     """
 
     title: str

@@ -127,7 +127,7 @@ def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: py
 
 
 def test_other_levels(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Special tokens do not count; a text has no word and is no sentence of others."""
+    """Special tokens do not count; a text has neither words nor other rows of its document."""
     tokens = bertfeat.compare_layers(store, level="token")
     kept = ~store.polars("token", ["is_special"])["is_special"].to_numpy()
     assert tokens.settings["n_rows"] == kept.sum() < len(kept)
@@ -346,8 +346,8 @@ def test_mistakes_are_refused(store: Store, untrained: Store, tmp_path: Path, mo
 
 
 def test_empty_equal_and_infinite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "empty.txt").write_text("")
-    empty = bertfeat.extract(tmp_path / "empty.txt", tmp_path / "empty", levels="word", layers="0")
+    (tmp_path / "empty.csv").write_text("text\n")
+    empty = bertfeat.extract(tmp_path / "empty.csv", tmp_path / "empty", levels="word", layers="0")
     assert "0 rows at level word have a vector; layers need 3 or more" in refused(
         "layers", empty.path, "-o", tmp_path / "out"
     )
