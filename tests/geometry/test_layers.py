@@ -306,7 +306,6 @@ def test_a_result_shows_and_draws_itself(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)" in (tmp_path / "out" / "layers.html").read_text()
     with pytest.raises(UserError, match="there is a comparison of layers already"):
         found.write(tmp_path / "out")
-    found.write(tmp_path / "out", overwrite=True)
 
 
 def test_mistakes_are_refused(store: Store, untrained: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
