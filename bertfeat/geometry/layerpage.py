@@ -10,7 +10,7 @@ from bertfeat.display import html_table, printable
 from bertfeat.geometry.layerfigures import LINES, MATRICES, LayerFigure
 from bertfeat.reports.layerplots import Panel
 
-_WIDTH, _HEIGHT, _LEFT, _BELOW, _ABOVE = 320, 170, 44, 22, 10
+_WIDTH, _HEIGHT, _LEFT, _BELOW, _ABOVE = 320, 170, 58, 22, 10
 _MAX_NAMED = 14
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --faint: #d9d9d9; --one: #0072b2; --two: #c14f00 }
