@@ -26,8 +26,8 @@ section { min-width: 0 } section p { margin: .2rem 0 .5rem; font-size: .9rem }
 .wide { grid-column: 1 / -1; max-width: 40rem }
 svg { width: 100%; height: auto; display: block } text { font: 11px system-ui, sans-serif; fill: var(--ink) }
 .grid { stroke: var(--faint) } .store { stroke: var(--one); fill: var(--one) }
-.other { stroke: var(--two); fill: var(--two); stroke-dasharray: 5 3 }
-polyline { fill: none !important; stroke-width: 2 } .cell { fill: var(--one) }
+.other { stroke: var(--two); fill: var(--two) }
+polyline.other { stroke-dasharray: 5 3 } polyline { fill: none !important; stroke-width: 2 } .cell { fill: var(--one) }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .85rem }
 th, td { border-bottom: 1px solid var(--faint); padding: .2rem .5rem; white-space: nowrap; text-align: left }
 """
