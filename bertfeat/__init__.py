@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bertfeat.extraction.importing import import_vectors
     from bertfeat.extraction.run import append, extract
     from bertfeat.extraction.sklearntransformer import BertFeatures
+    from bertfeat.geometry.layermeasures import compare_layers
+    from bertfeat.geometry.layerresult import LayerComparison
     from bertfeat.probes.fitted import FittedProbe, load_probe
     from bertfeat.probes.fitting import fit_probe
     from bertfeat.probes.sweeps import sweep_probes
@@ -44,8 +46,9 @@ if sys.platform == "win32":
     raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
-    "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "Progress",
-    "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact", "convert", "embed",
+    "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "LayerComparison",
+    "Progress", "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact",
+    "compare_layers", "convert", "embed",
     "errors", "evaluate_index", "evaluate_retrieval", "extract", "fit_probe", "import_vectors", "load_probe",
     "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics",
     "sweep_probes", "update_index", "verify", "words_in_context",
@@ -63,6 +66,8 @@ _HOMES = {
     "extraction.importing": "import_vectors",
     "extraction.run": "append extract",
     "extraction.sklearntransformer": "BertFeatures",
+    "geometry.layermeasures": "compare_layers",
+    "geometry.layerresult": "LayerComparison",
     "probes.fitted": "FittedProbe load_probe",
     "probes.fitting": "fit_probe",
     "probes.sweeps": "sweep_probes",

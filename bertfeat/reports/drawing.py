@@ -11,7 +11,7 @@ import io
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertfeat.display import first_columns, printable
 from bertfeat.errors import UserError
@@ -78,12 +78,20 @@ def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
         UserError: There is no such folder.
         RunError: The system refused a write.
     """
-    written = []
-    for kind, options in (("png", {"dpi": _DPI}), ("svg", {"metadata": {"Date": None}})):
-        data = io.BytesIO()
-        figure.savefig(data, format=kind, **options)
-        written.append(write_report(f"{out_stem}.{kind}", data.getvalue()))
-    return written[0], written[1]
+    return save_as(figure, out_stem, "png"), save_as(figure, out_stem, "svg")
+
+
+def save_as(figure: Figure, out_stem: str | Path, kind: str) -> Path:
+    """Write a figure to `out_stem`.png or .svg, whole or not at all, and return the path.
+
+    Raises:
+        UserError: There is no such folder.
+        RunError: The system refused a write.
+    """
+    options: dict[str, Any] = {"dpi": _DPI} if kind == "png" else {"metadata": {"Date": None}}
+    data = io.BytesIO()
+    figure.savefig(data, format=kind, **options)
+    return write_report(f"{out_stem}.{kind}", data.getvalue())
 
 
 def one_line(label: object) -> str:

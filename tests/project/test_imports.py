@@ -59,7 +59,7 @@ FLOORS = [
     ["reports"],
     ["runners"],
     ["extraction"],
-    ["probes", "search"],
+    ["geometry", "probes", "search"],
     ["cli"],
     ["__main__"],
     # The package itself, with its lazy names.
@@ -93,7 +93,7 @@ HOMES = {
     "pyarrow": {"store", "corpus", "cli"},
     # Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
     # word vectors with it.
-    "polars": {"store", "corpus", "probes", "search", "cli", "pipelines", "encoder"},
+    "polars": {"store", "corpus", "geometry", "probes", "search", "cli", "pipelines", "encoder"},
     # fsspec chooses the package for a URL.
     "fsspec": {"storage"},
     "s3fs": set(),

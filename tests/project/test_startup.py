@@ -20,7 +20,12 @@ from tests.support.vector_files import write_npy
 LIBRARIES = ("torch", "transformers", "huggingface_hub", "pandas", "scipy", "sklearn", "polars", "pyarrow", "faiss")
 # The libraries that the commands may load, in the order in which they run.
 ALLOWED: dict[str, set[str]] = {"inspect": set(), "probe": set(), "convert": set(), "compact": {"polars", "pyarrow"}}
-ALLOWED |= {"import": ALLOWED["compact"], "extract": ALLOWED["compact"], "search": {*ALLOWED["compact"], "faiss"}}
+ALLOWED |= {
+    "layers": ALLOWED["compact"],
+    "import": ALLOWED["compact"],
+    "extract": ALLOWED["compact"],
+    "search": {*ALLOWED["compact"], "faiss"},
+}
 # Runs commands in one process; prints what each ended with, and which libraries were loaded by then.
 DRIVER = f"""
 import contextlib, io, json, os, sys
@@ -91,6 +96,8 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["convert", str(tiny_folder), "-o", store], 2, "choose another --output", warm),
         (["compact", none, *new], 2, "no such folder", warm),
         (["compact", store, "-o", str(tmp_path / "compacted")], 0, "1 shard became 1 shard", warm),
+        (["layers", none, *new], 2, "no such folder", warm),
+        (["layers", store, *new, "--level", "word"], 2, "no level 'word'", warm),
         (["import", f"{none}.npy", *new, *sentences], 2, "no such file", warm),
         (["import", vectors, *new, "--level", "token"], 2, "--level 'token' must be", warm),
         (["import", vectors, *new, *sentences, "--ids", table], 2, "table.csv has 2 rows", warm),

@@ -1,0 +1,79 @@
+"""`bertfeat layers`: how the vectors of each layer lie in space, and how two models differ."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_options, refuse_given
+
+_WHAT = "What"
+_HELP = """Measure the geometry of each layer of STORE: anisotropy, self-similarity of words, norms, effective rank,
+intrinsic dimension, CKA and common neighbours of all pairs of layers.
+
+With OTHER, a store of the same corpus from another model (fine-tuned, adapted, with random weights, of another family),
+only the rows that both have count, and the same layers of both are compared: CKA, RSA, and the words that moved most.
+Written are layers.csv, layers.json, layers.html and layers.png.
+
+\b
+Examples:
+  bertfeat layers features -o geometry
+  bertfeat layers features random_features -o trained_against_random
+"""
+
+
+@click.command(name="layers", cls=GroupedCommand, help=_HELP, short_help="Measure the geometry of each layer.")
+@click.argument("store", metavar="STORE")
+@click.argument("other", metavar="[OTHER]", required=False)
+@option(RUN, "-o", "--output", required=True, metavar="DIR", help="Folder of the table, the plots and the page.")
+@option(RUN, "--overwrite", is_flag=True, help="Replace a comparison that is already there.")
+@option(
+    RUN,
+    "--max-memory",
+    type=ByteSize(),
+    default="1GB",
+    show_default=True,
+    help="For the sums of pairs of layers; where they do not fit, vectors are read in several passes.",
+)
+@output_options
+@option(_WHAT, "--level", default="word", show_default=True, metavar="LEVEL", help="word, token or sentence.")
+@option(
+    _WHAT,
+    "--min-count",
+    type=click.IntRange(min=2),
+    default=5,
+    show_default=True,
+    help="The fewest rows of a word type whose self-similarity is measured.",
+)
+@option(
+    _WHAT,
+    "--sample",
+    type=click.IntRange(min=50),
+    default=2000,
+    show_default=True,
+    help="Rows whose neighbours and pairs are compared.",
+)
+@option(_WHAT, "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the sample.")
+def command(
+    store: str, other: str | None, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
+) -> None:
+    """Measure the geometry of each layer of STORE."""
+    if settings["level"] == "sentence":
+        refuse_given({"min_count"}, "has no meaning at level sentence, where a row is a whole text and no word")
+    from bertfeat.geometry.layerresult import check_layers_folder
+
+    check_layers_folder(output, overwrite=overwrite)
+    from bertfeat.geometry.layermeasures import compare_layers
+    from bertfeat.reports.drawing import style
+
+    # Without matplotlib nothing can be written: say so before the work.
+    with style():
+        pass
+    found = compare_layers(store, other, **settings, progress=False if quiet or as_json else None)
+    found.write(output, overwrite=overwrite)
+    if as_json:
+        click.echo(json.dumps({"output": output, **found.to_dict()}))
+    elif not quiet:
+        click.echo(f"{found.table()}\n\n{output}: layers.html, {found.settings['n_rows']:,} rows")
