@@ -149,7 +149,7 @@ def map_store(
             written = _write(path, source, plane, near, table, keep=page)
     shown = written.shown if how is MapMethod.PCA else None
     if beside is not None:
-        heading = f"{opened.path}: {where}, {chosen}" + (f", {word}" if word is not None else "")
+        heading = f"{opened.path.name}: {where}, {chosen}" + (f", {word}" if word is not None else "")
         texts, values = table.page_columns(pl.concat(written.frames))
         html = map_page(np.concatenate(written.places), texts, values, title=heading, note=_note(shown), color=color)
         publish_bytes(beside, html)
