@@ -105,7 +105,7 @@ def map_store(
         columns: Columns of the corpus to keep; all by default.
         color: A column that gives the colours of the page at first.
         limit: Only the first rows.
-        sample: Only so many random rows.
+        sample: Only this number of random rows.
         seed: The seed of the sample, of the index and of UMAP.
         page: Also write the page, which takes up to 200,000 rows.
         max_memory: The most memory of the index that finds the neighbours.
@@ -257,7 +257,7 @@ def _parse_method(name: str) -> MapMethod:
 def _parse_metric(name: str) -> Metric:
     metric = parse_metric(name)
     if metric is Metric.IP:
-        raise UserError("metric 'ip': an inner product is no distance; choose cosine or l2")
+        raise UserError("metric 'ip': an inner product is not a distance; choose cosine or l2")
     return metric
 
 

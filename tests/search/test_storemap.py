@@ -235,6 +235,14 @@ def test_a_store_without_a_plane_is_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "m.html").exists()
 
 
+def test_an_empty_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "none.csv").write_text("text\n")
+    good("extract", tmp_path / "none.csv", "-o", tmp_path / "s", "--level", "word", "--layers", "0")
+    done = run("map", tmp_path / "s", "-o", tmp_path / "m.parquet")
+    assert (done.code, "0 rows with a vector: a map takes 3 or more" in done.err) == (2, True)
+    assert not (tmp_path / "m.parquet").exists()
+
+
 def test_umap_keeps_groups_apart(tmp_path: Path) -> None:
     pytest.importorskip("umap")
     rng = np.random.default_rng(0)
