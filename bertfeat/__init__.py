@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bertfeat.search.quality import evaluate_index, evaluate_retrieval
     from bertfeat.search.queryfiles import QueryFile
     from bertfeat.search.storeindex import build_index
+    from bertfeat.search.storemap import map_store
     from bertfeat.search.storeupdate import update_index
     from bertfeat.store.compaction import compact
     from bertfeat.store.reader import Store, open_store
@@ -50,8 +51,8 @@ __all__ = [
     "Progress", "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact",
     "compare_layers", "convert", "embed",
     "errors", "evaluate_index", "evaluate_retrieval", "extract", "fit_probe", "import_vectors", "load_probe",
-    "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics",
-    "sweep_probes", "update_index", "verify", "words_in_context",
+    "map_store", "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures", "reports",
+    "retrieval_metrics", "sweep_probes", "update_index", "verify", "words_in_context",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -80,6 +81,7 @@ _HOMES = {
     "search.quality": "evaluate_index evaluate_retrieval",
     "search.queryfiles": "QueryFile",
     "search.storeindex": "build_index",
+    "search.storemap": "map_store",
     "search.storeupdate": "update_index",
     "store.compaction": "compact",
     "store.reader": "Store open_store",

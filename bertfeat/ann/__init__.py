@@ -1,6 +1,6 @@
 """FAISS indexes over batches of vectors: transforms, building, search, and recall."""
 
 __all__ = [
-    "budget", "buildsettings", "description", "evaluation", "exact", "growth", "indexbuild", "indexfiles",
-    "indexfolder", "indexloading", "indextraining", "transforms", "tuning", "vectorindex", "vectorparts",
+    "budget", "buildsettings", "coordinates", "description", "evaluation", "exact", "growth", "indexbuild",
+    "indexfiles", "indexfolder", "indexloading", "indextraining", "transforms", "tuning", "vectorindex", "vectorparts",
 ]  # fmt: skip

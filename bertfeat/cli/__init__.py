@@ -26,6 +26,7 @@ _COMMANDS = {
     "search": ("bertfeat.cli.search", "Find the most similar texts, or words in context."),
     "layers": ("bertfeat.cli.layers", "Measure the geometry of each layer of a store, or of two stores."),
     "static": ("bertfeat.cli.static", "Write the mean vector of each word type of a store."),
+    "map": ("bertfeat.cli.map", "Draw the rows of a store: coordinates, neighbours and a page."),
     "compact": ("bertfeat.cli.compact", "Write a store with many appends again with few parts."),
     "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
     "models": ("bertfeat.cli.models", "List the model families that can be run."),

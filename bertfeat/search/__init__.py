@@ -2,5 +2,5 @@
 
 __all__ = [
     "exactrows", "hitrows", "index", "kwic", "origin", "qrels", "quality", "queryfiles", "queryvectors",
-    "storeindex", "storeupdate",
+    "storeindex", "storemap", "storeupdate",
 ]  # fmt: skip

@@ -102,6 +102,8 @@ HOMES = {
     "sklearn": {"heads", "extraction", "pipelines"},
     "h5py": {"corpus"},
     "matplotlib": {"reports"},
+    "bokeh": {"reports"},
+    "umap": {"ann"},
     "sentence_transformers": set(),
     "ray": {"runners"},
     "tqdm": {"progress"},

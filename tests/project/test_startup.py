@@ -26,6 +26,7 @@ ALLOWED |= {
     "extract": ALLOWED["compact"],
     "search": {*ALLOWED["compact"], "faiss"},
 }
+ALLOWED["map"] = ALLOWED["search"]
 # Runs commands in one process; prints what each ended with, and which libraries were loaded by then.
 DRIVER = f"""
 import contextlib, io, json, os, sys
@@ -75,6 +76,7 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
     new, store, index = ["-o", str(tmp_path / "new")], str(place / "store"), str(place / "index")
     probe, none = str(place / "probe"), str(place / "none")
     sentences, static = ["--level", "sentence"], ["--model", str(place / "glove.txt")]
+    new_map = ["-o", str(tmp_path / "new.parquet")]
     vectors = str(write_npy(place / "vectors.npy", np.eye(5)))
     # Libraries stay loaded: a command comes after those that may load less.
     cases: list[tuple[list[str], int, str, str]] = [
@@ -119,6 +121,9 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["extract", five, *new, "--model", "./none"], 2, "no such folder", cold),
         (["extract", five, "-o", store, *model, *sentences, "--device", "cpu"], 0, "already complete", warm),
         (["extract", five, "-o", store, *model, *sentences, "--layers", "0"], 2, "layers", warm),
+        (["map", none, *new, "--no-page"], 2, "ends in .parquet", warm),
+        (["map", none, *new_map, "--no-page"], 2, "no such folder", warm),
+        (["map", store, *new_map, "--no-page", "--word", "a", *sentences], 2, "a row is a whole text", warm),
         (["search", none, "one"], 2, "none", warm),
         (["search", index, "one", "-k", "0"], 2, "k 0 is below 1", warm),
         (["search", index, "one", "-k", "2", "--columns", "nope"], 2, "no column 'nope'", warm),
