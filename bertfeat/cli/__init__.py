@@ -24,6 +24,7 @@ _COMMANDS = {
     "probe": ("bertfeat.cli.probe", "Fit, score and apply classifiers on the features of a store."),
     "index": ("bertfeat.cli.index", "Build, update, describe and measure indexes of a store's vectors."),
     "search": ("bertfeat.cli.search", "Find the most similar texts, or words in context."),
+    "serve": ("bertfeat.cli.serve", "Search an index in a browser on this machine."),
     "static": ("bertfeat.cli.static", "Write the mean vector of each word type of a store."),
     "compact": ("bertfeat.cli.compact", "Write a store with many appends again with few parts."),
     "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
