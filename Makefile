@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
+INSTALLED_WEB := $(VENV)/.installed-web
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 # A .venv keeps the Python that it was made with.
@@ -19,7 +20,7 @@ endif
 endif
 endif
 
-.PHONY: help demo test check test-cpus test-long test-ray test-gpu test-peer docs package bench bench-quick clean
+.PHONY: help demo test check test-cpus test-long test-ray test-gpu test-peer test-web docs package bench bench-quick clean
 
 help:
 	@echo "make demo        extract features of examples/data/peps.txt and show them"
@@ -30,6 +31,7 @@ help:
 	@echo "make test-ray    the tests that start Ray clusters"
 	@echo "make test-gpu    the tests that need a CUDA device"
 	@echo "make test-peer   the tests against peer libraries"
+	@echo "make test-web    the search page in headless Chromium, which must be installed"
 	@echo "make docs        the documentation, into build/site"
 	@echo "make package     sdist and wheel, installed with each extra into an empty environment"
 	@echo "make bench       the benchmarks; make bench-quick: a small run of them"
@@ -57,6 +59,9 @@ test-gpu: $(INSTALLED_DEV)
 
 test-peer: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m peer
+
+test-web: $(INSTALLED_WEB)
+	$(BIN)/python -m pytest -m web
 
 check: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
@@ -100,4 +105,9 @@ $(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python
 $(INSTALLED_DOCS): pyproject.toml constraints.txt | $(INSTALLED_DEV)
 	@echo "installing what the documentation needs into $(VENV)"
 	@$(PIP) -e '.[docs]'
+	@touch $@
+
+$(INSTALLED_WEB): pyproject.toml constraints.txt | $(INSTALLED_DEV)
+	@echo "installing what the tests of the search page need into $(VENV)"
+	@$(PIP) -e '.[web]'
 	@touch $@

@@ -25,6 +25,7 @@ _COMMANDS = {
     "index": ("bertfeat.cli.index", "Build, update, describe and measure indexes of a store's vectors."),
     "search": ("bertfeat.cli.search", "Find the most similar texts, or words in context."),
     "layers": ("bertfeat.cli.layers", "Measure the geometry of each layer of a store, or of two stores."),
+    "serve": ("bertfeat.cli.serve", "Search an index in a browser on this machine."),
     "static": ("bertfeat.cli.static", "Write the mean vector of each word type of a store."),
     "map": ("bertfeat.cli.map", "Draw the rows of a store: coordinates, neighbours and a page."),
     "compact": ("bertfeat.cli.compact", "Write a store with many appends again with few parts."),

@@ -30,13 +30,13 @@ def bug_report() -> str:
 
 
 def _requirements() -> dict[str, list[str]]:
-    """Return the names of the packages that bertfeat requires, then those of each extra; without dev and docs."""
+    """Return the names of the packages that bertfeat requires, then those of each extra; without dev, docs and web."""
     found: dict[str, list[str]] = {}
     for requirement in requires("bertfeat") or ():
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
         name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         found.setdefault(f"extra {extra[1]}" if extra else "requires", []).append(name)
-    return {extra: names for extra, names in found.items() if extra not in ("extra dev", "extra docs")}
+    return {extra: names for extra, names in found.items() if extra not in ("extra dev", "extra docs", "extra web")}
 
 
 def _device_name(device: torch.device) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import click
 from bertfeat.cli.progress import counted
 from bertfeat.display import display_width, first_columns, padded, printable
 from bertfeat.levels import LEVELS
+from bertfeat.search.hitrows import hit_object
 from bertfeat.search.kwic import Context
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def hit_objects(index: Index, query: str | EncodedQueries, settings: dict[str, A
     """
     hits, contexts = _hits(index, query, settings)
     each = enumerate(hits)
-    return [_hit_object(hit, None if contexts is None else contexts[n], len(hits)) for n, hit in each]
+    return [hit_object(hit, None if contexts is None else contexts[n], len(hits)) for n, hit in each]
 
 
 def _hits(
@@ -74,18 +74,6 @@ def found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any],
 def _further(settings: dict[str, Any]) -> list[str]:
     """Return the names in `--columns`."""
     return [name.strip() for name in (settings["columns"] or "").split(",") if name.strip()]
-
-
-def _hit_object(hit: dict[str, Any], context: Context | None, n_hits: int) -> dict[str, Any]:
-    """Return a hit as a JSON object, with the number of hits; a word has its `context`."""
-    beside = {} if context is None else {"context": context.marked()}
-    # A column of the store may hold NaN, which JSON does not have.
-    known = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in hit.items()
-    }
-    # A float32 has about 7 digits.
-    score = float(f"{hit['score']:.7g}")
-    return {**known, "score": score, **beside, "n_hits": n_hits}
 
 
 def _table(

@@ -26,9 +26,11 @@ class PositionFilters:
 
     def condition(self, where: str) -> BoolArray:
         """Return the positions for which an SQL condition is true; see `condition_mask`."""
-        if self._where is None or self._where[0] != where:
-            self._where = where, condition_mask(self._store, self._level, where)[self._rows]
-        return self._where[1]
+        known = self._where
+        # Threads may search with other conditions at the same time.
+        if known is None or known[0] != where:
+            self._where = known = where, condition_mask(self._store, self._level, where)[self._rows]
+        return known[1]
 
     def words_like(self, word: str) -> BoolArray:
         """Return the positions of a word or token, in upper or lower case."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -117,3 +119,15 @@ def words_in_context(
     if where is Level.SENTENCE:
         raise UserError(f"level {where} holds whole texts, which have no context; pass word or token")
     return HitRows(opened, where).contexts(np.asarray(rows, np.int64), width)
+
+
+def hit_object(hit: Mapping[str, Any], context: Context | None, n_hits: int) -> dict[str, Any]:
+    """Return a hit as a JSON object, with the number of hits; a word has its `context`."""
+    beside = {} if context is None else {"context": context.marked()}
+    # A column of the store may hold NaN, which JSON does not have.
+    known = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in hit.items()
+    }
+    # A float32 has about 7 digits.
+    score = float(f"{hit['score']:.7g}")
+    return {**known, "score": score, **beside, "n_hits": n_hits}

@@ -60,6 +60,7 @@ FLOORS = [
     ["runners"],
     ["extraction"],
     ["geometry", "probes", "search"],
+    ["serving"],
     ["cli"],
     ["__main__"],
     # The package itself, with its lazy names.
@@ -93,7 +94,7 @@ HOMES = {
     "pyarrow": {"store", "corpus", "cli"},
     # Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
     # word vectors with it.
-    "polars": {"store", "corpus", "geometry", "probes", "search", "cli", "pipelines", "encoder"},
+    "polars": {"store", "corpus", "geometry", "probes", "search", "serving", "cli", "pipelines", "encoder"},
     # fsspec chooses the package for a URL.
     "fsspec": {"storage"},
     "s3fs": set(),
@@ -106,6 +107,9 @@ HOMES = {
     "umap": {"ann"},
     "sentence_transformers": set(),
     "ray": {"runners"},
+    "starlette": {"serving"},
+    "uvicorn": {"serving"},
+    "jinja2": {"serving"},
     "tqdm": {"progress"},
 }
 

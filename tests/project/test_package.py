@@ -30,10 +30,13 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bertfeat").rglob("*.py")}
     recipes = {f"bertfeat/pipelines/{path.name}" for path in (ROOT / "pipelines").glob("*.py")}
     assert len(recipes) > 6
-    assert names == sources | recipes | {"bertfeat/py.typed"}
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bertfeat/serving/pages").iterdir()}
+    assert names == sources | recipes | pages | {"bertfeat/py.typed"}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert {"minilm", "probes", "ray", "s3", "gcs", "sentencepiece", "hdf5"} <= set(metadata.get_all("Provides-Extra"))
+    assert {"minilm", "probes", "ray", "s3", "gcs", "sentencepiece", "hdf5", "serve"} <= set(
+        metadata.get_all("Provides-Extra")
+    )
 
 
 def test_the_sdist_builds_the_wheel_and_has_the_licence(built: tuple[Path, Path]) -> None:

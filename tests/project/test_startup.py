@@ -27,6 +27,7 @@ ALLOWED |= {
     "search": {*ALLOWED["compact"], "faiss"},
 }
 ALLOWED["map"] = ALLOWED["search"]
+ALLOWED["serve"] = ALLOWED["search"]
 # Runs commands in one process; prints what each ended with, and which libraries were loaded by then.
 DRIVER = f"""
 import contextlib, io, json, os, sys
@@ -128,6 +129,7 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["search", index, "one", "-k", "0"], 2, "k 0 is below 1", warm),
         (["search", index, "one", "-k", "2", "--columns", "nope"], 2, "no column 'nope'", warm),
         (["search", index, "--queries", "-", "-k", "0"], 2, "k 0 is below 1", warm),
+        (["serve", none], 2, "none", warm),
     ]
     found = run_all([arguments for arguments, *_ in cases], [cache for *_, cache in cases])
     for (arguments, code, said, _), (ended, printed, loaded) in zip(cases, found, strict=True):

@@ -33,6 +33,7 @@ EXTRAS = {
     "s3": "import s3fs",
     "gcs": "import gcsfs",
     "sentencepiece": "import google.protobuf, sentencepiece",
+    "serve": "import jinja2, starlette, uvicorn",
 }
 
 

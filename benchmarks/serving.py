@@ -1,0 +1,128 @@
+"""Requests that the search page answers, by many clients at once: how many are lost, and how long each takes.
+
+    python -m benchmarks.serving INDEX [--requests 1000] [--clients 20] [--json FILE]
+
+Starts `bertfeat serve INDEX` on a free port and sends texts of its own store, or single words in an index of words, to
+`/api/search`. A client sends its next request when it has the answer to the last one. A request counts as lost if
+it has no answer, another status than 200, or no hits. At the end the server gets SIGINT and must end with code 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import bertfeat
+from benchmarks.machine import describe_machine
+from bertfeat.errors import UserError
+
+_N_TEXTS = 200
+_MAX_CHARS = 200
+
+
+def queries(index: str) -> list[str]:
+    """Return texts of the store of an index, or words of it."""
+    with bertfeat.open_index(index) as opened:
+        column = "text" if opened.level == "sentence" else opened.level
+        rows = opened.rows[:: max(1, len(opened.rows) // _N_TEXTS)]
+        texts = opened.store.rows(opened.level, rows, [column])[column].to_list()
+    found = [text[:_MAX_CHARS] for text in texts if text and text.strip()]
+    return found if column == "text" else [text for text in found if text.isalnum()]
+
+
+class Client(threading.Thread):
+    """A client: its requests, the seconds of each answer, and the lost ones."""
+
+    def __init__(self, address: str, texts: Sequence[str]) -> None:
+        super().__init__()
+        self._host, self._texts = urlsplit(address).netloc, texts
+        self.seconds: list[float] = []
+        self.lost: list[str] = []
+
+    def run(self) -> None:
+        """Send the requests one after the other on one connection."""
+        connection = HTTPConnection(self._host, timeout=60)
+        for text in self._texts:
+            started = time.perf_counter()
+            try:
+                connection.request("GET", f"/api/search?{urlencode({'q': text, 'k': 10})}")
+                answer = connection.getresponse()
+                body = answer.read()
+                if answer.status != 200 or not json.loads(body)["hits"]:
+                    self.lost.append(f"{answer.status} {body[:200]!r}")
+            except (OSError, ValueError) as error:
+                self.lost.append(repr(error))
+                connection.close()
+            self.seconds.append(time.perf_counter() - started)
+        connection.close()
+
+
+def measure(index: str, n_requests: int, n_clients: int) -> dict[str, Any]:
+    """Run the server and the clients; return counts and seconds."""
+    texts = queries(index)
+    command = [sys.executable, "-m", "bertfeat", "serve", index, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = next(found[0] for line in server.stdout if (found := re.match(r"http://\S+", line)))
+            shares = [range(n, n_requests, n_clients) for n in range(n_clients)]
+            clients = [Client(address, [texts[at % len(texts)] for at in share]) for share in shares]
+            started = time.perf_counter()
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+            seconds = time.perf_counter() - started
+        finally:
+            server.send_signal(signal.SIGINT)
+        code = server.wait(timeout=60)
+    taken = sorted(second for client in clients for second in client.seconds)
+    lost = [reason for client in clients for reason in client.lost]
+    return {
+        "requests": len(taken),
+        "clients": n_clients,
+        "lost": len(lost),
+        "reasons": lost[:5],
+        "seconds": round(seconds, 3),
+        "requests_per_s": round(len(taken) / seconds, 1),
+        "median_ms": round(1000 * statistics.median(taken), 1),
+        "p95_ms": round(1000 * taken[int(0.95 * (len(taken) - 1))], 1),
+        "max_ms": round(1000 * taken[-1], 1),
+        "exit_code": code,
+        "machine": describe_machine(),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("index")
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    try:
+        result = measure(given.index, given.requests, given.clients)
+    except UserError as error:
+        parser.error(str(error))
+    text = json.dumps(result, indent=2)
+    print(text)
+    if given.json:
+        given.json.write_text(text + "\n", encoding="utf-8")
+    sys.exit(bool(result["lost"] or result["exit_code"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The search page in headless Chromium; `make test-web` runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertfeat
+from tests.support.index_stores import SENSES, documents, make_store
+from tests.support.places import ROOT
+
+pytestmark = pytest.mark.web
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+# Without the last flags Chromium looks for updates by itself.
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+HOSTILE = "<script>alert(1)</script><img src=http://192.0.2.1/x onerror=alert(2)> a spring of markup"
+# A folder here keeps the pictures, for docs/screens.
+PICTURES = os.environ.get("BERTFEAT_SCREENS")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The addresses of a page of sentences and of one of words."""
+    folder = tmp_path_factory.mktemp("browser")
+    rows = [*documents(8), {"id": "hostile", "text": HOSTILE, "label": "<b>markup</b>", "n": 99}]
+    store = make_store(folder / "made", rows, levels="sentence,word", layers="6")
+    addresses, processes = {}, []
+    try:
+        for level in ("sentence", "word"):
+            bertfeat.build_index(store, folder / f"{level}s.index", level=level).close()
+            command = [sys.executable, "-m", "bertfeat", "serve", str(folder / f"{level}s.index"), "--port", "0"]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+            output = processes[-1].stdout
+            assert output is not None
+            addresses[level] = next(found[0] for line in output if (found := re.match(r"http://\S+", line)))
+        yield addresses
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+    assert [process.returncode for process in processes] == [0, 0]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(request: pytest.FixtureRequest, chromium: Any, servers: dict[str, str]) -> Iterator[Any]:
+    """A tab; every request must go to the servers, and no script may fail."""
+    context = chromium.new_context(color_scheme=request.param, viewport={"width": 1000, "height": 800})
+    tab = context.new_page()
+    asked: list[str] = []
+    failed: list[str] = []
+    tab.on("request", lambda found: asked.append(found.url))
+    tab.on("pageerror", lambda error: failed.append(str(error)))
+    tab.on("dialog", lambda dialog: (failed.append(dialog.message), dialog.dismiss()))
+    tab.on("console", lambda said: failed.append(said.text) if said.type == "error" else None)
+    tab.scheme = request.param
+    yield tab
+    context.close()
+    assert [url for url in asked if not url.startswith(tuple(servers.values()))] == []
+    # Chromium reports the status of a refused search as an error.
+    assert [text for text in failed if "the server responded with a status of 400" not in text] == []
+
+
+def picture(page: Any, name: str) -> None:
+    if PICTURES:
+        page.screenshot(path=str(Path(PICTURES) / f"serve-{name}.png"))
+
+
+def test_type_enter_and_more_like_this(page: Any, servers: dict[str, str]) -> None:
+    page.goto(servers["sentence"])
+    page.keyboard.type("loan from a bank")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".hits li")
+    assert page.url.endswith("/?q=loan+from+a+bank")
+    assert page.locator(".hits li").count() == 10
+    assert "bank" in page.locator("mark").all_inner_texts()
+    picture(page, page.scheme)
+    first = page.locator(".hits li .text").first.inner_text()
+    page.locator(".more a").first.click()
+    page.wait_for_selector(".source")
+    assert page.locator(".source p").inner_text() == first
+    assert first not in page.locator(".hits .text").all_inner_texts()
+    page.go_back()
+    assert page.locator("#q").input_value() == "loan from a bank"
+    assert page.locator("#progress").is_hidden()
+
+
+def test_keys(page: Any, servers: dict[str, str]) -> None:
+    page.goto(f"{servers['sentence']}?q=spring")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement === document.querySelectorAll('.hits li')[1]")
+    page.keyboard.press("k")
+    assert page.evaluate("document.activeElement === document.querySelectorAll('.hits li')[0]")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "q"
+    page.locator(".hits li").nth(1).focus()
+    page.keyboard.press("m")
+    page.wait_for_selector(".source")
+
+
+def test_a_filter_and_an_error(page: Any, servers: dict[str, str]) -> None:
+    page.goto(f"{servers['sentence']}?q=spring")
+    page.locator("summary").click()
+    page.locator("select[name='f.label']").select_option("coil")
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_url("**f.label=coil**")
+    assert page.locator(".hits li").count() == len(SENSES["coil"])
+    picture(page, f"filter-{page.scheme}")
+    page.locator("input[name=where]").fill("lable = 'x'")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=alert]")
+    assert "did you mean 'label'" in page.locator("[role=alert]").inner_text()
+    assert page.locator("#q").input_value() == "spring"
+    picture(page, f"error-{page.scheme}")
+
+
+def test_a_screen_of_360_pixels(page: Any, servers: dict[str, str]) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    for address in (f"{servers['word']}?q=He+sat+on+the+[bank]&words=same", f"{servers['sentence']}?q=markup"):
+        page.goto(address)
+        page.wait_for_selector(".hits li")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        if "words" in address:
+            picture(page, f"narrow-{page.scheme}")
+
+
+def test_markup_in_the_corpus_is_text(page: Any, servers: dict[str, str]) -> None:
+    page.goto(f"{servers['sentence']}?q=spring+of+markup")
+    page.wait_for_selector(".hits li")
+    assert page.locator(".hits .text").first.inner_text() == HOSTILE
+    assert page.locator(".hits img, .hits script, .hits b").count() == 0
+
+
+def test_without_scripts(chromium: Any, servers: dict[str, str]) -> None:
+    context = chromium.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(servers["sentence"])
+    tab.locator("#q").fill("spring")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector(".hits li")
+    tab.locator(".more a").first.click()
+    tab.wait_for_selector(".source")
+    tab.locator("#q").fill("bank")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("mark")
+    assert tab.locator(".source").count() == 0
+    context.close()

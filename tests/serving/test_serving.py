@@ -1,0 +1,388 @@
+"""The search page in this process: its JSON, its text, its bounds, and who may read it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+import bertfeat
+from bertfeat.cli.search_summary import index_summary
+from bertfeat.errors import UserError
+from bertfeat.search.index import Index
+from bertfeat.serving.answers import Answers
+from bertfeat.serving.boundedwork import BoundedWork
+from bertfeat.serving.pagequery import check_comparison
+from bertfeat.serving.passages import passage
+from bertfeat.serving.searchpage import SearchPage
+from bertfeat.store.reader import Store
+from tests.support.command_line import good
+from tests.support.index_stores import SENSES, known_store, make_store, shared_store
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+HOME = "http://127.0.0.1:8000"
+COIL = SENSES["coil"][0]
+HOSTILE = "<script>alert(1)</script> <img src=x onerror=alert(2)> spring \"' & {{ 7*7 }} </p>"
+
+
+def client_of(index: Index, work: BoundedWork | None = None) -> TestClient:
+    page = SearchPage(Answers(index), index_summary(index), work or BoundedWork(2, 100, 60))
+    return TestClient(page.application(), base_url=HOME)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return shared_store(tmp_path_factory, "base")
+
+
+@pytest.fixture(scope="module")
+def sentences(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    out = tmp_path_factory.mktemp("index") / "sentences"
+    with bertfeat.build_index(store, out, level="sentence", feature="layer_06", threads=1) as index:
+        yield index
+
+
+@pytest.fixture(scope="module")
+def page(sentences: Index) -> Iterator[TestClient]:
+    with client_of(sentences) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def words(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    out = tmp_path_factory.mktemp("index") / "words"
+    with (
+        bertfeat.build_index(store, out, level="word", feature="layer_06", threads=1) as index,
+        client_of(index) as client,
+    ):
+        yield client
+
+
+def hits_of(client: TestClient, **parameters: Any) -> list[dict[str, Any]]:
+    answer = client.get("/api/search", params=parameters)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["hits"]
+    return found
+
+
+def error_of(client: TestClient, **parameters: Any) -> str:
+    """Return the message of an error, which the page and the JSON share."""
+    answer, shown = client.get("/api/search", params=parameters), client.get("/", params=parameters)
+    assert answer.status_code == shown.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["kind"] == "UserError"
+    assert 'role="alert"' in shown.text
+    return str(error["message"])
+
+
+class TestJson:
+    def test_the_hits_are_those_of_the_command(self, page: TestClient, sentences: Index) -> None:
+        lines = good("search", sentences.path, COIL, "-k", "4", "--columns", "label,n", "--json").out.splitlines()
+        answer = page.get("/api/search", params={"q": COIL, "k": 4})
+        assert answer.headers["content-type"] == "application/json"
+        assert [{**hit, "row": None} for hit in answer.json()["hits"]] == [
+            {**json.loads(line), "row": None} for line in lines
+        ]
+        assert answer.json()["query"]["q"] == COIL
+        assert answer.json()["hits"][0]["row"] == 12
+
+    def test_words_have_their_context(self, words: TestClient) -> None:
+        first, *_ = hits_of(words, q="He went to the [bank] to ask for a loan", k=1, words="same")
+        assert first["word"].lower() == "bank"
+        assert "[bank]" in first["context"]
+        others = hits_of(words, q="He went to the [bank] to ask for a loan", k=20, words="other")
+        assert "bank" not in {hit["word"].lower() for hit in others}
+
+    def test_filters_and_a_condition(self, page: TestClient) -> None:
+        hits = hits_of(page, q="spring", k=50, **{"f.label": "coil", "where": "n <> 12"})
+        assert [hit["label"] for hit in hits] == ["coil"] * 3
+        assert hits_of(page, q="spring", **{"f.n": "9"})[0]["n"] == 9
+        assert hits_of(page, q="spring", where="n < 0") == []
+
+    def test_more_like_a_row_leaves_it_out(self, page: TestClient, words: TestClient) -> None:
+        by_text = hits_of(page, q=COIL, k=6)
+        alike = hits_of(page, like=12, k=5)
+        assert [hit["row"] for hit in alike] == [hit["row"] for hit in by_text[1:]]
+        assert [hit["rank"] for hit in alike] == [1, 2, 3, 4, 5]
+        assert len(hits_of(page, like=12, k=100)) == 55
+        assert hits_of(page, like=12, **{"f.label": "river"})[0]["label"] == "river"
+        row = hits_of(words, q="He sat on the [bank] of the river and fished.", k=1)[0]["row"]
+        assert {hit["word"].lower() for hit in hits_of(words, like=row, words="same")} == {"bank"}
+        assert hits_of(page, q="spring", like=12) == hits_of(page, q="spring")
+
+    def test_info(self, page: TestClient, sentences: Index) -> None:
+        info = page.get("/api/info").json()
+        assert (info["n_vectors"], info["level"]) == (56, "sentence")
+        assert info["filters"] == {"label": ["coil", "money", "river", "season"], "n": None}
+        assert set(index_summary(sentences)) < set(info)
+
+    def test_no_such_page(self, page: TestClient) -> None:
+        assert "no such page" in page.get("/nope").json()["error"]["message"]
+        assert page.post("/api/search").status_code == 405
+
+
+class TestPage:
+    def test_an_empty_page_and_a_search(self, page: TestClient) -> None:
+        assert '<ol class="hits">' not in page.get("/").text
+        text = page.get("/", params={"q": "bank loan", "k": 20, "f.label": "money"}).text
+        assert re.search(r"<mark>bank</mark> refused to give me a <mark>loan</mark>", text)
+        assert "<option selected>money</option>" in text
+        link = re.search(r'href="(/\?like=\d+[^"]*)"', text)
+        assert link
+        assert link[1].endswith("&amp;f.label=money&amp;k=20")
+        assert "My bank refused" in page.get("/", params={"like": 6}).text
+
+    def test_words_are_marked_in_their_context(self, words: TestClient) -> None:
+        text = words.get("/", params={"q": "bank", "words": "same"}).text
+        assert "river" in text
+        assert text.count("<mark>bank</mark>") == 8
+
+    def test_nothing_fits(self, page: TestClient) -> None:
+        assert "Nothing fits the filters" in page.get("/?q=spring&where=n<0").text
+
+    def test_nothing_is_loaded_from_elsewhere(self, page: TestClient) -> None:
+        answer = page.get("/?q=spring")
+        for link in re.findall(r'(?:src|href|action)="([^"]*)"', answer.text):
+            assert link.startswith("/")
+            assert not link.startswith("//")
+        assert "style=" not in answer.text
+        assert re.findall(r"<script(.*?)>", answer.text) == [' src="/page.js" defer']
+        for name in ("page.css", "page.js", "icon.svg"):
+            file = page.get(f"/{name}")
+            assert file.status_code == 200
+            assert "//" not in re.sub(r"//www.w3.org/2000/svg|^//.*|^ *//.*", "", file.text, flags=re.MULTILINE)
+
+
+def test_a_corpus_of_markup_is_shown_as_text(tmp_path: Path) -> None:
+    rows = [{"id": HOSTILE, "text": HOSTILE, "label": HOSTILE, "n": 1}]
+    store = make_store(tmp_path / "hostile", rows, levels="sentence,word", layers="6")
+    for level in ("sentence", "word"):
+        with (
+            bertfeat.build_index(store, tmp_path / level, level=level, threads=1) as index,
+            client_of(index) as client,
+        ):
+            query = '[spring] </title><script>"' if level == "word" else '</title><script>" spring'
+            answer = client.get("/", params={"q": query, "f.label": HOSTILE})
+            assert answer.status_code == 200, answer.text
+            assert "&lt;script&gt;" in answer.text
+            assert re.findall(r"<script(.*?)>", answer.text) == [' src="/page.js" defer']
+            assert "<img" not in answer.text
+            assert "{{ 7*7 }}" in answer.text
+            assert "<mark>spring</mark>" in answer.text
+            wrong = client.get("/", params={"q": "spring", "where": "<script>alert(1)</script> = 1"})
+            assert wrong.status_code == 400
+            assert "<script>alert" not in wrong.text
+
+
+class TestWhoMayRead:
+    @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "127.0.0.1:x", ""])
+    def test_another_host(self, page: TestClient, host: str) -> None:
+        for path in ("/", "/api/search?q=a", "/page.css", "/nope"):
+            answer = page.get(path, headers={"host": host})
+            assert answer.status_code == 403
+            assert "Host" in answer.text
+
+    def test_this_machine_by_either_name_and_through_a_tunnel(self, page: TestClient) -> None:
+        for host in ("localhost:8000", "LOCALHOST:8000", "127.0.0.1:9000", "127.0.0.1"):
+            assert page.get("/", headers={"host": host}).status_code == 200
+
+    def test_other_origins(self, page: TestClient) -> None:
+        refused = [
+            {"origin": "http://evil.example"},
+            {"origin": "null"},
+            {"origin": "http://127.0.0.1:9999"},
+            {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
+            {"sec-fetch-site": "same-site", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"},
+            {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
+        ]
+        for headers in refused:
+            assert page.get("/api/search?q=a", headers=headers).status_code == 403, headers
+        link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+        assert page.get("/?q=a", headers=link).status_code == 200
+        assert page.get("/api/info", headers={"origin": HOME, "sec-fetch-site": "same-origin"}).status_code == 200
+
+    def test_every_answer_has_the_headers(self, page: TestClient) -> None:
+        for path in ("/", "/page.js", "/api/info", "/nope", "/api/search"):
+            headers = page.get(path).headers
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "frame-ancestors 'none'" in policy
+            assert "unsafe" not in policy
+            assert headers["cross-origin-resource-policy"] == "same-origin"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert not [name for name in headers if name.startswith("access-control")]
+
+
+class TestBounds:
+    @pytest.mark.parametrize(
+        ("parameters", "said"),
+        [
+            ({"q": "a" * 2001}, "q has 2,001 characters; write 2,000 or fewer"),
+            ({"q": "a", "k": 101}, "k '101' is not a whole number from 1 to 100"),
+            ({"q": "a", "k": "0"}, "k '0'"),
+            ({"q": "a", "k": "ten"}, "k 'ten'"),
+            ({"q": "a", "k": "9" * 400}, "k '999"),
+            ({"like": -1}, "like '-1' is not the number of a row"),
+            ({"like": 10**9}, "the index has no vector of this row"),
+            ({"like": "9" * 19}, "like '999"),
+            ({"q": "a", "f.lable": "x"}, "no parameter 'f.lable'; did you mean 'f.label'"),
+            ({"q": ["a", "b"]}, "parameter q is given twice"),
+            ({"q": "a", "f.n": "many"}, "filter n: 'many' is not a number"),
+            ({"q": "a", "words": "some"}, "words 'some' is not same or other"),
+            ({"q": "a", "words": "same"}, "need a query with a [word]"),
+            ({"q": "a", "where": "lable = 'x'"}, "did you mean 'label'"),
+            ({"q": "a", "where": "REPEAT(label, 9) = 'x'"}, "calls REPEAT"),
+            ({"q": "a", "where": "label || label = 'x'"}, "has more than comparisons"),
+            ({"q": "a", "columns": "nope"}, "no column 'nope'"),
+            ({"q": "a", "columns": ",".join(map(str, range(21)))}, "columns has 21 names"),
+            ({"q": "\x00"}, "has no token"),
+        ],
+    )
+    def test_a_wrong_parameter(self, page: TestClient, parameters: dict[str, Any], said: str) -> None:
+        assert said in error_of(page, **parameters)
+
+    def test_a_very_long_address(self, page: TestClient) -> None:
+        assert "address is too long" in page.get(f"/?q={'%20' * 20_000}").text
+
+    @pytest.mark.parametrize(
+        "where",
+        [
+            "REPLACE/**/(a, 'b', 'c') = 'x'",
+            "E'\\'' = a OR REPEAT(a, 9) = 'x'",
+            "a = 'x' -- b",
+            "a::text = 'x'",
+            "CAST (a AS text) = 'x'",
+            "a = 'x",
+            "`a` = 'x'",
+            "$$a$$ = a",
+        ],
+    )
+    def test_a_condition_that_is_more_than_comparisons(self, where: str) -> None:
+        with pytest.raises(UserError, match="compare columns with values"):
+            check_comparison(where)
+
+    @pytest.mark.parametrize(
+        "where",
+        [
+            "label = 'it''s (REPEAT' AND n > -3",
+            "n BETWEEN 1 AND 2.5 OR (n IN (1, 2) AND NOT (label LIKE '%a%'))",
+            '"a name" IS NULL',
+        ],
+    )
+    def test_a_condition_of_comparisons(self, where: str) -> None:
+        check_comparison(where)
+
+    def test_long_texts_are_cut(self, tmp_path: Path) -> None:
+        rows = [{"id": "long", "text": "word " * 5_000 + "needle", "label": "x" * 300, "n": 1}]
+        store = make_store(
+            tmp_path / "long", rows, levels="sentence", layers="6", max_length=64, on_overlong="truncate"
+        )
+        with bertfeat.build_index(store, tmp_path / "index", threads=1) as index, client_of(index) as client:
+            assert len(hits_of(client, q="needle")[0]["text"]) == 10_001
+            shown = client.get("/?q=needle").text
+            assert "<mark>needle</mark>" in shown
+            assert len(shown) < 8_000
+
+    def test_more_work_than_there_are_places(self, sentences: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One search at work and one waiting fill all places; both are answered when the first ends."""
+        ends, plain = threading.Event(), Answers.answer
+        monkeypatch.setattr(Answers, "answer", lambda *given: plain(*given) if ends.wait(60) else None)
+        statuses: list[int] = []
+        work = BoundedWork(1, 1, 60)
+        with client_of(sentences, work) as client:
+            threads = [
+                threading.Thread(target=lambda: statuses.append(client.get("/api/search?q=a").status_code))
+                for _ in range(2)
+            ]
+            for thread in threads:
+                thread.start()
+            deadline = time.monotonic() + 60
+            while work._places._value and time.monotonic() < deadline:
+                time.sleep(0.01)
+            answer = client.get("/api/search?q=a")
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert "too many searches at once" in answer.json()["error"]["message"]
+            ends.set()
+            for thread in threads:
+                thread.join()
+        work.close()
+        assert statuses == [200, 200]
+
+    def test_a_search_that_takes_too_long(self, sentences: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+        ends = threading.Event()
+        monkeypatch.setattr(Answers, "answer", lambda *_: ends.wait(60))
+        work = BoundedWork(1, 0, 0.05)
+        with client_of(sentences, work) as client:
+            answer = client.get("/?q=a")
+            assert answer.status_code == 503
+            assert "no answer within 0.05 seconds" in answer.text
+            # Its thread and its place are still taken.
+            assert "too many searches" in client.get("/?q=a").text
+            ends.set()
+        work.close()
+
+    def test_a_bug_is_one_line_and_a_traceback(
+        self, page: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(Answers, "answer", lambda *_: 1 / 0)
+        answer = page.get("/api/search?q=a")
+        assert answer.status_code == 500
+        assert "should not have happened" in answer.json()["error"]["message"]
+        assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_several_users_at_once_have_their_own_answers(page: TestClient) -> None:
+    """Conditions are kept for the next search; another thread may bring another one in between."""
+    expected = {label: {label} for label in SENSES}
+    wrong = []
+
+    def ask(label: str) -> None:
+        for _ in range(4):
+            found = {hit["label"] for hit in hits_of(page, q="spring", k=50, **{"f.label": label})}
+            if found != expected[label]:
+                wrong.append((label, found))
+
+    threads = [threading.Thread(target=ask, args=(label,)) for label in SENSES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_rows_without_texts_are_refused(tmp_path: Path) -> None:
+    store = known_store(tmp_path / "store", [[1.0, 0.0], [0.0, 1.0]])
+    with bertfeat.build_index(store, tmp_path / "good", threads=1) as index:
+        assert Answers(index).facets == {}
+    bertfeat.import_vectors(_npy(tmp_path), tmp_path / "imported", level="sentence")
+    with (
+        bertfeat.build_index(tmp_path / "imported", tmp_path / "index", threads=1) as index,
+        pytest.raises(UserError, match="no column 'text' with texts, so there is nothing to show"),
+    ):
+        Answers(index)
+
+
+def _npy(folder: Path) -> Path:
+    import numpy as np
+
+    from tests.support.vector_files import write_npy
+
+    return write_npy(folder / "vectors.npy", np.eye(3, dtype=np.float32))
+
+
+def test_the_passage_with_most_words_of_the_query() -> None:
+    text = "A spring. " + "filler " * 200 + "the steel spring in a mattress " + "filler " * 200
+    pieces = passage(text, "steel SPRING")
+    assert [piece.text for piece in pieces if piece.is_marked] == ["steel", "spring"]
+    assert (pieces[0].text, pieces[-1].text) == ("…", "…")
+    assert sum(len(piece.text) for piece in pieces) < 500
+    assert [piece.text for piece in passage("a\tb\u202ec", "(*[")] == ["a bc"]
+    assert passage("", "a") == []
