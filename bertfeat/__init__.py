@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bertfeat.config import ExtractConfig
     from bertfeat.encoder.conversion import convert
     from bertfeat.errors import BertfeatError
+    from bertfeat.exports.datasetcard import dataset_card
+    from bertfeat.exports.exporting import export
     from bertfeat.extraction.embedding import Encoder, embed
     from bertfeat.extraction.importing import import_vectors
     from bertfeat.extraction.run import append, extract
@@ -45,10 +47,10 @@ if sys.platform == "win32":
 
 __all__ = [
     "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "Progress",
-    "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact", "convert", "embed",
-    "errors", "evaluate_index", "evaluate_retrieval", "extract", "fit_probe", "import_vectors", "load_probe",
-    "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics",
-    "sweep_probes", "update_index", "verify", "words_in_context",
+    "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact", "convert", "dataset_card",
+    "embed", "errors", "evaluate_index", "evaluate_retrieval", "export", "extract", "fit_probe", "import_vectors",
+    "load_probe", "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures", "reports",
+    "retrieval_metrics", "sweep_probes", "update_index", "verify", "words_in_context",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -59,6 +61,8 @@ _HOMES = {
     "config": "ExtractConfig",
     "encoder.conversion": "convert",
     "errors": "BertfeatError",
+    "exports.datasetcard": "dataset_card",
+    "exports.exporting": "export",
     "extraction.embedding": "Encoder embed",
     "extraction.importing": "import_vectors",
     "extraction.run": "append extract",

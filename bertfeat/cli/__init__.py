@@ -25,6 +25,8 @@ _COMMANDS = {
     "index": ("bertfeat.cli.index", "Build, update, describe and measure indexes of a store's vectors."),
     "search": ("bertfeat.cli.search", "Find the most similar texts, or words in context."),
     "static": ("bertfeat.cli.static", "Write the mean vector of each word type of a store."),
+    "export": ("bertfeat.cli.export", "Write vectors of a store as files of other tools."),
+    "card": ("bertfeat.cli.card", "Write the card of a store for a hub of data sets."),
     "compact": ("bertfeat.cli.compact", "Write a store with many appends again with few parts."),
     "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
     "models": ("bertfeat.cli.models", "List the model families that can be run."),
