@@ -43,7 +43,7 @@ class StructuralProbesHdf5(Output):
             raise UserError(f"{cls.name} needs h5py: pip install 'bertfeat[hdf5]'")
 
     def open(self, saved: Mapping[str, int] | None) -> None:
-        """Begin, or go on with the next piece."""
+        """Begin, or continue with the next piece."""
         self._n_pieces = saved[_PIECES] if saved else 0
         if any(not self._piece(number).is_file() for number in range(self._n_pieces)):
             raise FileNotFoundError(str(self.folder))

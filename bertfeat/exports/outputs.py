@@ -19,7 +19,7 @@ from bertfeat.choices import Combine, Level
 from bertfeat.durable.files import sync_fd
 from bertfeat.errors import UserError
 from bertfeat.exports.selectedrows import Rows, Selection
-from bertfeat.levels import LEVELS
+from bertfeat.levels import DOC_ID, LEVELS
 from bertfeat.store.wordtypes import joined_values, vector_lines
 
 # Whatever a reader may take for the end of a line or of a column.
@@ -86,7 +86,7 @@ class Output(ABC):
 
     @abstractmethod
     def save(self) -> dict[str, int]:
-        """Wait until all that was written is on the disk; return what `open` needs to go on from here."""
+        """Wait until all that was written is on the disk; return what `open` needs to continue from here."""
 
     def finish(self) -> None:  # noqa: B027
         """Complete the result, whose parts are saved."""
@@ -158,16 +158,17 @@ class GoogleJson(Appended):
     help = "a line per document, as of extract_features.py"
 
     def encoded(self, rows: Rows) -> list[bytes]:
-        """Return a line per document; a row without a vector has NaN, as Python's json writes it."""
+        """Return a line per document."""
         level, features = self.job.chosen.level, self.job.chosen.features
         numbers = [
             feature.layers[0] - self.job.n_layers - 1 if feature.combine == Combine.NONE else 0 for feature in features
         ]
         values = [joined_values(layer, ", ") for layer in rows.vectors]
-        for row in np.flatnonzero(~rows.has_vector).tolist():
-            for layer in values:
-                layer[row] = layer[row].replace("nan", "NaN")
         tokens = rows.columns[LEVELS[level].surface].to_list()
+        if not rows.has_vector.all():
+            row = int(np.argmin(rows.has_vector))
+            reason = "has no vector, and JSON has no NaN; export to npy or HDF5"
+            raise UserError(f"doc_id {rows.columns[DOC_ID.name][row]!r}: the {level} {tokens[row]!r:.60} {reason}")
         pieces = []
         for row, token in enumerate(tokens):
             layers = ", ".join(
@@ -266,6 +267,6 @@ def _cell(value: object) -> str:
 
 def documents(rows: Rows) -> Iterator[tuple[Any, int, int]]:
     """Yield id, first row and row behind the last of each document."""
-    ids = rows.columns[LEVELS[Level.SENTENCE].keys[0]]
+    ids = rows.columns[DOC_ID.name]
     for first, last in zip(rows.bounds.tolist(), rows.bounds[1:].tolist(), strict=False):
         yield ids[first], first, last
