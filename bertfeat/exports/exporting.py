@@ -27,7 +27,7 @@ from bertfeat.durable.publication import publish_bytes, recover, replace_folder
 from bertfeat.durable.steps import step
 from bertfeat.encoder.layers import parse_layers
 from bertfeat.errors import ConfigError, RunError, UserError, did_you_mean
-from bertfeat.exports.formats import FORMAT_OF
+from bertfeat.exports.exportformats import FORMAT_OF
 from bertfeat.exports.outputs import Job, Output
 from bertfeat.exports.selectedrows import Selection, ShardRows
 from bertfeat.progress import Progress, reporting

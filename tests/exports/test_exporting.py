@@ -20,7 +20,7 @@ import pytest
 import bertfeat
 from bertfeat.durable import steps
 from bertfeat.exports import exporting, selectedrows
-from bertfeat.exports.formats import FORMATS
+from bertfeat.exports.exportformats import FORMATS
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
