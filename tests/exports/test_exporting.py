@@ -224,7 +224,13 @@ def stops(store: Path, out: Path, to: str, feature: str | None, passed: list[str
 
 
 @pytest.mark.usefixtures("no_fsync")
-@pytest.mark.parametrize("to", [found.name for found in FORMATS])
+@pytest.mark.parametrize(
+    "to",
+    [
+        pytest.param(found.name, marks=[] if found.name in ("google-jsonl", "npy", "neurox-hdf5") else pytest.mark.long)
+        for found in FORMATS
+    ],
+)
 def test_a_stop_at_a_step_and_then_a_run_gives_the_same(tmp_path: Path, to: str) -> None:
     store, passed = many(tmp_path), []
     has_layers = next(found.has_layers for found in FORMATS if found.name == to)
