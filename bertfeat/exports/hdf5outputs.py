@@ -31,7 +31,6 @@ class StructuralProbesHdf5(Output):
     levels = (Level.WORD, Level.TOKEN)
     endings: ClassVar[tuple[str, ...]] = (".hdf5", ".h5")
     has_layers = True
-    help = "a dataset (layers, words, values) per document"
     has_index = False
 
     _file: Any = None
@@ -107,7 +106,6 @@ class NeuroxHdf5(StructuralProbesHdf5):
     name = "neurox-hdf5"
     # NeuroX goes by this ending.
     endings = (".hdf5",)
-    help = "the same with NeuroX' index of the sentences"
     has_index = True
 
 

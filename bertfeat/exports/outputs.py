@@ -50,7 +50,6 @@ class Output(ABC):
         endings: The endings of its file; empty if it is a folder.
         files: The files of its folder; the first identifies it.
         has_layers: It holds several vectors for each row.
-        help: One line for the command line.
     """
 
     name: ClassVar[str]
@@ -58,7 +57,6 @@ class Output(ABC):
     endings: ClassVar[tuple[str, ...]] = ()
     files: ClassVar[tuple[str, ...]] = ()
     has_layers: ClassVar[bool] = False
-    help: ClassVar[str]
 
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder, self.job = folder, job
@@ -155,7 +153,6 @@ class GoogleJson(Appended):
     levels = (Level.TOKEN, Level.WORD)
     endings = (".jsonl", ".json")
     has_layers = True
-    help = "a line per document, as of extract_features.py"
 
     def encoded(self, rows: Rows) -> list[bytes]:
         """Return a line per document."""
@@ -189,7 +186,6 @@ class Npy(Appended):
     name = "npy"
     files = ("vectors.npy", "rows.jsonl")
     has_layers = True
-    help = "a folder: vectors.npy (rows, values) or (rows, layers, values), and rows.jsonl with all other columns"
 
     def header(self, place: int) -> bytes:
         """Return the header of the array, whose length is known."""
@@ -216,7 +212,6 @@ class Word2vec(Appended):
 
     name = "word2vec"
     endings = (".txt", ".vec")
-    help = "text: doc_id (sentence) or word/doc_id/word_index, then the values"
 
     def header(self, place: int) -> bytes:  # noqa: ARG002
         """Return the number of lines and of values."""
@@ -244,7 +239,6 @@ class Projector(Appended):
 
     name = "projector"
     files = ("vectors.tsv", "metadata.tsv")
-    help = "a folder for the Embedding Projector: vectors.tsv and metadata.tsv"
 
     def header(self, place: int) -> bytes:
         """Return the names of the columns; the table of values has none."""
