@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bertfeat.config import ExtractConfig
     from bertfeat.encoder.conversion import convert
     from bertfeat.errors import BertfeatError
+    from bertfeat.exports.datasetcard import dataset_card
+    from bertfeat.exports.exporting import export
     from bertfeat.extraction.embedding import Encoder, embed
     from bertfeat.extraction.importing import import_vectors
     from bertfeat.extraction.run import append, extract
@@ -49,9 +51,9 @@ if sys.platform == "win32":
 __all__ = [
     "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "LayerComparison",
     "Progress", "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact",
-    "compare_layers", "convert", "embed",
-    "errors", "evaluate_index", "evaluate_retrieval", "extract", "fit_probe", "import_vectors", "load_probe",
-    "map_store", "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures", "reports",
+    "compare_layers", "convert", "dataset_card", "embed", "errors", "evaluate_index", "evaluate_retrieval", "export",
+    "extract", "fit_probe", "import_vectors", "load_probe", "map_store", "nearest_rows", "open_index", "open_store",
+    "read_qrels", "report_failures", "reports",
     "retrieval_metrics", "sweep_probes", "update_index", "verify", "words_in_context",
 ]  # fmt: skip
 
@@ -63,6 +65,8 @@ _HOMES = {
     "config": "ExtractConfig",
     "encoder.conversion": "convert",
     "errors": "BertfeatError",
+    "exports.datasetcard": "dataset_card",
+    "exports.exporting": "export",
     "extraction.embedding": "Encoder embed",
     "extraction.importing": "import_vectors",
     "extraction.run": "append extract",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from bertfeat.probes.learningrows import LabelledRows
 from bertfeat.probes.predictions import predict_rows
 from bertfeat.probes.vectorstream import lengths_of
 from bertfeat.records import BoolArray, IntArray
+from bertfeat.reports.plots import draw_confusion
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1", "entity_f1": "entity F1"}
 
@@ -72,6 +76,16 @@ class ProbeScore:
             "intervals": {name: asdict(interval) for name, interval in self.intervals.items()},
             "n_without_label": self.n_without_label,
         }
+
+    def confusion(self) -> Axes:
+        """Draw the confusion matrix; return matplotlib's axes, whose `figure` saves and shows it.
+
+        Rows without a prediction are in no column. The numbers are `scores.confusion`.
+
+        Raises:
+            UserError: matplotlib is not installed.
+        """
+        return draw_confusion(self.scores.confusion.labels, self.scores.confusion.matrix)
 
     def lines(self) -> list[str]:
         """Return the scores as lines to read."""

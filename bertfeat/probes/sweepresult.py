@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertfeat.choices import Level
 from bertfeat.display import html_table
@@ -15,9 +15,12 @@ from bertfeat.durable.files import os_errors, read_small
 from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_folder, recover, standing
 from bertfeat.errors import UserError
-from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
+from bertfeat.reports.plots import LayerScores, ScoreBar, draw_layer_scores, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 from bertfeat.storage import local_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _FILES = ("result.json", "table.csv", "plot.png", "plot.svg")
 _HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
@@ -95,6 +98,14 @@ class Sweep:
         best, held = self.best, self.settings["held_out"]
         scored_on = f"{held['share_of_documents']:.0%} of the documents, held out" if held else self.settings["dev"]
         return f"best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}"
+
+    def plot(self) -> Axes:
+        """Draw the scores against the layers; return matplotlib's axes, whose `figure` saves and shows them.
+
+        Raises:
+            UserError: matplotlib is not installed.
+        """
+        return draw_layer_scores(self._series())
 
     def write(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written.

@@ -54,10 +54,20 @@ class LayerScores:
 
 
 def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, Path]:
-    """Draw scores against layers, with combinations as dashed lines; write `out_stem`.png and .svg and return both.
+    """Write `draw_layer_scores` to `out_stem`.png and .svg and return both.
 
     Raises:
-        UserError: There are no scores, one is not finite, matplotlib is not installed, or there is no such folder.
+        UserError: See `draw_layer_scores`; or there is no such folder.
+    """
+    with style():
+        return save(draw_layer_scores(series).figure, out_stem)
+
+
+def draw_layer_scores(series: LayerScores) -> Axes:
+    """Draw scores against layers, with combinations as dashed lines.
+
+    Raises:
+        UserError: There are no scores, one is not finite, or matplotlib is not installed.
     """
     _check_scores(series)
     n_lines = len(series.combinations)
@@ -73,19 +83,28 @@ def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, 
         axes.set_title(series.title, loc="left")
         if series.bars:
             figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=GREY)
-        return save(figure, out_stem)
+        return axes
 
 
 def plot_confusion(labels: Sequence[object], matrix: npt.ArrayLike, out_stem: str | Path) -> tuple[Path, Path]:
-    """Draw a confusion matrix, shaded by the share of each true label's rows; write `out_stem`.png and .svg.
+    """Write `draw_confusion` to `out_stem`.png and .svg and return both.
+
+    Raises:
+        UserError: See `draw_confusion`; or there is no such folder.
+    """
+    with style():
+        return save(draw_confusion(labels, matrix).figure, out_stem)
+
+
+def draw_confusion(labels: Sequence[object], matrix: npt.ArrayLike) -> Axes:
+    """Draw a confusion matrix, shaded by the share of each true label's rows.
 
     Args:
         labels: The names (n_labels,).
         matrix: Counts (n_labels, n_labels): true labels in rows, predicted ones in columns.
-        out_stem: Path of the files without their endings.
 
     Raises:
-        UserError: Labels and matrix do not match, matplotlib is not installed, or there is no such folder.
+        UserError: Labels and matrix do not match, or matplotlib is not installed.
     """
     counts, n_labels = np.asarray(matrix), len(labels)
     if not n_labels or counts.shape != (n_labels, n_labels):
@@ -104,7 +123,7 @@ def plot_confusion(labels: Sequence[object], matrix: npt.ArrayLike, out_stem: st
         bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
         bar.set_label("share of the true label's rows")
         bar.outline.set_visible(False)
-        return save(figure, out_stem)
+        return axes
 
 
 def plot_points(

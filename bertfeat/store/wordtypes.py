@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ def write_word_types(
         sink.write(f"{len(kept)} {found.dim}\n".encode())
         for start in range(0, len(kept), _LINES_AT_ONCE):
             some = kept[start : start + _LINES_AT_ONCE]
-            sink.write(_lines([word for word, *_ in some], sums.means([number for *_, number in some])))
+            sink.write(vector_lines([word for word, *_ in some], sums.means([number for *_, number in some])))
         n_bytes = sink.n_bytes
     return WordTypes(
         path=path,
@@ -167,10 +167,15 @@ def write_word_types(
     )
 
 
-def _lines(words: list[str], vectors: Any) -> bytes:
-    """Return lines of a word and its values, each with the fewest digits that give its float32."""
+def vector_lines(keys: Sequence[str], vectors: Any) -> bytes:
+    """Return word2vec's lines of a key and its values; see `joined_values`."""
+    return "".join(f"{key} {row}\n" for key, row in zip(keys, joined_values(vectors), strict=True)).encode()
+
+
+def joined_values(vectors: Any, separator: str = " ") -> list[str]:
+    """Return the values of each row (n_rows, dim) as one text, each with the fewest digits that give its float32."""
     n_rows, dim = vectors.shape
-    digits = pa.array(vectors.reshape(-1)).cast(pa.string())
+    digits = pa.array(vectors.reshape(-1).astype(np.float32, copy=False)).cast(pa.string())
     rows = pa.ListArray.from_arrays(np.arange(0, n_rows * dim + 1, dim, dtype=np.int32), digits)
-    joined = pc.binary_join(rows, " ").to_pylist()
-    return "".join(f"{word} {values}\n" for word, values in zip(words, joined, strict=True)).encode()
+    found: list[str] = pc.binary_join(rows, separator).to_pylist()
+    return found

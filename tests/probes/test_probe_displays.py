@@ -84,3 +84,17 @@ def test_scores_and_a_sweep_print_as_their_tables(stores, probe):
 
 def test_levels_are_shown_as_their_names(stores):
     assert repr(stores.dev.levels) == "('sentence',)"
+
+
+def test_scores_and_sweeps_are_drawn(stores, probe, tmp_path):
+    score = probe.score(stores.dev, bootstrap=False)
+    axes = score.confusion()
+    assert [text.get_text() for text in axes.get_yticklabels()] == list(score.scores.confusion.labels)
+    assert axes.get_xlabel() == "predicted"
+    matrix = score.scores.confusion.matrix
+    assert sum(int(text.get_text()) for text in axes.texts) == matrix.sum()
+    sweep = bertfeat.sweep_probes(stores.train, "domain", head="centroid", features="layer_05,layer_06")
+    axes = sweep.plot()
+    assert axes.lines[0].get_xydata().tolist() == [[5, sweep.rows[0].score], [6, sweep.rows[1].score]]
+    axes.figure.savefig(tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").stat().st_size > 1000

@@ -55,7 +55,7 @@ FLOORS = [
     ["durable"],
     ["corpus", "text", "encoder"],
     ["store"],
-    ["heads", "ann"],
+    ["heads", "ann", "exports"],
     ["reports"],
     ["runners"],
     ["extraction"],
@@ -94,14 +94,14 @@ HOMES = {
     "pyarrow": {"store", "corpus", "cli"},
     # Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
     # word vectors with it.
-    "polars": {"store", "corpus", "geometry", "probes", "search", "serving", "cli", "pipelines", "encoder"},
+    "polars": {"store", "corpus", "exports", "geometry", "probes", "search", "serving", "cli", "pipelines", "encoder"},
     # fsspec chooses the package for a URL.
     "fsspec": {"storage"},
     "s3fs": set(),
     "gcsfs": set(),
     "pandas": set(),
     "sklearn": {"heads", "extraction", "pipelines"},
-    "h5py": {"corpus"},
+    "h5py": {"corpus", "exports"},
     "matplotlib": {"reports"},
     "bokeh": {"reports"},
     "umap": {"ann"},

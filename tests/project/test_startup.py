@@ -19,15 +19,12 @@ from tests.support.vector_files import write_npy
 
 LIBRARIES = ("torch", "transformers", "huggingface_hub", "pandas", "scipy", "sklearn", "polars", "pyarrow", "faiss")
 # The libraries that the commands may load, in the order in which they run.
-ALLOWED: dict[str, set[str]] = {"inspect": set(), "probe": set(), "convert": set(), "compact": {"polars", "pyarrow"}}
-ALLOWED |= {
-    "layers": ALLOWED["compact"],
-    "import": ALLOWED["compact"],
-    "extract": ALLOWED["compact"],
-    "search": {*ALLOWED["compact"], "faiss"},
+_TABLES = {"polars", "pyarrow"}
+ALLOWED: dict[str, set[str]] = {
+    **dict.fromkeys(("inspect", "probe", "convert", "card"), set()),
+    **dict.fromkeys(("compact", "layers", "export", "import", "extract"), _TABLES),
+    **dict.fromkeys(("search", "serve", "map"), {*_TABLES, "faiss"}),
 }
-ALLOWED["map"] = ALLOWED["search"]
-ALLOWED["serve"] = ALLOWED["search"]
 # Runs commands in one process; prints what each ended with, and which libraries were loaded by then.
 DRIVER = f"""
 import contextlib, io, json, os, sys
@@ -97,6 +94,10 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["convert", none, *new], 2, "no such folder", warm),
         (["convert", str(tiny_folder), *new], 2, "its weights need no conversion", warm),
         (["convert", str(tiny_folder), "-o", store], 2, "choose another --output", warm),
+        (["card", store], 0, "# Features of", warm),
+        (["card", none], 2, "no such folder", warm),
+        (["export", store, *new, "--to", "npz"], 2, "did you mean 'npy'", warm),
+        (["export", store, *new, "--to", "npy", "--level", "word"], 2, "no level 'word'", warm),
         (["compact", none, *new], 2, "no such folder", warm),
         (["compact", store, "-o", str(tmp_path / "compacted")], 0, "1 shard became 1 shard", warm),
         (["layers", none, *new], 2, "no such folder", warm),

@@ -1,0 +1,92 @@
+"""Rows of a store for an export: a level, some vectors of it, and the first documents, read shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from bertfeat.choices import Level
+from bertfeat.levels import DOC_ID
+from bertfeat.records import BoolArray, FeatureColumn, IntArray
+from bertfeat.store.reader import Store
+
+_BLOCK_BYTES = 16 << 20
+
+
+class Rows(NamedTuple):
+    """Whole documents of a level.
+
+    `first_document` counts the documents before; `bounds` (n_documents + 1) are their first rows here, then the number
+    of rows; `columns` are all columns without vectors; `vectors` is (n_features, n_rows, dim) of the stored type, NaN
+    in a row without a vector.
+    """
+
+    first_document: int
+    bounds: IntArray
+    columns: pl.DataFrame
+    vectors: npt.NDArray[Any]
+
+    @property
+    def has_vector(self) -> BoolArray:
+        """Which rows have a vector, bool (n_rows,)."""
+        found: BoolArray = ~np.isnan(self.vectors[0, :, 0])
+        return found
+
+
+class ShardRows(NamedTuple):
+    """The rows to write of a shard: its number, how many rows and documents, and how many rows have a vector."""
+
+    number: int
+    n_rows: int
+    n_documents: int
+    n_vectors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rows and vectors to write; `limit` is the number of documents, None for all."""
+
+    store: Store
+    level: Level
+    features: tuple[FeatureColumn, ...]
+    limit: int | None
+
+    def shards(self) -> list[ShardRows]:
+        """Return what to write of each shard; reads the ids only, and which rows have a vector."""
+        found, n_left = [], self.limit
+        for number in (stored.receipt.shard for stored in self.store.manifest.receipts):
+            if n_left is not None and n_left <= 0:
+                break
+            shard = self.store.shard(number)
+            bounds = self._bounds(shard)[: None if n_left is None else n_left + 1]
+            n_rows, n_documents = int(bounds[-1]), len(bounds) - 1
+            n_vectors = int(np.count_nonzero(shard.valid(self.level, self.features[0].name)[:n_rows]))
+            found.append(ShardRows(number, n_rows, n_documents, n_vectors))
+            n_left = None if n_left is None else n_left - n_documents
+        return found
+
+    def _bounds(self, shard: Store) -> IntArray:
+        """Return the first row of each document of a shard, then the number of rows."""
+        ids = shard.polars(self.level, [DOC_ID.name])[DOC_ID.name]
+        starts = np.flatnonzero(ids.ne_missing(ids.shift(1)).to_numpy()[1:]) + 1
+        return np.array([0, *starts, len(ids)] if len(ids) else [0], np.int64)
+
+    def blocks(self, chosen: ShardRows, first_document: int) -> Iterator[Rows]:
+        """Yield the documents of a shard, some at a time, in memory that one shard's texts and 16 MB bound."""
+        shard = self.store.shard(chosen.number)
+        bounds = self._bounds(shard)[: chosen.n_documents + 1]
+        names = [column.name for column in shard.schema(self.level).columns]
+        columns = shard.polars(self.level, names)
+        most = max(1, _BLOCK_BYTES // (4 * sum(feature.dim for feature in self.features)))
+        at = 0
+        while at < chosen.n_documents:
+            stop = max(at + 1, int(np.searchsorted(bounds, bounds[at] + most, side="right")) - 1)
+            first, last = int(bounds[at]), int(bounds[stop])
+            vectors = [shard.slice(self.level, feature.name, first, last) for feature in self.features]
+            yield Rows(first_document + at, bounds[at : stop + 1] - first, columns[first:last], np.stack(vectors))
+            at = stop

@@ -1,0 +1,75 @@
+"""Cards: a store with its card is a data set for `datasets`, offline, and the numbers of the card are the store's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import bertfeat
+from bertfeat.extraction.importing import import_vectors
+from bertfeat.store import verify
+from tests.support.command_line import good, refused
+from tests.support.vector_files import N_WORDS, numbers, sentence_arrays, write_conll, write_hdf5, write_npy
+
+pytestmark = pytest.mark.numeric
+
+
+def words(folder: Path) -> bertfeat.Store:
+    vectors = write_hdf5(folder / "v.hdf5", sentence_arrays(2, 3))
+    return import_vectors(vectors, folder / "s", level="word", ids=write_conll(folder / "c.conll"), shard_bytes=1)
+
+
+def test_datasets_reads_a_store_with_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    store = words(tmp_path)
+    assert len(store.parts("word")) > 1
+    card = store.path / "README.md"
+    good("card", store.path, "-o", card, "--license", "cc-by-4.0")
+    rows = datasets.load_dataset(str(store.path), "word", cache_dir=str(tmp_path / "cache"))["train"]
+    assert np.array_equal(np.array(rows["layer_01"][:], np.float16), store.numpy("word", "layer_01"))
+    assert rows["word"][:] == store.polars("word", ["word"])["word"].to_list()
+    _, head, body = card.read_text("utf-8").split("---\n", 2)
+    facts = yaml.safe_load(head)
+    assert (facts["license"], facts["size_categories"]) == ("cc-by-4.0", ["n<1K"])
+    assert [config["config_name"] for config in facts["configs"]] == ["word"]
+    assert f"| word | a word | {N_WORDS} | " in body
+    assert "`layer_00` (3), `layer_01` (3)" in body
+    # The card changes nothing for bertfeat.
+    assert verify(store.path).is_good
+    assert "there is a file already" in refused("card", store.path, "-o", card)
+    good("card", store.path, "-o", card, "--overwrite")
+    assert "license" not in card.read_text("utf-8").split("---\n")[1]
+
+
+def test_it_is_printed_and_says_nothing_about_the_machine(tmp_path: Path, tiny_folder: Path) -> None:
+    corpus = tmp_path / "c.txt"
+    corpus.write_text("the bank\n")
+    store = bertfeat.extract(corpus, tmp_path / "s", model=str(tiny_folder), levels="word,sentence", layers="0,-1")
+    card = good("card", store.path).out
+    assert card == bertfeat.dataset_card(store)
+    assert str(tiny_folder.parent) not in card
+    assert f"# Features of {tiny_folder.name}" in card
+    configs = yaml.safe_load(card.split("---\n")[1])["configs"]
+    assert [(config["config_name"], config.get("default")) for config in configs] == [
+        ("word", None),
+        ("sentence", True),
+    ]
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.txt"
+    corpus.write_text("\n")
+    empty = bertfeat.extract(corpus, tmp_path / "s", levels="word", layers="-1")
+    full = import_vectors(write_npy(tmp_path / "v.npy", numbers(2, 2)), tmp_path / "f", level="sentence")
+    for flags, said in (
+        ((empty.path,), "has no rows"),
+        ((tmp_path / "none",), "no such folder"),
+        ((full.path, "--license", " "), "must be a name"),
+        ((full.path, "--overwrite"), "goes with --output"),
+        ((full.path, "-o", tmp_path / "no" / "README.md"), "create it first"),
+    ):
+        assert said in refused("card", *flags)

@@ -1,0 +1,375 @@
+"""Exports: other tools and `bertfeat import` read back the rows and vectors of the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import bertfeat
+from bertfeat.durable import steps
+from bertfeat.exports import exporting, selectedrows
+from bertfeat.exports.exportformats import FORMATS
+from bertfeat.extraction.importing import import_vectors
+from bertfeat.store.reader import Store
+from tests.support.command_line import good, refused
+from tests.support.drill import result_files
+from tests.support.kills import die_at
+from tests.support.places import ROOT, TESTS
+from tests.support.vector_files import numbers, sentence_arrays, write_conll, write_hdf5, write_npy
+
+pytestmark = pytest.mark.numeric
+
+CONLL = ROOT / "examples" / "data" / "wnut17_dev.conll"
+LAYERS = ("layer_05", "layer_06")
+HDF5 = ("neurox-hdf5", "structural-probes-hdf5")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    path = tmp_path_factory.mktemp("export") / "store"
+    settings = {"levels": "token,word,sentence", "layers": "-2..-1", "limit": 12, "shard_bytes": 200_000}
+    found = bertfeat.extract(CONLL, path, word_pooling="first", **settings)
+    assert len(found.manifest["shards"]) > 2
+    return found
+
+
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Words of which one has no vector, with texts that no table of lines can hold."""
+    folder = tmp_path_factory.mktemp("gaps")
+    vectors = np.array([[0, 1], [np.nan, np.nan], [2, 0.1], [-1, 1e-7]], np.float32)
+    rows = [("a", "New\tYork"), ("a", "is\u2028big"), ("b", "a\r\nb"), ("c", "'\"\\")]
+    lines = [json.dumps({"doc_id": doc, "word": word, "note": None}) for doc, word in rows]
+    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    settings = {"level": "word", "ids": folder / "rows.jsonl", "store_dtype": "float32"}
+    return import_vectors(write_npy(folder / "v.npy", vectors), folder / "store", **settings)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a few documents at a time."""
+    monkeypatch.setattr(selectedrows, "_BLOCK_BYTES", 100_000)
+
+
+def layers_of(store: Store, level: str) -> np.ndarray[Any, Any]:
+    return np.stack([store.numpy(level, name) for name in LAYERS])
+
+
+def test_npy_comes_back(store: Store, tmp_path: Path) -> None:
+    for level in ("word", "sentence"):
+        done = good("export", store.path, "--to", "npy", "-o", tmp_path / level, "--level", level, "--json")
+        assert done.json["features"] == [*LAYERS]
+        array = np.load(tmp_path / level / "vectors.npy")
+        assert np.array_equal(array, layers_of(store, level).transpose(1, 0, 2))
+        assert array.dtype == np.float16
+        files = (tmp_path / level / "vectors.npy", tmp_path / level / "rows.jsonl")
+        back = import_vectors(files[0], tmp_path / f"{level}-back", level=level, ids=files[1])
+        assert np.array_equal(back.numpy(level, "layer_01"), store.numpy(level, "layer_06"))
+        names = [column.name for column in store.schema(level).columns]
+        assert back.polars(level, names).equals(store.polars(level, names))
+    good("export", store.path, "--to", "npy", "-o", tmp_path / "one", "--level", "token", "--layers=-1", "--limit", "4")
+    ids = store.polars("token", ["doc_id"])["doc_id"].to_numpy()
+    assert np.array_equal(np.load(tmp_path / "one" / "vectors.npy"), store.numpy("token", "layer_06")[ids < 4])
+
+
+def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
+    """The first piece of each word is the vector of the word, as the store has it with `word_pooling="first"`."""
+    for level in ("token", "word"):
+        path = tmp_path / f"{level}.jsonl"
+        good("export", store.path, "--to", "google-jsonl", "-o", path, *(("--level", level) if level == "word" else ()))
+        line = json.loads(path.read_text("utf-8").splitlines()[3])
+        assert (line["linex_index"], line["doc_id"]) == (3, 3)
+        assert [layer["index"] for layer in line["features"][0]["layers"]] == [-2, -1]
+        back = import_vectors(path, tmp_path / level, level="word")
+        for name, number in zip(LAYERS, ("layer_00", "layer_01"), strict=True):
+            # WordPiece splits words at punctuation, which joined pieces cannot tell.
+            starts = store.polars(level, [f"{level}"])[level].str.starts_with("##") if level == "token" else None
+            expected = store.numpy(level, name)
+            if starts is not None:
+                special = store.polars("token", ["is_special"])["is_special"]
+                expected = expected[~(starts | special).to_numpy()]
+            assert np.array_equal(back.numpy("word", number), expected)
+
+
+def embeddings_of_structural_probes(path: Path, sentences: list[list[str]], layer_index: int) -> list[Any]:
+    """`generate_token_embeddings_from_hdf5` of structural-probes' data.py (Hewitt and Manning 2019), in a few lines."""
+    import h5py
+
+    observations = [SimpleNamespace(sentence=words) for words in sentences]
+    found = []
+    with h5py.File(path, "r") as file:
+        indices = filter(lambda name: name != "sentence_to_index", list(file.keys()))
+        for index in sorted(int(name) for name in indices):
+            features = file[str(index)][layer_index]
+            assert features.shape[0] == len(observations[index].sentence)
+            found.append(features)
+    return found
+
+
+def sentences_of(store: Store) -> list[list[str]]:
+    return store.polars("word", ["doc_id", "word"]).group_by("doc_id", maintain_order=True).all()["word"].to_list()
+
+
+def test_hdf5_is_read_by_structural_probes_and_comes_back(store: Store, tmp_path: Path) -> None:
+    for name in HDF5:
+        path = tmp_path / f"{name}.hdf5"
+        good("export", store.path, "--to", name, "-o", path)
+        for place, layer in enumerate(LAYERS):
+            found = np.concatenate(embeddings_of_structural_probes(path, sentences_of(store), place))
+            assert found.dtype == np.float32
+            assert np.array_equal(found, store.numpy("word", layer))
+        back = import_vectors(path, tmp_path / name, level="word")
+        assert np.array_equal(back.numpy("word", "layer_01"), store.numpy("word", "layer_06"))
+        # Names of the documents, and words where the file has them.
+        import h5py
+
+        with h5py.File(path) as file:
+            assert file["7"].attrs["doc_id"] == 7
+        if name == "neurox-hdf5":
+            assert back.polars("word", ["word"]).equals(store.polars("word", ["word"]))
+
+
+def test_repeated_sentences_are_numbered_as_neurox_does(tmp_path: Path) -> None:
+    import h5py
+
+    sentences = [["Yes", "."], ["No"], ["Yes", "."], ["Yes", "."]]
+    write_hdf5(tmp_path / "v.hdf5", {str(n): numbers(2, len(words), 3) for n, words in enumerate(sentences)})
+    ids = write_conll(tmp_path / "c.conll", sentences)
+    settings = {"level": "word", "ids": ids, "shard_bytes": 24}
+    store = import_vectors(tmp_path / "v.hdf5", tmp_path / "s", **settings)
+    good("export", store.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5")
+    with h5py.File(tmp_path / "n.hdf5") as file:
+        index = json.loads(file["sentence_to_index"][0])
+    assert index == {"Yes .": "0", "No": "1", "Yes . (Occurrence 2)": "2", "Yes . (Occurrence 3)": "3"}
+
+
+def test_word2vec_has_unique_keys_and_is_a_model(store: Store, tmp_path: Path) -> None:
+    """A corpus of single words with themselves as ids makes static vectors of these words."""
+    words = ["bank", "river", "money"]
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps({"text": word, "id": word}) + "\n" for word in words))
+    settings = {"levels": "sentence", "layers": "-1", "id_column": "id", "text_column": "text"}
+    listed = bertfeat.extract(tmp_path / "words.jsonl", tmp_path / "listed", **settings)
+    good("export", listed.path, "--to", "word2vec", "-o", tmp_path / "v.txt")
+    found = bertfeat.Encoder(str(tmp_path / "v.txt")).words(["money bank"])["layer_00"].to_list()
+    assert np.array_equal(np.array(found, np.float16), listed.numpy("sentence", "layer_06")[[2, 0]])
+    flags = ("--feature", "layer_06", "--level", "word", "--limit", "5")
+    good("export", store.path, "--to", "word2vec", "-o", tmp_path / "w.txt", *flags)
+    header, *lines = (tmp_path / "w.txt").read_text("utf-8").splitlines()
+    keys = [line.split(" ")[0] for line in lines]
+    assert header.split() == [str(len(set(keys))), "384"]
+    assert keys[0] == "Stabilized/0/0"
+
+
+def test_rows_without_a_vector(gaps: Store, tmp_path: Path) -> None:
+    for to, name in (("projector", "p"), ("word2vec", "w.txt"), ("npy", "n")):
+        done = good("export", gaps.path, "--to", to, "-o", tmp_path / name, "--json")
+        assert (done.json["n_rows"], done.json["n_documents"], done.json["n_without_vector"]) == (4, 3, 1)
+    good("export", gaps.path, "--to", "structural-probes-hdf5", "-o", tmp_path / "s.h5")
+    head, *rows = (tmp_path / "p" / "metadata.tsv").read_text("utf-8").split("\n")[:-1]
+    columns = head.split("\t")
+    words = [row.split("\t")[columns.index("word")] for row in rows]
+    assert words == ["New York", "a b", "'\"\\"]
+    assert {len(row.split("\t")) for row in rows} == {len(columns)}
+    values = [line.split("\t") for line in (tmp_path / "p" / "vectors.tsv").read_text().splitlines()]
+    assert np.array(values, np.float32).tolist() == gaps.numpy("word", "embedding")[[0, 2, 3]].tolist()
+    keys = [line.split(" ")[0] for line in (tmp_path / "w.txt").read_text("utf-8").split("\n")[1:-1]]
+    assert keys == ["New_York/a/0", "a_b/b/0", "'\"\\/c/0"]
+    for name in ("n/vectors.npy", "s.h5"):
+        ids = tmp_path / "n" / "rows.jsonl" if name.startswith("n") else None
+        settings = {"level": "word", "ids": ids, "store_dtype": "float32"}
+        back = import_vectors(tmp_path / name, tmp_path / "back" / name[0], **settings)
+        feature = back.features("word")[0].name
+        assert np.array_equal(back.numpy("word", feature), gaps.numpy("word", "embedding"), equal_nan=True)
+
+
+def many(folder: Path) -> Store:
+    """A store of words in four shards."""
+    vectors = write_hdf5(folder / "v.hdf5", sentence_arrays(2, 3))
+    settings = {"level": "word", "ids": write_conll(folder / "c.conll"), "shard_bytes": 1}
+    store = import_vectors(vectors, folder / "s", **settings)
+    assert len(store.plan.shards) == 4
+    return store
+
+
+class Stopped(BaseException):
+    """An interruption at a step."""
+
+
+def stops(store: Path, out: Path, to: str, feature: str | None, passed: list[str]) -> Iterator[int]:
+    """Stop an export at some of its steps, the last two among them, and yield its number."""
+    for point in {*range(1, len(passed) + 1, 7), len(passed) - 1, len(passed)}:
+        n_passed = 0
+
+        def hook(name: str, point: int = point) -> None:
+            nonlocal n_passed
+            n_passed += 1
+            if n_passed == point:
+                raise Stopped
+
+        with mock.patch.object(steps, "hook", hook), pytest.raises(Stopped):
+            bertfeat.export(store, out, to=to, feature=feature)
+        yield point
+
+
+@pytest.mark.usefixtures("no_fsync")
+@pytest.mark.parametrize(
+    "to",
+    [
+        pytest.param(found.name, marks=[] if found.name in ("google-jsonl", "npy", "neurox-hdf5") else pytest.mark.long)
+        for found in FORMATS
+    ],
+)
+def test_a_stop_at_a_step_and_then_a_run_gives_the_same(tmp_path: Path, to: str) -> None:
+    store, passed = many(tmp_path), []
+    has_layers = next(found.has_layers for found in FORMATS if found.name == to)
+    feature = None if has_layers else "layer_01"
+    ending = {"google-jsonl": ".jsonl", "word2vec": ".txt"}.get(to, ".hdf5" if to in HDF5 else "")
+    with mock.patch.object(steps, "hook", passed.append):
+        bertfeat.export(store, tmp_path / f"whole{ending}", to=to, feature=feature)
+    assert passed.count("export.saved") == 4
+
+    def content(path: Path) -> Any:
+        return result_files(path) if path.is_dir() else path.read_bytes()
+
+    out, whole = tmp_path / f"out{ending}", content(tmp_path / f"whole{ending}")
+    for _ in stops(store.path, out, to, feature, passed):
+        if not out.exists():
+            read = []
+            with mock.patch.object(exporting.Selection, "blocks", blocks_of(read)):
+                bertfeat.export(store, out, to=to, feature=feature)
+        assert content(out) == whole
+        (out.unlink() if out.is_file() else [*map(Path.unlink, out.iterdir()), out.rmdir()])
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} <= {f".{out.name}.export"}
+
+
+def blocks_of(read: list[int]) -> Any:
+    """Return `Selection.blocks` that keeps the shards that it reads."""
+    original = exporting.Selection.blocks
+
+    def blocks(self: Any, chosen: Any, first: int) -> Any:
+        read.append(chosen.number)
+        return original(self, chosen, first)
+
+    return blocks
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_a_run_resumes_at_the_shard_that_was_not_finished(tmp_path: Path) -> None:
+    store, passed, read = many(tmp_path), [], []
+    out, work = tmp_path / "out.jsonl", tmp_path / ".out.jsonl.export"
+    bertfeat.export(store, tmp_path / "whole.jsonl", to="google-jsonl")
+
+    def hook(name: str) -> None:
+        passed.append(name)
+        if passed.count("export.saved") == 3:
+            raise Stopped
+
+    for settings, expected in (({}, [2, 3]), ({"limit": 3}, [0, 1, 2])):
+        passed.clear()
+        read.clear()
+        with mock.patch.object(steps, "hook", hook), pytest.raises(Stopped):
+            bertfeat.export(store, out, to="google-jsonl")
+        # Bytes behind the last saved place are cut off.
+        with (work / "result").open("ab") as file:
+            file.write(b"torn")
+        with mock.patch.object(exporting.Selection, "blocks", blocks_of(read)):
+            bertfeat.export(store, out, to="google-jsonl", **settings)
+        # With other settings it begins again.
+        assert read == expected
+        lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
+        assert out.read_bytes() == b"".join(lines[: settings.get("limit")])
+        assert not work.exists()
+        out.unlink()
+
+
+def killed_at(step: str, store: str, out: str, to: str) -> None:
+    die_at(step)
+    bertfeat.export(store, out, to=to)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("to", ["google-jsonl", "npy", "neurox-hdf5"])
+def test_a_kill_and_then_a_run_gives_the_same(tmp_path: Path, warm: Any, to: str) -> None:
+    store = many(tmp_path)
+    ending = {"google-jsonl": ".jsonl", "npy": ""}.get(to, ".hdf5")
+    whole, out = tmp_path / f"whole{ending}", tmp_path / f"out{ending}"
+    bertfeat.export(store, whole, to=to)
+    for step in ("export.saved", "state.json.written", "state.json.renamed", "export.finished"):
+        assert warm.run(killed_at, step, str(store.path), str(out), to) == -signal.SIGKILL
+        assert not out.exists()
+    bertfeat.export(store, out, to=to)
+    pairs = zip(sorted(whole.iterdir()), sorted(out.iterdir()), strict=True) if whole.is_dir() else [(whole, out)]
+    for one, other in pairs:
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> None:
+    out, text = tmp_path / "out", tmp_path / "w.txt"
+    (tmp_path / "mine.txt").write_text("mine")
+    sentences = import_vectors(write_npy(tmp_path / "v.npy", numbers(3, 2)), tmp_path / "s", level="sentence")
+    (tmp_path / "ids.txt").write_text("a b\nc\nd\n")
+    spaced = {"level": "sentence", "ids": tmp_path / "ids.txt"}
+    import_vectors(tmp_path / "v.npy", tmp_path / "spaced", **spaced)
+    (tmp_path / "empty.txt").write_text("\n")
+    empty = bertfeat.extract(tmp_path / "empty.txt", tmp_path / "empty", levels="word", layers="-1")
+    nothing = np.full((2, 2), np.nan, np.float32)
+    nothing = import_vectors(write_npy(tmp_path / "n.npy", nothing), tmp_path / "nothing", level="sentence")
+    for words, said in (
+        ((store.path, "--to", "npz", "-o", out), "--to 'npz'"),
+        ((store.path, "--to", "npy", "-o", out, "--limit", "0"), "--limit 0 is below 1"),
+        ((store.path, "--to", "google-jsonl", "-o", out), "name a file that ends in .jsonl or .json"),
+        ((store.path, "--to", "npy", "-o", out, "--level", "wrod"), "no level 'wrod'"),
+        ((store.path, "--to", "npy", "-o", out, "--layers", "9"), "layer 9 is out of range"),
+        ((store.path, "--to", "npy", "-o", out, "--feature", "layer_01"), "layer_01"),
+        ((store.path, "--to", "npy", "-o", out, "--feature", "layer_05", "--layers", "5"), "drop one"),
+        ((store.path, "--to", "word2vec", "-o", text), "name one: --feature"),
+        ((store.path, "--to", "word2vec", "-o", text, "--layers", "5,6"), "holds one vector per row"),
+        ((store.path, "--to", "word2vec", "-o", tmp_path / "mine.txt"), "there is a file already"),
+        ((store.path, "--to", "npy", "-o", tmp_path), "holds files that are not part of an export to npy"),
+        ((store.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl", "--level", "sentence"), "token or word"),
+        ((sentences.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "needs the level word or token"),
+        ((tmp_path / "spaced", "--to", "word2vec", "-o", text), "doc_id 'a b': a key of word2vec's text has no"),
+        ((empty.path, "--to", "npy", "-o", out), "level word has no rows"),
+        ((nothing.path, "--to", "npy", "-o", out), "no row at level sentence has a vector"),
+        ((gaps.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl"), r"doc_id 'a': the word 'is\u2028big' has no"),
+        ((tmp_path / "none", "--to", "npy", "-o", out), "no such folder"),
+    ):
+        assert said in refused("export", *words)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert not out.exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    good("export", gaps.path, "--to", "word2vec", "-o", tmp_path / "mine.txt", "--overwrite")
+    for _ in range(2):
+        good("export", gaps.path, "--to", "npy", "-o", out, "--overwrite")
+    assert "there is an export to npy already" in refused("export", gaps.path, "--to", "npy", "-o", out)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("level", ["word", "token"])
+def test_neurox_reads_it(store: Store, tmp_path: Path, level: str) -> None:
+    """`NEUROX_PYTHON` names the interpreter of an environment with NeuroX, h5py and torch."""
+    python = os.environ.get("NEUROX_PYTHON") or (sys.executable if find_spec("neurox") else None)
+    if python is None:
+        pytest.skip("NeuroX is not installed; point NEUROX_PYTHON at the python of an environment that has it")
+    good("export", store.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5", "--level", level)
+    # NeuroX goes by the ending .json for these lines.
+    good("export", store.path, "--to", "google-jsonl", "-o", tmp_path / "g.json", "--level", level)
+    expected = np.concatenate([store.numpy(level, name) for name in LAYERS], axis=1)
+    lengths = store.polars(level, ["doc_id"])["doc_id"].value_counts().sort("doc_id")["count"].to_list()
+    for name in ("n.hdf5", "g.json"):
+        script = [python, str(TESTS / "peers" / "neurox_activations.py"), str(tmp_path / name), str(tmp_path / "o.npy")]
+        done = subprocess.run(script, check=True, timeout=300, capture_output=True, text=True)
+        assert json.loads(done.stdout) == {"lengths": lengths, "n_layers": 2}
+        assert np.array_equal(np.load(tmp_path / "o.npy").astype(np.float16), expected)
