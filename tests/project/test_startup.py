@@ -19,11 +19,11 @@ from tests.support.vector_files import write_npy
 
 LIBRARIES = ("torch", "transformers", "huggingface_hub", "pandas", "scipy", "sklearn", "polars", "pyarrow", "faiss")
 # The libraries that the commands may load, in the order in which they run.
-_TABLES = {"polars", "pyarrow"}
-ALLOWED: dict[str, set[str]] = {
-    **dict.fromkeys(("inspect", "probe", "convert", "card"), set()),
+_TABLES = frozenset({"polars", "pyarrow"})
+ALLOWED = {
+    **dict.fromkeys(("inspect", "probe", "convert", "card"), frozenset[str]()),
     **dict.fromkeys(("compact", "layers", "export", "import", "extract"), _TABLES),
-    **dict.fromkeys(("search", "serve", "map"), {*_TABLES, "faiss"}),
+    **dict.fromkeys(("search", "serve", "map"), _TABLES | {"faiss"}),
 }
 # Runs commands in one process; prints what each ended with, and which libraries were loaded by then.
 DRIVER = f"""
