@@ -177,7 +177,8 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
         f"size       {meta['n_layers']} layers, {meta['hidden_size']} wide",
         f"weights    {weights_text(meta)}",
         f"tokenizer  sha256 {meta['tokenizer_sha256']}",
-        f"layers     {', '.join(map(str, meta['layers']))}; combined: {', '.join(meta['combine'])}",
+        f"layers     {', '.join(map(str, meta['layers']))}"
+        + (f"; combined: {', '.join(meta['combine'])}" if len(meta["layers"]) > 1 else ""),
         *_pooling_lines(store),
         *_window_lines(summary, meta),
         f"encoder    {meta['attention']}, {meta['compute_dtype']} on {meta['device_kind']}",

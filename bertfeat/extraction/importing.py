@@ -92,8 +92,7 @@ def import_vectors(
         }
     )
     columns = [vector_columns] if isinstance(vector_columns, str) else [*dict.fromkeys(vector_columns)]
-    named = [Path(name) for name in (path, ids) if name is not None]
-    before = _stamps(named)
+    before = {Path(name): _stamp(Path(name)) for name in (path, ids) if name is not None}
     files = [vector_file(str(path))]
     if ids is not None:
         files.append(file_of_rows(str(ids)))
@@ -111,17 +110,17 @@ def import_vectors(
                 with closing(open_sources(config, columns, files)) as sources:
                     for shard in writer.pending():
                         result = _result(plan, shard, sources)
-                        if _stamps(named) != before:
-                            raise InputError("has changed since it was checked; pass `overwrite`", path=str(path))
+                        for changed in (name for name, stamp in before.items() if _stamp(name) != stamp):
+                            raise InputError("has changed since it was checked; pass `overwrite`", path=str(changed))
                         reports.committed(writer.commit(shard, result))
                 writer.complete()
     return open_store(output)
 
 
-def _stamps(paths: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """Return the size and the time of change of each file; None for a missing file."""
-    found = [path.stat() if path.is_file() else None for path in paths]
-    return [None if status is None else (status.st_size, status.st_mtime_ns) for status in found]
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return the size and the time of change of a file; None for a missing file."""
+    status = path.stat() if path.is_file() else None
+    return None if status is None else (status.st_size, status.st_mtime_ns)
 
 
 def _stored_plan(target: AnyPath, fields: dict[str, Any], files: Sequence[InputFile]) -> Plan | None:

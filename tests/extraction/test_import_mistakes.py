@@ -371,6 +371,18 @@ def test_a_file_that_changes_after_its_check_is_not_written(tmp_path):
     assert np.array_equal(store.numpy("sentence", "embedding"), vectors.astype(np.float16))
 
 
+def test_ids_that_change_after_their_check_are_named(tmp_path):
+    path, ids = write_npy(tmp_path / "v.npy", numbers(60, 8)), tmp_path / "ids.txt"
+    ids.write_text("\n".join(map(str, range(60))))
+
+    class Writing(Progress):
+        def committed(self, receipt):
+            ids.write_text("\n".join(map(str, range(60, 120))))
+
+    with pytest.raises(UserError, match=r"ids\.txt: has changed since it was checked"):
+        import_vectors(path, tmp_path / "s", ids=ids, progress=Writing(), level="sentence", shard_bytes=400)
+
+
 def test_sentences_of_hdf5_that_were_not_written_or_are_named_twice(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "w.hdf5", "w") as file:
