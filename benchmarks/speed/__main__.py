@@ -6,7 +6,7 @@
     python -m benchmarks.speed short-token --rivals "flair"   bertfeat against some rivals only
 
 `--output STEM` writes STEM.json, STEM.md, STEM.png and STEM.svg; workloads that are in STEM.json and are not run stay
-in it, so that a long benchmark may be run in parts. Peers with environments of their own: FLAIR_PYTHON, ONNX_PYTHON.
+in it, so that a long benchmark may be run in parts. Peers with environments of their own: FLAIR_PYTHON, ENGINES_PYTHON.
 """
 
 from __future__ import annotations

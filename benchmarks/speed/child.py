@@ -24,7 +24,10 @@ from typing import Any
 
 from benchmarks.speed.peers import Task, make_peer, read_corpus
 
-_LIBRARIES = ("torch", "transformers", "sentence-transformers", "flair", "onnxruntime", "pyarrow", "polars")
+_LIBRARIES = (
+    *("torch", "transformers", "sentence-transformers", "flair", "onnxruntime", "openvino", "nncf", "ctranslate2"),
+    *("pyarrow", "polars"),
+)
 
 
 def main() -> None:

@@ -77,7 +77,8 @@ class Measured:
     start_up_s: list[float] = field(default_factory=list)
     peak_bytes: int = 0
     sweep: dict[str, float] = field(default_factory=dict)
-    largest_difference: float | None = None
+    # How near its vectors are to bertfeat's: `largest_difference`, or `cosine_least` and `cosine_mean`.
+    likeness: dict[str, float] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -185,8 +186,10 @@ def _open_rivals(
     for label, entry in chosen.items():
         if setup.only and label not in (OURS, *setup.only):
             continue
-        own = {"workers": setup.n_workers} if entry.peer == OURS else {}
-        task = make_task(shape, entry.output or workload.output, folder, setup.device, setup.dtype, **own)
+        corpus = entry.corpus or workload.corpus
+        own = {"workers": setup.n_workers} if entry.peer == OURS else {"corpus": str(corpora.path(corpus))}
+        dtype = entry.dtype or setup.dtype
+        task = make_task(shape, entry.output or workload.output, folder, setup.device, dtype, **own)
         try:
             rival = Rival(entry.peer, task)
         except MissingRival as error:
@@ -196,7 +199,6 @@ def _open_rivals(
             print(f"  missing: {error}", file=sys.stderr)
             continue
         stack.callback(rival.close)
-        corpus = entry.corpus or workload.corpus
         yield Measured(label, rival, entry, corpora.path(corpus), sum(corpora.lengths(corpus)))
 
 
@@ -258,17 +260,15 @@ def _run_once(measured: Measured, workload: Workload, folder: Path, corpora: _Co
 
 def _assert_equal(workload: Workload, rivals: Sequence[Measured], folder: Path, n_layers: int, setup: Setup) -> None:
     ours = _output(folder, rivals[0].label)
-    is_exact = setup.dtype == "float32"
     for measured in rivals[1:]:
         if measured.entry.corpus or measured.entry.output:
             continue
         theirs = _output(folder, measured.label)
         if workload.in_memory:
-            measured.largest_difference = assert_same_arrays(ours, theirs)
+            measured.likeness = assert_same_arrays(ours, theirs)
         else:
-            measured.largest_difference = assert_same_files(
-                ours, theirs, OUTPUTS[workload.output], n_layers, is_exact=is_exact
-            )
+            dtype = measured.entry.dtype or setup.dtype
+            measured.likeness = assert_same_files(ours, theirs, OUTPUTS[workload.output], n_layers, dtype=dtype)
 
 
 def _result(measured: Measured, ours: Measured, workload: Workload) -> dict[str, Any]:
@@ -284,12 +284,12 @@ def _result(measured: Measured, ours: Measured, workload: Workload) -> dict[str,
         "peak_bytes": measured.peak_bytes,
         "versions": measured.rival.versions,
         **measured.extra,
+        **measured.likeness,
     }
     if measured is not ours:
         result["ratio"] = _ratio(ours, measured, ours.corpus_s, measured.corpus_s)
         result["ratio_with_loading"] = _ratio(ours, measured, ours.whole_s, measured.whole_s)
         result["goal"] = workload.goals.get(measured.label)
-        result["largest_difference"] = measured.largest_difference
     return result
 
 

@@ -47,15 +47,15 @@ def table(results: Mapping[str, Any]) -> str:
 
 def _duels(results: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
-        "| workload | rival | tokens/s | batch | bertfeat, times as fast | with loading | goal | CPU s |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| workload | rival | tokens/s | batch | bertfeat, times as fast | with loading | goal | CPU s | cosine |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for result in results:
         title = f"{result['title']} ({result['n_rows']:,} rows, {result['n_tokens']:,} tokens)"
         for label, rival in result["rivals"].items():
             lines.append(_row(title, label, rival))
             title = ""
-        lines += [f"| | {label} | missing | | | | | |" for label in result["missing"]]
+        lines += [f"| | {label} | missing | | | | | | |" for label in result["missing"]]
     return lines
 
 
@@ -69,7 +69,8 @@ def _row(title: str, label: str, rival: Mapping[str, Any]) -> str:
         cells += ["" if goal is None else f"{goal:g}{' (missed)' if is_short else ''}"]
     else:
         cells += ["", "", ""]
-    return "| " + " | ".join([*cells, f"{cpu:.1f}"]) + " |"
+    likeness = f"{rival['cosine_least']:.5f}, {rival['cosine_mean']:.5f}" if "cosine_least" in rival else ""
+    return "| " + " | ".join([*cells, f"{cpu:.1f}", likeness]) + " |"
 
 
 def draw(results: Mapping[str, Any], stem: Path) -> None:
@@ -100,7 +101,7 @@ def _panel(axis: Any, result: Mapping[str, Any]) -> None:
     rivals = sorted(result["rivals"].items(), key=lambda item: item[1]["tokens_per_s"])
     rates = [rival["tokens_per_s"] for _, rival in rivals]
     labels = [label for label, _ in rivals]
-    axis.barh(labels, rates, color=[_OURS if label == "bertfeat" else _OTHER for label in labels], height=0.72)
+    axis.barh(labels, rates, color=[_OURS if label.startswith("bertfeat") else _OTHER for label in labels], height=0.72)
     for place, (label, rival) in enumerate(rivals):
         text = f"{rival['tokens_per_s']:,.0f}"
         if label != "bertfeat":

@@ -17,7 +17,9 @@ _ROOT = Path(__file__).parents[2]
 # rival -> (variable with the Python of its environment, the file with the requirements of that environment)
 ENVIRONMENTS = {
     "flair": ("FLAIR_PYTHON", "requirements-flair.txt"),
-    "onnx_runtime": ("ONNX_PYTHON", "requirements-onnx.txt"),
+    **dict.fromkeys(
+        ("onnx_runtime", "openvino_engine", "ctranslate2_engine"), ("ENGINES_PYTHON", "requirements-engines.txt")
+    ),
 }
 
 

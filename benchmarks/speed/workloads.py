@@ -13,18 +13,24 @@ ENCODE = "sentence-transformers"
 FLAIR = "flair"
 ORT = "ONNX Runtime"
 FUSED = "ONNX Runtime, fused"
+OPENVINO = "OpenVINO"
+STREAMS = "OpenVINO, streams"
+CT2 = "CTranslate2"
+CT2_WORKERS = "CTranslate2, workers"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A rival in a workload: the peer, and its corpus and output where they differ from the workload's.
+    """A rival in a workload: the peer, and its corpus, output and type where they differ from the workload's.
 
-    An entry with another corpus or output is bertfeat itself, doing more; its vectors are not compared.
+    An entry with another corpus or output is bertfeat itself, doing more; its vectors are not compared. Those of an
+    entry with a type of lower precision are compared by their cosines: the least and the mean.
     """
 
     peer: str
     corpus: str | None = None
     output: str | None = None
+    dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,19 @@ def _peers(*names: str) -> dict[str, Entry]:
     return {name: Entry(name) for name in names}
 
 
-_PLAIN_GOALS = {ORT: 1.0, FUSED: 1.0}
+def _in(dtype: str, *names: str) -> dict[str, Entry]:
+    return {f"{name}, {dtype}": Entry(name, dtype=dtype) for name in names}
+
+
+_PLAIN_GOALS = {ORT: 1.0, FUSED: 1.0, OPENVINO: 1.1, STREAMS: 1.1}
+# Engines that give any layer, and those that give the last one, in float32.
+_ENGINES = (ORT, FUSED, OPENVINO, STREAMS)
+_LAST_LAYER_ENGINES = (*_ENGINES, CT2, CT2_WORKERS)
+# The same in types of lower precision, and bertfeat in bfloat16.
+_LOWER = {
+    **_in("bfloat16", OURS, OPENVINO, STREAMS),
+    **_in("int8", OPENVINO, STREAMS, CT2, CT2_WORKERS),
+}
 
 WORKLOADS = {
     "short-token": Workload(
@@ -53,7 +71,7 @@ WORKLOADS = {
         "sentences",
         "token-last4-concat",
         3000,
-        _peers(CORPUS_ORDER, SORTED, ONE, ORT, FUSED),
+        _peers(CORPUS_ORDER, SORTED, ONE, *_ENGINES),
         {CORPUS_ORDER: 3.5, ONE: 5.0, **_PLAIN_GOALS},
     ),
     "short-word": Workload(
@@ -61,7 +79,7 @@ WORKLOADS = {
         "words",
         "word-concat4",
         1000,
-        _peers(CORPUS_ORDER, SORTED, ONE, FLAIR, ORT, FUSED),
+        _peers(CORPUS_ORDER, SORTED, ONE, FLAIR, *_ENGINES),
         {FLAIR: 6.0, **_PLAIN_GOALS},
     ),
     "short-sentence": Workload(
@@ -69,7 +87,7 @@ WORKLOADS = {
         "sentences",
         "sentence",
         3000,
-        _peers(ENCODE, CORPUS_ORDER, SORTED, ORT, FUSED),
+        {**_peers(ENCODE, CORPUS_ORDER, SORTED, *_LAST_LAYER_ENGINES), **_LOWER},
         {ENCODE: 1.15, **_PLAIN_GOALS},
     ),
     "short-memory": Workload(
@@ -82,17 +100,21 @@ WORKLOADS = {
         in_memory=True,
     ),
     "short-token-last": Workload(
-        "Short sentences, every token: last layer", "sentences", "token-last", 3000, _peers(ENCODE, SORTED, ORT, FUSED)
+        "Short sentences, every token: last layer",
+        "sentences",
+        "token-last",
+        3000,
+        _peers(ENCODE, SORTED, *_LAST_LAYER_ENGINES),
     ),
     "short-token-4": Workload(
-        "Short sentences, every token: last four layers", "sentences", "token-last4", 3000, _peers(SORTED, ORT, FUSED)
+        "Short sentences, every token: last four layers", "sentences", "token-last4", 3000, _peers(SORTED, *_ENGINES)
     ),
     "short-token-all": Workload(
         "Short sentences, every token: all layers",
         "sentences",
         "token-all",
         3000,
-        _peers(CORPUS_ORDER, SORTED, ORT, FUSED),
+        _peers(CORPUS_ORDER, SORTED, *_ENGINES),
         _PLAIN_GOALS,
     ),
     "paragraphs": Workload(
@@ -100,7 +122,7 @@ WORKLOADS = {
         "paragraphs",
         "sentence",
         600,
-        _peers(ENCODE, CORPUS_ORDER, SORTED, ORT, FUSED),
+        {**_peers(ENCODE, CORPUS_ORDER, SORTED, *_LAST_LAYER_ENGINES), **_LOWER},
         {ENCODE: 1.15, **_PLAIN_GOALS},
     ),
     "paragraphs-token": Workload(
@@ -108,7 +130,7 @@ WORKLOADS = {
         "paragraphs",
         "token-last4-concat",
         400,
-        _peers(CORPUS_ORDER, SORTED, ORT, FUSED),
+        _peers(CORPUS_ORDER, SORTED, *_ENGINES),
         _PLAIN_GOALS,
     ),
     "encyclopedia": Workload(
@@ -116,7 +138,7 @@ WORKLOADS = {
         "encyclopedia",
         "sentence",
         250,
-        _peers(ENCODE, CORPUS_ORDER, SORTED, ORT, FUSED),
+        _peers(ENCODE, CORPUS_ORDER, SORTED, *_LAST_LAYER_ENGINES),
         {ENCODE: 1.15, **_PLAIN_GOALS},
     ),
     "mixed": Workload(
@@ -124,7 +146,7 @@ WORKLOADS = {
         "mixed",
         "sentence",
         250,
-        _peers(CORPUS_ORDER, SORTED, ENCODE, ORT, FUSED),
+        {**_peers(CORPUS_ORDER, SORTED, ENCODE, *_LAST_LAYER_ENGINES), **_LOWER},
         {CORPUS_ORDER: 5.0, ENCODE: 1.15, **_PLAIN_GOALS},
     ),
     "mixed-token": Workload(
@@ -132,7 +154,7 @@ WORKLOADS = {
         "mixed",
         "token-last4-concat",
         250,
-        _peers(CORPUS_ORDER, SORTED, ORT, FUSED),
+        _peers(CORPUS_ORDER, SORTED, *_ENGINES),
         {CORPUS_ORDER: 5.0, **_PLAIN_GOALS},
     ),
     "half-the-layers": Workload(
@@ -142,7 +164,7 @@ WORKLOADS = {
         120,
         {
             "bertfeat, layers 1 to 12": Entry(OURS, output="sentence-layers-1-12"),
-            **_peers(CORPUS_ORDER, SORTED, ORT, FUSED),
+            **_peers(CORPUS_ORDER, SORTED, *_ENGINES),
         },
         {"bertfeat, layers 1 to 12": 1.9, **_PLAIN_GOALS},
         model="bert-base",
@@ -152,7 +174,7 @@ WORKLOADS = {
         "duplicates",
         "sentence",
         2800,
-        {"bertfeat, without repeats": Entry(OURS, corpus="distinct"), **_peers(ENCODE, SORTED, ORT, FUSED)},
+        {"bertfeat, without repeats": Entry(OURS, corpus="distinct"), **_peers(ENCODE, SORTED, *_LAST_LAYER_ENGINES)},
         {"bertfeat, without repeats": 1.2, **_PLAIN_GOALS},
     ),
 }

@@ -84,10 +84,18 @@ def test_other_vectors_and_other_rows_are_found(tmp_path):
     store = bertfeat.extract(corpus, tmp_path / "store", **output.settings())
     vectors, path = store.numpy("sentence", "layer_06"), tmp_path / "peer.parquet"
     write_features(path, {"doc_id": [0, 1]}, {"layer_06": vectors})
-    assert assert_same_files(store.path, path, output, 6) == 0
+    assert assert_same_files(store.path, path, output, 6) == {"largest_difference": 0}
+    assert assert_same_files(store.path, store.path, output, 6) == {"largest_difference": 0}
     write_features(path, {"doc_id": [0, 1]}, {"layer_06": vectors + np.float32(2e-4)})
     with pytest.raises(AssertionError, match="layer_06: differs by"):
         assert_same_files(store.path, path, output, 6)
+    turned = vectors + np.float32([0.2]) * np.roll(vectors, 1, axis=1)
+    write_features(path, {"doc_id": [0, 1]}, {"layer_06": turned})
+    with pytest.raises(AssertionError, match=r"layer_06: a cosine of 0\.9"):
+        assert_same_files(store.path, path, output, 6, dtype="bfloat16")
+    expected = np.sum(vectors * turned, 1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(turned, axis=1)
+    found = assert_same_files(store.path, path, output, 6, dtype="int8")
+    assert found == pytest.approx({"cosine_least": expected.min(), "cosine_mean": expected.mean()}, abs=1e-6)
     write_features(path, {"doc_id": [1, 0]}, {"layer_06": vectors})
     with pytest.raises(AssertionError, match="doc_id differs"):
         assert_same_files(store.path, path, output, 6)

@@ -29,6 +29,10 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
     "flair": ("flair_words", {}),
     "ONNX Runtime": ("onnx_runtime", {"fused": False}),
     "ONNX Runtime, fused": ("onnx_runtime", {"fused": True}),
+    "OpenVINO": ("openvino_engine", {"hint": "LATENCY"}),
+    "OpenVINO, streams": ("openvino_engine", {"hint": "THROUGHPUT"}),
+    "CTranslate2": ("ctranslate2_engine", {"workers": False}),
+    "CTranslate2, workers": ("ctranslate2_engine", {"workers": True}),
 }
 
 
