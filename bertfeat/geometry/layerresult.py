@@ -13,7 +13,7 @@ from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.geometry.layerfigures import LINES, MATRICES
-from bertfeat.geometry.layerpage import page
+from bertfeat.reports.layerpage import layer_page
 from bertfeat.reports.layerplots import Panel, draw_panel, plot_panels
 from bertfeat.reports.tables import text_table, write_csv
 from bertfeat.storage import local_path
@@ -27,24 +27,13 @@ Matrix = tuple[tuple[float | None, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
-    """The measures of one layer; None where one is not defined.
+    """The measures of one layer, as `layerfigures.LINES` explains them; None where one is not defined.
 
     Attributes:
         side: "store", or "other" for the second store.
         feature: The layer.
         dim: Its width.
-        anisotropy: The mean cosine of all pairs of rows (Ethayarajh 2019).
-        anisotropy_centred: The same in the sample, after the mean of all rows is subtracted.
-        self_similarity: The mean cosine of the occurrences of a word, over word types (Ethayarajh 2019).
-        within_sentence: The mean cosine of the rows of a document, over documents.
-        norm_mean: The mean length of the vectors.
-        norm_sd: The standard deviation of their lengths.
-        top3_share: The share of the three largest dimensions in the squared length.
-        top3_dimensions: The numbers of these dimensions.
-        effective_rank: The exponential of the entropy of the covariance's spectrum (Roy & Vetterli 2007).
-        intrinsic_dimension: The two-nearest-neighbour dimension of the sample (Facco et al. 2017).
-        cka_other: Linear CKA with the same layer of the other store (Kornblith et al. 2019).
-        rsa_other: The Spearman correlation of the cosines of pairs, with the same layer of the other store.
+        top3_dimensions: The numbers of the dimensions of `top3_share`, the largest first.
     """
 
     side: str
@@ -52,6 +41,7 @@ class LayerRow:
     dim: int
     anisotropy: float | None
     anisotropy_centred: float | None
+    top3_anisotropy: float | None
     self_similarity: float | None
     within_sentence: float | None
     norm_mean: float | None
@@ -80,6 +70,7 @@ class LayerComparison:
     Attributes:
         rows: A row for each layer: those of the store, then those of the other store.
         cka: Linear CKA of all pairs of `rows`, (n_layers, n_layers); None where a layer is constant.
+        cka_debiased: The same from unbiased estimates: about 0 for unrelated layers, also with few rows.
         neighbour_overlap: The mean share of common nearest neighbours of all pairs of `rows`, (n_layers, n_layers).
         moved: For each layer that both stores have, the words that moved most, the farthest first.
         settings: The stores, the level, the counts and the seed as JSON values.
@@ -87,6 +78,7 @@ class LayerComparison:
 
     rows: tuple[LayerRow, ...]
     cka: Matrix
+    cka_debiased: Matrix
     neighbour_overlap: Matrix
     moved: Mapping[str, tuple[MovedWord, ...]]
     settings: dict[str, Any]
@@ -108,21 +100,15 @@ class LayerComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        content = {
-            **self.settings,
-            "rows": [asdict(row) for row in self.rows],
-            "cka": self.cka,
-            "neighbour_overlap": self.neighbour_overlap,
-            "moved": {name: [asdict(word) for word in words] for name, words in self.moved.items()},
-        }
-        found: dict[str, Any] = json.loads(json.dumps(content))
+        content = asdict(self)
+        found: dict[str, Any] = json.loads(json.dumps({**content.pop("settings"), **content}))
         return found
 
     def plot(self, name: str = "cka") -> Axes:
         """Draw a measure against the layers, or a matrix of all pairs of layers, and return matplotlib's axes.
 
         Args:
-            name: An attribute of `LayerRow`, `cka` or `neighbour_overlap`.
+            name: An attribute of `LayerRow`, `cka`, `cka_debiased` or `neighbour_overlap`.
 
         Raises:
             UserError: There is no such measure here, or matplotlib is not installed.
@@ -143,14 +129,12 @@ class LayerComparison:
             RunError: The system refused a write; what was there before is unchanged.
         """
         out = check_layers_folder(folder, overwrite=overwrite)
-        panels = self._panels()
-        with publish_folder(
-            out, lambda: check_folder(out, "a comparison of layers", _FILES, overwrite=overwrite)
-        ) as new:
-            write_csv(new / "layers.csv", *self._cells())
-            plot_panels(list(panels.values()), new / "layers")
-            (new / "layers.html").write_text(page(self.to_dict(), panels), encoding="utf-8")
-            (new / "layers.json").write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        content, panels, cells = self.to_dict(), list(self._panels().values()), self._cells()
+        with publish_folder(out, lambda: _check(out, overwrite)) as new:
+            write_csv(new / "layers.csv", *cells)
+            plot_panels(panels, new / "layers")
+            (new / "layers.html").write_text(layer_page(content, panels, cells), encoding="utf-8")
+            (new / "layers.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         return out
 
     def _cells(self) -> tuple[list[str], list[list[object]]]:
@@ -162,22 +146,20 @@ class LayerComparison:
 
     def _panels(self) -> dict[str, Panel]:
         """Return what can be drawn, by the names of the measures."""
-        features = list(dict.fromkeys(row.feature for row in self.rows))
+        places = {name: place for place, name in enumerate(dict.fromkeys(row.feature for row in self.rows))}
+        features = [_short(name) for name in places]
         found: dict[str, Panel] = {}
-        for figure in LINES:
-            lines = {side: self._points(side, figure.name, features) for side in ("store", "other")}
-            if any(lines.values()):
-                shown = {side: line for side, line in lines.items() if line}
-                found[figure.name] = Panel(figure.title, [_short(name) for name in features], lines=shown)
-        sides = [f"{row.side} " if self.settings["other"] else "" for row in self.rows]
-        labels = [side + _short(row.feature) for side, row in zip(sides, self.rows, strict=True)]
-        for figure in MATRICES:
-            found[figure.name] = Panel(figure.title, labels, matrix=getattr(self, figure.name))
+        for name, title, meaning in LINES:
+            lines: dict[str, list[tuple[int, float]]] = {}
+            for row in self.rows:
+                if getattr(row, name) is not None:
+                    lines.setdefault(row.side, []).append((places[row.feature], getattr(row, name)))
+            if lines:
+                found[name] = Panel(title, meaning, features, lines=lines)
+        labels = [(f"{row.side} " if self.settings["other"] else "") + _short(row.feature) for row in self.rows]
+        for name, title, meaning in MATRICES:
+            found[name] = Panel(title, meaning, labels, matrix=getattr(self, name))
         return found
-
-    def _points(self, side: str, name: str, features: list[str]) -> list[tuple[int, float]]:
-        values = [(features.index(row.feature), getattr(row, name)) for row in self.rows if row.side == side]
-        return [(place, value) for place, value in values if value is not None]
 
 
 def check_layers_folder(folder: str | Path, *, overwrite: bool) -> Path:
@@ -188,8 +170,12 @@ def check_layers_folder(folder: str | Path, *, overwrite: bool) -> Path:
     """
     out = local_path(folder, "a comparison of layers")
     recover(out)
-    check_folder(out, "a comparison of layers", _FILES, overwrite=overwrite)
+    _check(out, overwrite)
     return out
+
+
+def _check(folder: Path, overwrite: bool) -> None:
+    check_folder(folder, "a comparison of layers", _FILES, overwrite=overwrite)
 
 
 def _short(feature: str) -> str:
