@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from bertfeat._version import __version__
-from bertfeat.config import parse_size
 from bertfeat.display import model_text
 from bertfeat.errors import UserError
 from bertfeat.geometry.layerresult import LayerComparison, LayerRow, MovedWord
@@ -27,6 +26,7 @@ from bertfeat.geometry.samplemeasures import (
     shifts,
 )
 from bertfeat.levels import LEVELS
+from bertfeat.memory import free_memory
 from bertfeat.nearest import Metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
@@ -59,14 +59,13 @@ def compare_layers(
     min_count: int = 5,
     sample: int = 2000,
     seed: int = 0,
-    max_memory: int | str = "1GB",
     progress: bool | Progress | None = None,
 ) -> LayerComparison:
     """Measure how the vectors of each layer lie in space, and how layers, or two models, differ.
 
-    Vectors are read in one pass, in memory that does not grow with the rows: `max_memory` for the sums of pairs of
-    layers, the sample of rows, and the sums of up to 1,000 word types. If the sums of all pairs do not fit, further
-    passes follow.
+    Vectors are read in one pass, in memory that does not grow with the rows: sums of pairs of layers, a sample of rows,
+    and sums of up to 1,000 word types. If the sums of all pairs do not fit into half of the free memory, further passes
+    follow.
 
     Args:
         store: The store, or its folder.
@@ -76,7 +75,6 @@ def compare_layers(
         min_count: The fewest rows of a word type whose self-similarity is measured; 2 or more.
         sample: The rows whose neighbours and pairs are compared, drawn by seed; 50 or more.
         seed: The seed of the sample, and of the word types where there are more than 1,000.
-        max_memory: Bytes for the sums of pairs of layers: 13 layers of 768 values take 430 MB.
         progress: See `extract`.
 
     Raises:
@@ -95,7 +93,6 @@ def compare_layers(
     for name, value, least in (("min_count", min_count, 2), ("sample", sample, 50), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"`{name}` {value} must be {least} or more")
-    n_bytes = parse_size(max_memory, "`max_memory`")
     one = store if isinstance(store, Store) else open_store(store)
     two = other if other is None or isinstance(other, Store) else open_store(other)
     with reporting(progress) as reports:
@@ -103,7 +100,7 @@ def compare_layers(
         rows = read_rows(one, two, level)
         places, types, names = _draw(rows, min_count, sample, seed)
         layers = _layers(rows, len(names), len(places))
-        cka, unbiased = _read(rows, layers, places, types, n_bytes, reports)
+        cka, unbiased = _read(rows, layers, places, types, reports)
         reports.stage("comparing samples")
         k = min(N_NEIGHBOURS, len(places) - 1)
         near = [neighbours(layer.sample, k, Metric.COSINE)[1] for layer in layers]
@@ -159,12 +156,12 @@ def _layers(rows: LayerRows, n_types: int, n_sample: int) -> list[_Layer]:
 
 
 def _read(
-    rows: LayerRows, layers: Sequence[_Layer], places: IntArray, types: Int32Array, max_bytes: int, reports: Progress
+    rows: LayerRows, layers: Sequence[_Layer], places: IntArray, types: Int32Array, reports: Progress
 ) -> Float64Array:
     """Read all vectors, and return CKA of all pairs of layers, as published and debiased, (2, n_layers, n_layers)."""
     dims = [layer.column.feature.dim for layer in layers]
     found: Float64Array = np.zeros((2, len(dims), len(dims)))
-    todo = passes(dims, max_bytes)
+    todo = passes(dims, free_memory() // 2)
     for n, pairs in enumerate(todo):
         sums = PairSums(pairs, dims)
         for span, block in rows.blocks(sums.layers if n else range(len(dims))):

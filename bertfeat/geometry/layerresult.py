@@ -12,7 +12,6 @@ from bertfeat.display import html_table
 from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.errors import UserError, did_you_mean
-from bertfeat.geometry.layerfigures import LINES, MATRICES
 from bertfeat.reports.layerpage import layer_page
 from bertfeat.reports.layerplots import Panel, draw_panel, plot_panels
 from bertfeat.reports.tables import text_table, write_csv
@@ -25,9 +24,46 @@ _FILES = ("layers.json", "layers.csv", "layers.html", "layers.png")
 Matrix = tuple[tuple[float | None, ...], ...]
 
 
+# The title of each figure against the layers, and what it means.
+_LINES = {
+    "anisotropy": "Anisotropy. The mean cosine of two random rows (Ethayarajh 2019): near 0, vectors point in all "
+    "directions; near 1, all point the same way, and the cosine of a pair says little before this value is subtracted.",
+    "anisotropy_centred": "Anisotropy, centred. The same after the mean of all rows is subtracted: what stays above 0 "
+    "is more than one common direction.",
+    "top3_anisotropy": "Anisotropy from three dimensions. How much of the anisotropy comes from the three dimensions "
+    "that add most to it (Timkey & van Schijndel 2021).",
+    "self_similarity": "Self-similarity of words. The mean cosine of two occurrences of one word (Ethayarajh 2019): 1 "
+    "means that context changes nothing; compare it with the anisotropy of the same layer.",
+    "within_sentence": "Similarity within a document. The mean cosine of the rows of a document with their mean "
+    "(Ethayarajh 2019): the higher, the more alike the words of a text are; compare it with the anisotropy.",
+    "norm_mean": "Mean norm. The mean length of the vectors: where layers differ much, the longest decides their sum.",
+    "norm_sd": "Deviation of the norm. The standard deviation of the lengths of the vectors.",
+    "top3_share": "Share of the three largest dimensions. The part of the squared length that three dimensions hold: "
+    "if it is large, they alone decide distances.",
+    "effective_rank": "Effective rank. How many directions the variance fills, as if it were spread evenly: the "
+    "exponential of the entropy of the covariance's eigenvalues (Roy & Vetterli 2007).",
+    "intrinsic_dimension": "Intrinsic dimension. The dimension of the surface that rows lie on, curved or not, from "
+    "the distances to the two nearest neighbours (Facco et al. 2017).",
+    "cka_other": "CKA with the same layer of the other store. 1 means the same geometry up to rotation and scale, 0 "
+    "no linear relation (Kornblith et al. 2019).",
+    "rsa_other": "RSA with the same layer of the other store. The rank correlation (Spearman) of the cosines of all "
+    "pairs of sampled rows in the two stores (Kriegeskorte et al. 2008).",
+}
+# The same for figures of all pairs of layers.
+_MATRICES = {
+    "cka": "CKA of all pairs of layers. Linear CKA (Kornblith et al. 2019): 1 means that two layers are the same up to "
+    "rotation and scale. It is too high where rows are few: without any relation it is about the number of dimensions "
+    "over the number of rows.",
+    "cka_debiased": "CKA of all pairs of layers, debiased. The same from unbiased estimates (Song et al. 2012; Nguyen "
+    "et al. 2021): about 0 where two layers have no linear relation, also with few rows.",
+    "neighbour_overlap": "Common nearest neighbours of all pairs of layers. The share of the nearest neighbours of a "
+    "sampled row, by cosine, that are its neighbours in both layers (Huh et al. 2024).",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
-    """The measures of one layer, as `layerfigures.LINES` explains them; None where one is not defined.
+    """The measures of one layer; None where one is not defined. See docs/layers.md for each.
 
     Attributes:
         side: "store", or "other" for the second store.
@@ -63,14 +99,14 @@ class MovedWord:
     shift: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerComparison:
     """The measures of the layers of a store, or of two; made by `compare_layers`.
 
     Attributes:
         rows: A row for each layer: those of the store, then those of the other store.
         cka: Linear CKA of all pairs of `rows`, (n_layers, n_layers); None where a layer is constant.
-        cka_debiased: The same from unbiased estimates: about 0 for unrelated layers, also with few rows.
+        cka_debiased: The same from unbiased estimates.
         neighbour_overlap: The mean share of common nearest neighbours of all pairs of `rows`, (n_layers, n_layers).
         moved: For each layer that both stores have, the words that moved most, the farthest first.
         settings: The stores, the level, the counts and the seed as JSON values.
@@ -146,19 +182,24 @@ class LayerComparison:
 
     def _panels(self) -> dict[str, Panel]:
         """Return what can be drawn, by the names of the measures."""
-        places = {name: place for place, name in enumerate(dict.fromkeys(row.feature for row in self.rows))}
-        features = [_short(name) for name in places]
-        found: dict[str, Panel] = {}
-        for name, title, meaning in LINES:
-            lines: dict[str, list[tuple[int, float]]] = {}
-            for row in self.rows:
-                if getattr(row, name) is not None:
-                    lines.setdefault(row.side, []).append((places[row.feature], getattr(row, name)))
-            if lines:
-                found[name] = Panel(title, meaning, features, lines=lines)
-        labels = [(f"{row.side} " if self.settings["other"] else "") + _short(row.feature) for row in self.rows]
-        for name, title, meaning in MATRICES:
-            found[name] = Panel(title, meaning, labels, matrix=getattr(self, name))
+        places = {name: place for place, name in enumerate(sorted({row.feature for row in self.rows}))}
+        features = [name.removeprefix("layer_") for name in places]
+        sides = [f"{row.side} " if self.settings["other"] else "" for row in self.rows]
+        labels = [side + row.feature.removeprefix("layer_") for side, row in zip(sides, self.rows, strict=True)]
+        found = {}
+        for name, text in {**_LINES, **_MATRICES}.items():
+            title, meaning = text.split(". ", 1)
+            if name in _MATRICES:
+                found[name] = Panel(title, meaning, labels, matrix=getattr(self, name))
+                continue
+            known = [(row.side, places[row.feature], getattr(row, name)) for row in self.rows]
+            lines = {
+                side: sorted((place, value) for one, place, value in known if one == side and value is not None)
+                for side in ("store", "other")
+            }
+            if any(lines.values()):
+                shown = {side: line for side, line in lines.items() if line}
+                found[name] = Panel(title, meaning, features, lines=shown)
         return found
 
 
@@ -176,7 +217,3 @@ def check_layers_folder(folder: str | Path, *, overwrite: bool) -> Path:
 
 def _check(folder: Path, overwrite: bool) -> None:
     check_folder(folder, "a comparison of layers", _FILES, overwrite=overwrite)
-
-
-def _short(feature: str) -> str:
-    return feature.removeprefix("layer_")

@@ -110,12 +110,13 @@ def _sweep(root: Path, inputs: Path, new: bool) -> None:
 def _layers(root: Path, inputs: Path, new: bool) -> None:
     values: dict[str, Any] = dict.fromkeys(LayerRow.__slots__, 0.25 + new / 2)
     row = LayerRow(**values | {"side": "store", "feature": "layer_03", "dim": 8, "top3_dimensions": ()})
-    matrix = ((1.0,),)
     settings = dict.fromkeys(("other", "min_count"), None) | dict.fromkeys(("store", "model", "level"), "word")
     settings |= dict.fromkeys(("n_rows", "n_documents", "n_types", "n_neighbours", "n_sample", "seed"), 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layerresult, "plot_panels", lambda _, stem: write_report(f"{stem}.png", bytes([new])))
-        LayerComparison((row,), matrix, matrix, matrix, {}, settings).write(root / "layers", overwrite=True)
+        matrices = {"cka": ((1.0,),), "cka_debiased": ((1.0,),), "neighbour_overlap": ((None,),)}
+        found = LayerComparison(rows=(row,), moved={}, settings=settings, **matrices)
+        found.write(root / "layers", overwrite=True)
 
 
 def _predictions(root: Path, inputs: Path, new: bool) -> None:
