@@ -48,7 +48,7 @@ class _Documents:
     """
 
     def __init__(self, dim: int) -> None:
-        # Of the last document, whose rows may go on in the next block: sums of vectors and of unit vectors, and rows.
+        # Of the last document, which may continue in the next block: sums of vectors and of unit vectors, and rows.
         self._number, self._sums, self._n_rows = -1, np.zeros((2, 1, dim)), np.zeros(1, np.int64)
         self._total, self._n = 0.0, 0
 

@@ -69,7 +69,10 @@ def _drawing(panel: Panel) -> dict[str, Any]:
         "wide": False,
         "left": _LEFT,
         "right": _WIDTH - _EDGE,
-        "marks": [(at(0, mark)[1], f"{mark:.3g}") for mark in (low, (low + high) / 2, high)],
+        "marks": [
+            (at(0, mark)[1], f"{mark:.2g}" if abs(mark) < 1 else f"{mark:.3g}")
+            for mark in (low, (low + high) / 2, high)
+        ],
         "names": [(at(place, 0)[0], panel.labels[place]) for place in range(0, n, -(-n // _MAX_NAMED))],
         "lines": {
             side: [(*at(place, value), panel.labels[place], value) for place, value in line]

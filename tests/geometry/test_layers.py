@@ -284,7 +284,7 @@ def check_page(path: Path, n_drawings: int) -> str:
 
 
 def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> None:
-    """Rows of another store stand in another order, some are missing, some words are unknown or others."""
+    """Rows of another store are in another order, some are missing, some words are unknown or others."""
     ids = store.polars("word", ["doc_id", "word_index", "word"])
     vectors = store.numpy("word", 2, np.float32) @ np.random.default_rng(8).normal(size=(24, 10))
     documents, order = ids["doc_id"].to_numpy(), []
@@ -396,7 +396,7 @@ def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch
     # Zero vectors have cosine 0 with all others.
     zeros = np.eye(4)[[0, 0, 1, 1, 1]] * [[1], [1], [1], [1], [0]]
     assert bertfeat.compare_layers(imported(tmp_path, "zeros", zeros), level="sentence").rows[0].anisotropy == 0.2
-    # Words that nobody named are no type; rows are matched by their places alone.
+    # Unknown words have no type; rows are matched by their places alone.
     ids = {"doc_id": [n // 4 for n in range(12)], "word_index": [n % 4 for n in range(12)]}
     rng = np.random.default_rng(6)
     nameless = imported(tmp_path, "nameless", rng.normal(size=(12, 3)), ids)
