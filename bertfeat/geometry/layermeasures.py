@@ -180,6 +180,8 @@ def _read(
     is_known = (own > 0) & ~np.isnan([layer.rank for layer in layers])
     lengths = np.sqrt(np.where(is_known, own, np.nan))
     found /= lengths[:, :, None] * lengths[:, None, :]
+    # Rounding may lift the published value above its bound.
+    found[0] = np.minimum(found[0], 1)
     every = range(len(dims))
     found[:, every, every] = np.where(is_known, 1.0, np.nan)
     return found
