@@ -166,7 +166,7 @@ def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: py
     check_against_references(store)
     whole = bertfeat.compare_layers(store, min_count=3)
     # The same in many blocks, which divide documents, and passes.
-    monkeypatch.setattr(layerrows, "_BLOCK_BYTES", 11_000)
+    monkeypatch.setattr(layerrows, "_BLOCK_BYTES", 44_000)
     monkeypatch.setattr(layermeasures, "free_memory", lambda: 24_000)
     again = bertfeat.compare_layers(store, min_count=3)
     assert len(passes([24] * 3, 12_000)) == 3
