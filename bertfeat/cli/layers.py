@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_options, refuse_given
+from bertfeat.cli.options import RUN, GroupedCommand, Option, option, output_options, refuse_given
 
 _WHAT = "What"
 _HELP = """Measure the geometry of each layer of STORE: anisotropy, self-similarity of words, norms, effective rank,
@@ -24,38 +24,21 @@ Examples:
 """
 
 
+def _number(flag: str, least: int, default: int, text: str) -> Option:
+    kind = click.IntRange(min=least)
+    return option(_WHAT, flag, type=kind, metavar="N", default=default, show_default=True, help=text)
+
+
 @click.command(name="layers", cls=GroupedCommand, help=_HELP, short_help="Measure the geometry of each layer.")
 @click.argument("store", metavar="STORE")
 @click.argument("other", metavar="[OTHER]", required=False)
 @option(RUN, "-o", "--output", required=True, metavar="DIR", help="Folder of the table, the plots and the page.")
 @option(RUN, "--overwrite", is_flag=True, help="Replace a comparison that is already there.")
-@option(
-    RUN,
-    "--max-memory",
-    type=ByteSize(),
-    default="1GB",
-    show_default=True,
-    help="For the sums of pairs of layers; where they do not fit, vectors are read in several passes.",
-)
 @output_options
 @option(_WHAT, "--level", default="word", show_default=True, metavar="LEVEL", help="word, token or sentence.")
-@option(
-    _WHAT,
-    "--min-count",
-    type=click.IntRange(min=2),
-    default=5,
-    show_default=True,
-    help="The fewest rows of a word type whose self-similarity is measured.",
-)
-@option(
-    _WHAT,
-    "--sample",
-    type=click.IntRange(min=50),
-    default=2000,
-    show_default=True,
-    help="Rows whose neighbours and pairs are compared.",
-)
-@option(_WHAT, "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the sample.")
+@_number("--min-count", 2, 5, "The fewest rows of a word type whose self-similarity is measured.")
+@_number("--sample", 50, 2000, "Rows whose neighbours and pairs are compared.")
+@_number("--seed", 0, 0, "Seed of the sample.")
 def command(
     store: str, other: str | None, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from bertfeat._version import __version__
-from bertfeat.config import parse_size
 from bertfeat.display import model_text
 from bertfeat.errors import UserError
 from bertfeat.geometry.layerresult import LayerComparison, LayerRow, MovedWord
-from bertfeat.geometry.layerrows import LayerRows, read_rows
+from bertfeat.geometry.layerrows import LayerColumn, LayerRows, read_rows
 from bertfeat.geometry.layersums import LayerSums, PairSums, effective_rank, passes
 from bertfeat.geometry.samplemeasures import (
     N_NEIGHBOURS,
@@ -25,6 +25,8 @@ from bertfeat.geometry.samplemeasures import (
     rsa,
     shifts,
 )
+from bertfeat.levels import LEVELS
+from bertfeat.memory import free_memory
 from bertfeat.nearest import Metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
@@ -32,8 +34,21 @@ from bertfeat.store.reader import Store, open_store
 
 # Word types whose self-similarity and shift are measured.
 _MAX_TYPES = 1000
-_LEAST_SAMPLE = 50
 _N_MOVED = 20
+
+
+@dataclass(slots=True, eq=False)
+class _Layer:
+    """What is kept of a layer: sums of all rows, the vectors of the sample, and the effective rank, NaN if it has none.
+
+    `same` is the number of the layer of the same name in the other store.
+    """
+
+    column: LayerColumn
+    same: int | None
+    sums: LayerSums
+    sample: Float32Array
+    rank: float = np.nan
 
 
 def compare_layers(
@@ -44,14 +59,13 @@ def compare_layers(
     min_count: int = 5,
     sample: int = 2000,
     seed: int = 0,
-    max_memory: int | str = "1GB",
     progress: bool | Progress | None = None,
 ) -> LayerComparison:
     """Measure how the vectors of each layer lie in space, and how layers, or two models, differ.
 
-    Vectors are read in one pass, in memory that does not grow with the rows: `max_memory` for the sums of pairs of
-    layers, the sample of rows, and the sums of up to 1,000 word types. If the sums of all pairs do not fit, further
-    passes follow.
+    Vectors are read in one pass, in memory that does not grow with the rows: sums of pairs of layers, a sample of rows,
+    and sums of up to 1,000 word types. If the sums of all pairs do not fit into half of the free memory, further passes
+    follow.
 
     Args:
         store: The store, or its folder.
@@ -61,7 +75,6 @@ def compare_layers(
         min_count: The fewest rows of a word type whose self-similarity is measured; 2 or more.
         sample: The rows whose neighbours and pairs are compared, drawn by seed; 50 or more.
         seed: The seed of the sample, and of the word types where there are more than 1,000.
-        max_memory: Bytes for the sums of pairs of layers: 13 layers of 768 values take 430 MB.
         progress: See `extract`.
 
     Raises:
@@ -77,17 +90,20 @@ def compare_layers(
         >>> layers.cka[0][0]
         1.0
     """
-    for name, value, least in (("min_count", min_count, 2), ("sample", sample, _LEAST_SAMPLE), ("seed", seed, 0)):
+    for name, value, least in (("min_count", min_count, 2), ("sample", sample, 50), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"`{name}` {value} must be {least} or more")
-    n_bytes = parse_size(max_memory, "`max_memory`")
     one = store if isinstance(store, Store) else open_store(store)
     two = other if other is None or isinstance(other, Store) else open_store(other)
     with reporting(progress) as reports:
         reports.stage("reading rows")
         rows = read_rows(one, two, level)
-        measured = _Measured.of(rows, _Sample.draw(rows, min_count, sample, seed), n_bytes, reports)
+        places, types, names = _draw(rows, min_count, sample, seed)
+        layers = _layers(rows, len(names), len(places))
+        cka, unbiased = _read(rows, layers, places, types, reports)
         reports.stage("comparing samples")
+        k = min(N_NEIGHBOURS, len(places) - 1)
+        near = [neighbours(layer.sample, k, Metric.COSINE)[1] for layer in layers]
         settings = {
             "store": str(one.path),
             "model": model_text(one.metadata),
@@ -96,157 +112,119 @@ def compare_layers(
             "level": level,
             "n_rows": len(rows),
             "n_documents": int(rows.documents[-1]) + 1,
-            "n_types": len(measured.sample.names),
-            "n_sample": len(measured.sample.places),
-            "n_neighbours": measured.k,
-            "min_count": min_count if rows.types is not None else None,
+            "n_types": len(names),
+            "n_sample": len(places),
+            "n_neighbours": k,
+            "min_count": min_count if LEVELS[rows.columns[0].level].surface else None,
             "seed": seed,
             "bertfeat": __version__,
         }
         return LayerComparison(
-            rows=tuple(measured.rows()),
-            cka=_json_matrix(measured.cka),
-            neighbour_overlap=_json_matrix(measured.overlaps()),
-            moved=measured.moved(),
+            rows=tuple(_measure(layer, layers, cka[number]) for number, layer in enumerate(layers)),
+            cka=_known(cka),
+            cka_debiased=_known(unbiased),
+            neighbour_overlap=_known(np.array([[overlap(first, second) for second in near] for first in near])),
+            moved=_moved(layers, names),
             settings=settings,
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sample:
-    """What a seed chose: ascending places of rows, word types, and for each row the number of its type, or -1."""
-
-    places: IntArray
-    types: Int32Array
-    names: list[str]
-
-    @classmethod
-    def draw(cls, rows: LayerRows, min_count: int, n_sample: int, seed: int) -> _Sample:
-        rng = np.random.default_rng(seed)
-        places = np.sort(rng.choice(len(rows), min(n_sample, len(rows)), replace=False))
-        if rows.types is None:
-            return cls(places, np.full(len(rows), -1, np.int32), [])
-        frequent = np.flatnonzero(np.bincount(rows.types, minlength=len(rows.names)) >= min_count)
-        if len(frequent) > _MAX_TYPES:
-            frequent = np.sort(rng.choice(frequent, _MAX_TYPES, replace=False))
-        numbers = np.full(len(rows.names), -1, np.int32)
-        numbers[frequent] = np.arange(len(frequent))
-        return cls(places, numbers[rows.types], [rows.names[number] for number in frequent.tolist()])
+def _draw(rows: LayerRows, min_count: int, n_sample: int, seed: int) -> tuple[IntArray, Int32Array, list[str]]:
+    """Draw ascending places of rows, and word types: the number of each row's type or -1, and the names of types."""
+    rng = np.random.default_rng(seed)
+    places = np.sort(rng.choice(len(rows), min(n_sample, len(rows)), replace=False))
+    frequent = np.flatnonzero(np.bincount(rows.types[rows.types >= 0], minlength=len(rows.names)) >= min_count)
+    if len(frequent) > _MAX_TYPES:
+        frequent = np.sort(rng.choice(frequent, _MAX_TYPES, replace=False))
+    # The last number is that of rows without a word.
+    numbers = np.full(len(rows.names) + 1, -1, np.int32)
+    numbers[frequent] = np.arange(len(frequent))
+    return places, numbers[rows.types], [rows.names[number] for number in frequent.tolist()]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
-    """What the passes over the rows leave: sums, vectors of the sample, effective ranks and CKA, per column."""
-
-    read: LayerRows
-    sample: _Sample
-    sums: list[LayerSums]
-    vectors: list[Float32Array]
-    ranks: dict[int, float]
-    cka: Float64Array
-
-    @classmethod
-    def of(cls, rows: LayerRows, sample: _Sample, max_bytes: int, reports: Progress) -> _Measured:
-        dims = {number: column.feature.dim for number, column in enumerate(rows.columns)}
-        sums = [LayerSums(dim, len(sample.names)) for dim in dims.values()]
-        vectors = [np.empty((len(sample.places), dim), np.float32) for dim in dims.values()]
-        ranks, squares = {}, np.zeros((len(dims), len(dims)))
-        todo = passes(dims, max_bytes)
-        for n, pairs in enumerate(todo):
-            products = PairSums(pairs, dims)
-            for span, block in rows.blocks(list(dims) if n == 0 else products.layers):
-                reports.stage(f"reading vectors, pass {n + 1} of {len(todo)}", span.start, len(rows))
-                products.add(block)
-                if n == 0:
-                    _add(rows, sample, span, block, sums, vectors)
-            for (i, j), scatter in products.scatters():
-                squares[i, j] = squares[j, i] = np.square(scatter).sum()
-                if i == j:
-                    ranks[i] = effective_rank(scatter)
-        own = np.sqrt(np.diag(squares))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            cka = squares / np.outer(own, own)
-        np.fill_diagonal(cka, np.where(own > 0, 1.0, np.nan))
-        return cls(rows, sample, sums, vectors, ranks, cka)
-
-    @property
-    def k(self) -> int:
-        return min(N_NEIGHBOURS, len(self.sample.places) - 1)
-
-    def rows(self) -> list[LayerRow]:
-        partners = dict(self._partners())
-        found = []
-        for number, column in enumerate(self.read.columns):
-            same = partners.get(number)
-            measures = {
-                **self.sums[number].measures(),
-                "anisotropy_centred": centred_cosine(self.vectors[number], self.sums[number].mean),
-                "effective_rank": self.ranks[number],
-                "intrinsic_dimension": intrinsic_dimension(self.vectors[number]),
-                "cka_other": np.nan if same is None else float(self.cka[number, same]),
-                "rsa_other": np.nan if same is None else rsa(self.vectors[number], self.vectors[same]),
-            }
-            found.append(
-                LayerRow(
-                    side=column.side,
-                    feature=column.feature.name,
-                    dim=column.feature.dim,
-                    top3_dimensions=tuple(self.sums[number].largest()),
-                    **{name: _known(value) for name, value in measures.items()},
-                )
-            )
-        return found
-
-    def overlaps(self) -> Float64Array:
-        """Return the mutual k-nearest-neighbour overlap of all pairs of columns."""
-        near = [neighbours(vectors, self.k, Metric.COSINE)[1] for vectors in self.vectors]
-        return np.array([[overlap(one, two) for two in near] for one in near])
-
-    def moved(self) -> dict[str, tuple[MovedWord, ...]]:
-        """Return the words that moved most, for each layer that both stores have."""
-        found = {}
-        for number, same in self._partners():
-            one, two = self.sums[number].types, self.sums[same].types
-            is_known = np.flatnonzero(one.sums.any(axis=1) & two.sums.any(axis=1)).tolist()
-            if len(is_known) < 3:
-                continue
-            far = shifts(one.sums[is_known], two.sums[is_known])
-            order = [place for place in np.argsort(-far, kind="stable") if not math.isnan(far[place])][:_N_MOVED]
-            found[self.read.columns[number].feature.name] = tuple(
-                MovedWord(self.sample.names[is_known[place]], int(one.counts[is_known[place]]), float(far[place]))
-                for place in order
-            )
-        return found
-
-    def _partners(self) -> list[tuple[int, int]]:
-        """Return the numbers of the columns of the store and of the other store that have the same name."""
-        others = {c.feature.name: number for number, c in enumerate(self.read.columns) if c.side == "other"}
-        return [
-            (number, others[column.feature.name])
-            for number, column in enumerate(self.read.columns)
-            if column.side == "store" and column.feature.name in others
-        ]
+def _layers(rows: LayerRows, n_types: int, n_sample: int) -> list[_Layer]:
+    others = {c.feature.name: number for number, c in enumerate(rows.columns) if c.side == "other"}
+    return [
+        _Layer(
+            column,
+            others.get(column.feature.name) if column.side == "store" else None,
+            LayerSums(column.feature.dim, n_types),
+            np.empty((n_sample, column.feature.dim), np.float32),
+        )
+        for column in rows.columns
+    ]
 
 
-def _add(
-    rows: LayerRows,
-    sample: _Sample,
-    span: slice,
-    block: dict[int, Float32Array],
-    sums: list[LayerSums],
-    vectors: list[Float32Array],
-) -> None:
-    """Add a block to the sums of each column, and keep its rows that are in the sample."""
-    places = slice(*np.searchsorted(sample.places, [span.start, span.stop]))
-    inside = sample.places[places] - span.start
-    for number, found in block.items():
-        sums[number].add(found, rows.documents[span], sample.types[span])
-        vectors[number][places] = found[inside]
+def _read(
+    rows: LayerRows, layers: Sequence[_Layer], places: IntArray, types: Int32Array, reports: Progress
+) -> Float64Array:
+    """Read all vectors, and return CKA of all pairs of layers, as published and debiased, (2, n_layers, n_layers)."""
+    dims = [layer.column.feature.dim for layer in layers]
+    found: Float64Array = np.zeros((2, len(dims), len(dims)))
+    todo = passes(dims, free_memory() // 2)
+    for n, pairs in enumerate(todo):
+        sums = PairSums(pairs, dims)
+        for span, block in rows.blocks(sums.layers if n else range(len(dims))):
+            reports.stage(f"reading vectors, pass {n + 1} of {len(todo)}", span.start, len(rows))
+            sums.add(block)
+            if n == 0:
+                inside = slice(*np.searchsorted(places, [span.start, span.stop]))
+                for number, vectors in block.items():
+                    layers[number].sums.add(vectors, rows.documents[span], types[span])
+                    layers[number].sample[inside] = vectors[places[inside] - span.start]
+        for (i, j), scatter, unbiased in sums.results():
+            found[:, i, j] = found[:, j, i] = np.square(scatter).sum(), unbiased
+            if i == j:
+                layers[i].rank = effective_rank(scatter, float(layers[i].sums.squares.sum()))
+    own = np.diagonal(found, axis1=1, axis2=2)
+    is_known = (own > 0) & ~np.isnan([layer.rank for layer in layers])
+    lengths = np.sqrt(np.where(is_known, own, np.nan))
+    found /= lengths[:, :, None] * lengths[:, None, :]
+    # Rounding may lift the published value above its bound.
+    found[0] = np.minimum(found[0], 1)
+    every = range(len(dims))
+    found[:, every, every] = np.where(is_known, 1.0, np.nan)
+    return found
 
 
-def _known(value: float) -> float | None:
+def _measure(layer: _Layer, layers: Sequence[_Layer], cka: Float64Array) -> LayerRow:
+    """Return the row of a layer; `cka` is its CKA with all layers."""
+    centred = np.nan if math.isnan(layer.rank) else centred_cosine(layer.sample, layer.sums.mean)
+    measures = {
+        **layer.sums.measures(),
+        "anisotropy_centred": centred,
+        "effective_rank": layer.rank,
+        "intrinsic_dimension": intrinsic_dimension(layer.sample),
+        "cka_other": np.nan if layer.same is None else cka[layer.same],
+        "rsa_other": np.nan if layer.same is None else rsa(layer.sample, layers[layer.same].sample),
+    }
+    return LayerRow(
+        side=layer.column.side,
+        feature=layer.column.feature.name,
+        dim=layer.column.feature.dim,
+        top3_dimensions=tuple(np.argsort(-layer.sums.squares, kind="stable")[:3].tolist()),
+        **{name: _known(value) for name, value in measures.items()},
+    )
+
+
+def _moved(layers: Sequence[_Layer], names: Sequence[str]) -> dict[str, tuple[MovedWord, ...]]:
+    """Return the words that moved most, for each layer that both stores have."""
+    found = {}
+    for layer in layers:
+        if layer.same is None:
+            continue
+        one, two = layer.sums.types, layers[layer.same].sums.types
+        kept = np.flatnonzero(one.sums.any(axis=1) & two.sums.any(axis=1))
+        far = shifts(one.sums[kept], two.sums[kept])
+        order = [place for place in np.argsort(-far, kind="stable").tolist() if not math.isnan(far[place])]
+        found[layer.column.feature.name] = tuple(
+            MovedWord(names[kept[place]], int(one.counts[kept[place]]), float(far[place])) for place in order[:_N_MOVED]
+        )
+    return found
+
+
+def _known(value: Any) -> Any:
+    """Return a number, or an array of them as tuples, with None for what is not finite."""
+    if np.ndim(value):
+        return tuple(map(_known, value))
     return float(value) if math.isfinite(value) else None
-
-
-def _json_matrix(matrix: Any) -> tuple[tuple[float | None, ...], ...]:
-    return tuple(tuple(_known(value) for value in line) for line in matrix)

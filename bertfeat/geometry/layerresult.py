@@ -12,8 +12,7 @@ from bertfeat.display import html_table
 from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.errors import UserError, did_you_mean
-from bertfeat.geometry.layerfigures import LINES, MATRICES
-from bertfeat.geometry.layerpage import page
+from bertfeat.reports.layerpage import layer_page
 from bertfeat.reports.layerplots import Panel, draw_panel, plot_panels
 from bertfeat.reports.tables import text_table, write_csv
 from bertfeat.storage import local_path
@@ -25,26 +24,52 @@ _FILES = ("layers.json", "layers.csv", "layers.html", "layers.png")
 Matrix = tuple[tuple[float | None, ...], ...]
 
 
+# The title of each figure against the layers, and what it means.
+_LINES = {
+    "anisotropy": "Anisotropy. The mean cosine of two random rows (Ethayarajh 2019): near 0, vectors point in all "
+    "directions; near 1, all point the same way, and the cosine of a pair says little before this value is subtracted.",
+    "anisotropy_centred": "Anisotropy, centred. The same after the mean of all rows is subtracted: what stays above 0 "
+    "is more than one common direction.",
+    "top3_anisotropy": "Anisotropy from three dimensions. How much of the anisotropy comes from the three dimensions "
+    "that add most to it (Timkey & van Schijndel 2021).",
+    "self_similarity": "Self-similarity of words. The mean cosine of two occurrences of one word (Ethayarajh 2019): 1 "
+    "means that context changes nothing; compare it with the anisotropy of the same layer.",
+    "within_sentence": "Similarity within a document. The mean cosine of the rows of a document with their mean "
+    "(Ethayarajh 2019): the higher, the more alike the words of a text are; compare it with the anisotropy.",
+    "norm_mean": "Mean norm. The mean length of the vectors: where layers differ much, the longest decides their sum.",
+    "norm_sd": "Deviation of the norm. The standard deviation of the lengths of the vectors.",
+    "top3_share": "Share of the three largest dimensions. The part of the squared length that three dimensions hold: "
+    "if it is large, they alone decide distances.",
+    "effective_rank": "Effective rank. How many directions the variance fills, as if it were spread evenly: the "
+    "exponential of the entropy of the covariance's eigenvalues (Roy & Vetterli 2007).",
+    "intrinsic_dimension": "Intrinsic dimension. The dimension of the surface that rows lie on, curved or not, from "
+    "the distances to the two nearest neighbours (Facco et al. 2017).",
+    "cka_other": "CKA with the same layer of the other store. 1 means the same geometry up to rotation and scale, 0 "
+    "no linear relation (Kornblith et al. 2019).",
+    "rsa_other": "RSA with the same layer of the other store. The rank correlation (Spearman) of the cosines of all "
+    "pairs of sampled rows in the two stores (Kriegeskorte et al. 2008).",
+}
+# The same for figures of all pairs of layers.
+_MATRICES = {
+    "cka": "CKA of all pairs of layers. Linear CKA (Kornblith et al. 2019): 1 means that two layers are the same up to "
+    "rotation and scale. It is too high where rows are few: without any relation it is about the number of dimensions "
+    "over the number of rows.",
+    "cka_debiased": "CKA of all pairs of layers, debiased. The same from unbiased estimates (Song et al. 2012; Nguyen "
+    "et al. 2021): about 0 where two layers have no linear relation, also with few rows.",
+    "neighbour_overlap": "Common nearest neighbours of all pairs of layers. The share of the nearest neighbours of a "
+    "sampled row, by cosine, that are its neighbours in both layers (Huh et al. 2024).",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
-    """The measures of one layer; None where one is not defined.
+    """The measures of one layer; None where one is not defined. See docs/layers.md for each.
 
     Attributes:
         side: "store", or "other" for the second store.
         feature: The layer.
         dim: Its width.
-        anisotropy: The mean cosine of all pairs of rows (Ethayarajh 2019).
-        anisotropy_centred: The same in the sample, after the mean of all rows is subtracted.
-        self_similarity: The mean cosine of the occurrences of a word, over word types (Ethayarajh 2019).
-        within_sentence: The mean cosine of the rows of a document, over documents.
-        norm_mean: The mean length of the vectors.
-        norm_sd: The standard deviation of their lengths.
-        top3_share: The share of the three largest dimensions in the squared length.
-        top3_dimensions: The numbers of these dimensions.
-        effective_rank: The exponential of the entropy of the covariance's spectrum (Roy & Vetterli 2007).
-        intrinsic_dimension: The two-nearest-neighbour dimension of the sample (Facco et al. 2017).
-        cka_other: Linear CKA with the same layer of the other store (Kornblith et al. 2019).
-        rsa_other: The Spearman correlation of the cosines of pairs, with the same layer of the other store.
+        top3_dimensions: The numbers of the dimensions of `top3_share`, the largest first.
     """
 
     side: str
@@ -52,6 +77,7 @@ class LayerRow:
     dim: int
     anisotropy: float | None
     anisotropy_centred: float | None
+    top3_anisotropy: float | None
     self_similarity: float | None
     within_sentence: float | None
     norm_mean: float | None
@@ -73,13 +99,14 @@ class MovedWord:
     shift: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerComparison:
     """The measures of the layers of a store, or of two; made by `compare_layers`.
 
     Attributes:
         rows: A row for each layer: those of the store, then those of the other store.
         cka: Linear CKA of all pairs of `rows`, (n_layers, n_layers); None where a layer is constant.
+        cka_debiased: The same from unbiased estimates.
         neighbour_overlap: The mean share of common nearest neighbours of all pairs of `rows`, (n_layers, n_layers).
         moved: For each layer that both stores have, the words that moved most, the farthest first.
         settings: The stores, the level, the counts and the seed as JSON values.
@@ -87,6 +114,7 @@ class LayerComparison:
 
     rows: tuple[LayerRow, ...]
     cka: Matrix
+    cka_debiased: Matrix
     neighbour_overlap: Matrix
     moved: Mapping[str, tuple[MovedWord, ...]]
     settings: dict[str, Any]
@@ -108,21 +136,15 @@ class LayerComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        content = {
-            **self.settings,
-            "rows": [asdict(row) for row in self.rows],
-            "cka": self.cka,
-            "neighbour_overlap": self.neighbour_overlap,
-            "moved": {name: [asdict(word) for word in words] for name, words in self.moved.items()},
-        }
-        found: dict[str, Any] = json.loads(json.dumps(content))
+        content = asdict(self)
+        found: dict[str, Any] = json.loads(json.dumps({**content.pop("settings"), **content}))
         return found
 
     def plot(self, name: str = "cka") -> Axes:
         """Draw a measure against the layers, or a matrix of all pairs of layers, and return matplotlib's axes.
 
         Args:
-            name: An attribute of `LayerRow`, `cka` or `neighbour_overlap`.
+            name: An attribute of `LayerRow`, `cka`, `cka_debiased` or `neighbour_overlap`.
 
         Raises:
             UserError: There is no such measure here, or matplotlib is not installed.
@@ -143,14 +165,12 @@ class LayerComparison:
             RunError: The system refused a write; what was there before is unchanged.
         """
         out = check_layers_folder(folder, overwrite=overwrite)
-        panels = self._panels()
-        with publish_folder(
-            out, lambda: check_folder(out, "a comparison of layers", _FILES, overwrite=overwrite)
-        ) as new:
-            write_csv(new / "layers.csv", *self._cells())
-            plot_panels(list(panels.values()), new / "layers")
-            (new / "layers.html").write_text(page(self.to_dict(), panels), encoding="utf-8")
-            (new / "layers.json").write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        content, panels, cells = self.to_dict(), list(self._panels().values()), self._cells()
+        with publish_folder(out, lambda: _check(out, overwrite)) as new:
+            write_csv(new / "layers.csv", *cells)
+            plot_panels(panels, new / "layers")
+            (new / "layers.html").write_text(layer_page(content, panels, cells), encoding="utf-8")
+            (new / "layers.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         return out
 
     def _cells(self) -> tuple[list[str], list[list[object]]]:
@@ -162,22 +182,25 @@ class LayerComparison:
 
     def _panels(self) -> dict[str, Panel]:
         """Return what can be drawn, by the names of the measures."""
-        features = list(dict.fromkeys(row.feature for row in self.rows))
-        found: dict[str, Panel] = {}
-        for figure in LINES:
-            lines = {side: self._points(side, figure.name, features) for side in ("store", "other")}
+        places = {name: place for place, name in enumerate(sorted({row.feature for row in self.rows}))}
+        features = [name.removeprefix("layer_") for name in places]
+        sides = [f"{row.side} " if self.settings["other"] else "" for row in self.rows]
+        labels = [side + row.feature.removeprefix("layer_") for side, row in zip(sides, self.rows, strict=True)]
+        found = {}
+        for name, text in {**_LINES, **_MATRICES}.items():
+            title, meaning = text.split(". ", 1)
+            if name in _MATRICES:
+                found[name] = Panel(title, meaning, labels, matrix=getattr(self, name))
+                continue
+            known = [(row.side, places[row.feature], getattr(row, name)) for row in self.rows]
+            lines = {
+                side: sorted((place, value) for one, place, value in known if one == side and value is not None)
+                for side in ("store", "other")
+            }
             if any(lines.values()):
                 shown = {side: line for side, line in lines.items() if line}
-                found[figure.name] = Panel(figure.title, [_short(name) for name in features], lines=shown)
-        sides = [f"{row.side} " if self.settings["other"] else "" for row in self.rows]
-        labels = [side + _short(row.feature) for side, row in zip(sides, self.rows, strict=True)]
-        for figure in MATRICES:
-            found[figure.name] = Panel(figure.title, labels, matrix=getattr(self, figure.name))
+                found[name] = Panel(title, meaning, features, lines=shown)
         return found
-
-    def _points(self, side: str, name: str, features: list[str]) -> list[tuple[int, float]]:
-        values = [(features.index(row.feature), getattr(row, name)) for row in self.rows if row.side == side]
-        return [(place, value) for place, value in values if value is not None]
 
 
 def check_layers_folder(folder: str | Path, *, overwrite: bool) -> Path:
@@ -188,9 +211,9 @@ def check_layers_folder(folder: str | Path, *, overwrite: bool) -> Path:
     """
     out = local_path(folder, "a comparison of layers")
     recover(out)
-    check_folder(out, "a comparison of layers", _FILES, overwrite=overwrite)
+    _check(out, overwrite)
     return out
 
 
-def _short(feature: str) -> str:
-    return feature.removeprefix("layer_")
+def _check(folder: Path, overwrite: bool) -> None:
+    check_folder(folder, "a comparison of layers", _FILES, overwrite=overwrite)

@@ -13,23 +13,20 @@ from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.finite import first_not_finite
 from bertfeat.levels import LEVELS
-from bertfeat.records import BoolArray, FeatureColumn, Float32Array, Int32Array, IntArray
+from bertfeat.records import FeatureColumn, Float32Array, Int32Array, IntArray
 from bertfeat.store.reader import Store
 
 # The vectors of a block, all layers together, as float32.
 _BLOCK_BYTES = 64_000_000
-_LEAST_ROWS = 3
+# The unbiased estimate of CKA needs four.
+_LEAST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerColumn:
     """A layer of a store, or another stored feature where no single layer is stored.
 
-    Attributes:
-        side: "store", or "other" for the second store.
-        store: Its store.
-        feature: The feature.
-        rows: int64 (n_rows,): the rows of the level that are measured.
+    `side` is "store", or "other" for the second store; `rows` are the rows of the level that are measured, (n_rows,).
     """
 
     side: str
@@ -60,14 +57,14 @@ class LayerRows:
 
     Attributes:
         columns: The layers of the store, ascending; then those of the other store.
-        documents: int32 (n_rows,): the number of each row's document; equal numbers are consecutive.
-        types: int32 (n_rows,): the number of each row's word type; None at the sentence level.
+        documents: int32 (n_rows,): the number of each row's document, ascending.
+        types: int32 (n_rows,): the number of each row's word type; -1 without a word.
         names: The word types.
     """
 
     columns: Sequence[LayerColumn]
     documents: Int32Array
-    types: Int32Array | None
+    types: Int32Array
     names: Sequence[str]
 
     def __len__(self) -> int:
@@ -75,8 +72,7 @@ class LayerRows:
 
     def blocks(self, chosen: Sequence[int]) -> Iterator[tuple[slice, dict[int, Float32Array]]]:
         """Yield the rows in order, block by block, with the vectors of some columns by their numbers."""
-        width = sum(self.columns[number].feature.dim for number in chosen)
-        step = max(16, _BLOCK_BYTES // (4 * width))
+        step = max(16, _BLOCK_BYTES // (4 * sum(self.columns[number].feature.dim for number in chosen)))
         for start in range(0, len(self), step):
             stop = min(start + step, len(self))
             yield slice(start, stop), {number: self.columns[number].take(start, stop) for number in chosen}
@@ -86,37 +82,38 @@ def read_rows(store: Store, other: Store | None, level: str) -> LayerRows:
     """Find the rows to measure: those with a vector in every layer, of both stores if there are two.
 
     Special tokens are left out. Rows of two stores are matched by document, by the number of the word or token in it,
-    and by the word or token itself; at the sentence level by document and text.
+    and by the word or token itself; at the sentence level by document and text. A word or text that one store does not
+    know is not compared.
 
     Raises:
         UserError: A store has no such level, too few rows have vectors, or the stores have no common rows.
         StoreError: A part is missing or damaged.
     """
     here = store.schema(level).level
-    types: dict[str, int] = {}
-    frame = _keys(store, here, types)
     if other is not None:
         _check_pair(store, other, here)
-        frame = _common(frame, _keys(other, here, types), LEVELS[here].keys)
-        if not len(frame):
-            what = f"{here}s" if LEVELS[here].surface else "texts"
-            raise UserError(
-                f"{store.path} and {other.path}: no common rows at level {here}: no document has the same id and the "
-                f"same {what} in both; extract the same corpus with the same ids"
-            )
-    if len(frame) < _LEAST_ROWS:
+    names: dict[str, int] = {}
+    sides = [("store", store, "row"), *([] if other is None else [("other", other, "row_other")])]
+    frames = [_keys(one, here, names) for _, one, _ in sides]
+    frame = _common(frames[0], frames[1], LEVELS[here].keys) if other is not None else frames[0]
+    if other is not None and not len(frame):
+        what = f"{here}s" if LEVELS[here].surface else "texts"
         raise UserError(
-            f"{store.path}: {len(frame)} rows at level {here} have a vector; layers need {_LEAST_ROWS} or more"
+            f"{store.path} and {other.path}: no common rows at level {here}: no document has the same id and the same "
+            f"{what} in both; extract the same corpus with the same ids"
         )
-    sides = [("store", store, "row")] if other is None else [("store", store, "row"), ("other", other, "row_other")]
+    if len(frame) < _LEAST_ROWS:
+        counted = f"{len(frame)} row{'s' * (len(frame) != 1)} at level {here}"
+        have = "are in both stores with a vector" if other is not None else "have a vector"
+        raise UserError(f"{store.path}: {counted} {have}; layers need {_LEAST_ROWS} or more")
     columns = [
-        LayerColumn(side, one, here, feature, frame[name].to_numpy())
-        for side, one, name in sides
+        LayerColumn(side, one, here, feature, frame[row].to_numpy())
+        for side, one, row in sides
         for feature in _features(one, here)
     ]
     documents = frame["doc_id"].rle_id().cast(pl.Int32).to_numpy()
-    has_types = bool(LEVELS[here].surface)
-    return LayerRows(columns, documents, frame["type"].to_numpy() if has_types else None, list(types))
+    types = frame["type"].fill_null(-1).to_numpy() if LEVELS[here].surface else np.full(len(frame), -1, np.int32)
+    return LayerRows(columns, documents, types, list(names))
 
 
 def _features(store: Store, level: Level) -> list[FeatureColumn]:
@@ -130,54 +127,43 @@ def _features(store: Store, level: Level) -> list[FeatureColumn]:
     return found or list(store.features(level))
 
 
-def _keys(store: Store, level: Level, types: dict[str, int]) -> pl.DataFrame:
+def _keys(store: Store, level: Level, numbers: dict[str, int]) -> pl.DataFrame:
     """Return the keys of the rows that count, shard by shard, with `row` and `type`: no text stays in memory.
 
-    `type` is the number of the word in `types`, which grows; at the sentence level a hash of the text.
+    `type` is the number of the word in `numbers`, which grows, or a hash of the text; null where it is unknown.
     """
-    entry = LEVELS[level]
-    there = store.columns(level)
-    surface = entry.surface or ("text" if "text" in there else "")
+    entry, there = LEVELS[level], store.columns(level)
+    surface = entry.surface or "text"
     special = ["is_special"] if "is_special" in there else []
-    names = [*entry.keys, *([surface] if surface else []), *special]
     frames = []
     for shard in store.manifest["shards"]:
-        frame = store.shard(shard["shard"]).polars(level, names)
+        frame = store.shard(shard["shard"]).polars(level, [*entry.keys, surface, *special])
         if entry.surface:
-            numbers = [types.setdefault(word, len(types)) for word in frame[surface].to_list()]
-            code = pl.Series("type", numbers, pl.Int32)
+            words = frame[surface].to_list()
+            found = [None if word is None else numbers.setdefault(word, len(numbers)) for word in words]
+            kind = pl.Series("type", found, pl.Int32)
         else:
-            code = frame[surface].hash().alias("type") if surface else pl.Series("type", [0] * len(frame), pl.UInt64)
-        kept = ~frame["is_special"] if special else pl.repeat(True, len(frame), eager=True)
-        frames.append(frame.select(entry.keys).with_columns(code, kept.alias("kept")))
+            kind = frame.select(pl.when(pl.col(surface).is_not_null()).then(pl.col(surface).hash()).alias("type"))[
+                "type"
+            ]
+        frames.append(frame.select(*entry.keys, *special).with_columns(kind))
     if not frames:
         raise UserError(f"{store.path}: has no rows; layers need {_LEAST_ROWS} or more")
-    found = pl.concat(frames).with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    return found.filter(pl.Series(_valid(store, level)) & pl.col("kept")).drop("kept")
-
-
-def _valid(store: Store, level: Level) -> BoolArray:
-    flags: Any = np.ones(store.n_rows(level), bool)
-    for feature in _features(store, level):
-        flags &= store.valid(level, feature.name)
-    return np.asarray(flags)
+    flags: Any = np.logical_and.reduce([store.valid(level, feature.name) for feature in _features(store, level)])
+    keys = pl.concat(frames).with_row_index("row").with_columns(pl.col("row").cast(pl.Int64), pl.Series("kept", flags))
+    return keys.filter(pl.all_horizontal("kept", *(~pl.col(name) for name in special))).drop("kept", *special)
 
 
 def _common(one: pl.DataFrame, two: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the rows of the first frame that the second one has too, in order, with `row_other`.
-
-    Rows with equal keys, which an import may hold, are matched in their order.
-    """
-    on = [*keys, "type"]
-    first, second = (frame.with_columns(pl.int_range(pl.len()).over(on).alias("copy")) for frame in (one, two))
-    return first.join(second, on=[*on, "copy"], how="inner", suffix="_other", maintain_order="left")
+    """Return the rows of the first frame that the second one has too, in order, with `row_other`."""
+    both = one.join(two, on=keys, how="inner", suffix="_other", maintain_order="left")
+    same = pl.col("type").eq(pl.col("type_other")).fill_null(True)
+    return both.filter(same).with_columns(pl.coalesce("type", "type_other").alias("type"))
 
 
 def _check_pair(store: Store, other: Store, level: Level) -> None:
-    other.schema(level)
-    kinds = [
-        next(column.type for column in one.schema(level).columns if column.name == "doc_id") for one in (store, other)
-    ]
+    schemas = [one.schema(level) for one in (store, other)]
+    kinds = [next(column.type for column in schema.columns if column.name == "doc_id") for schema in schemas]
     if kinds[0] != kinds[1]:
         raise UserError(
             f"{store.path} and {other.path}: no common rows: doc_id is {kinds[0]} in the first and {kinds[1]} in the "

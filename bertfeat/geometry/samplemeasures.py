@@ -12,7 +12,7 @@ from bertfeat.records import Float32Array, Float64Array, IntArray
 
 N_NEIGHBOURS = 10
 # Rows whose pairs RSA compares.
-_RSA_ROWS = 1000
+N_RSA_ROWS = 1000
 _LEAST_POINTS = 10
 # The part of the largest ratios that Facco et al. leave out of the fit.
 _LEFT_OUT = 0.1
@@ -22,16 +22,8 @@ _MAX_BYTES = 64_000_000
 def neighbours(rows: Float32Array, k: int, metric: Metric) -> tuple[npt.NDArray[Any], IntArray]:
     """Return the scores and the numbers (n, k) of the k nearest other rows of each row (n, dim)."""
     places = np.arange(len(rows), dtype=np.int64)
-    return nearest(
-        [(rows, places)],
-        rows,
-        k,
-        metric,
-        prepare=lambda batch: batch,
-        exclude=places,
-        max_bytes=_MAX_BYTES,
-        dtype=np.float64,
-    )
+    settings: Any = {"prepare": lambda batch: batch, "exclude": places, "max_bytes": _MAX_BYTES, "dtype": np.float64}
+    return nearest([(rows, places)], rows, k, metric, **settings)
 
 
 def intrinsic_dimension(rows: Float32Array) -> float:
@@ -44,7 +36,9 @@ def intrinsic_dimension(rows: Float32Array) -> float:
     Args:
         rows: float32 (n, dim).
     """
-    once = np.unique(rows, axis=0)
+    # As bytes, rows are sorted much faster than as numbers; -0 becomes 0.
+    whole = np.ascontiguousarray(rows + np.float32(0)).view(f"V{rows.itemsize * rows.shape[1]}").ravel()
+    once = rows[np.unique(whole, return_index=True)[1]]
     if len(once) < _LEAST_POINTS:
         return np.nan
     distances = neighbours(once, 2, Metric.L2)[0]
@@ -75,19 +69,20 @@ def centred_cosine(rows: Float32Array, mean: Float64Array) -> float:
 def rsa(one: Float32Array, two: Float32Array) -> float:
     """Return the Spearman correlation of the cosines of all pairs of rows in two spaces (Kriegeskorte et al. 2008).
 
-    Of each sample, (n, dim) with its own dim, the first 1,000 rows count. NaN where all pairs of one are alike.
+    Of each sample, (n, dim) with its own dim, 1,000 rows at equal steps count. NaN where all pairs of one are alike.
     """
+    chosen = np.linspace(0, len(one) - 1, min(len(one), N_RSA_ROWS)).astype(np.int64)
     ranks = []
-    for rows in (one[:_RSA_ROWS], two[:_RSA_ROWS]):
+    for rows in (one[chosen], two[chosen]):
         units = unit_length(rows)
         cosines = (units @ units.T)[np.triu_indices(len(units), 1)]
         _, place, counts = np.unique(cosines, return_inverse=True, return_counts=True)
         # Equal values share the mean of their ranks.
         ranks.append((np.cumsum(counts) - (counts - 1) / 2)[place])
-    return correlation(ranks[0], ranks[1])
+    return _correlation(ranks[0], ranks[1])
 
 
-def correlation(one: Float64Array, two: Float64Array) -> float:
+def _correlation(one: Float64Array, two: Float64Array) -> float:
     """Return the Pearson correlation of two lists of numbers (n,); NaN where one is constant."""
     first, second = one - one.mean(), two - two.mean()
     below = np.sqrt((first @ first) * (second @ second))
@@ -98,16 +93,16 @@ def shifts(one: Float64Array, two: Float64Array) -> Float64Array:
     """Return how far each word moved between two spaces, (n,): 0 for not at all, about 1 for no relation left.
 
     One less the correlation of the word's cosines with all other words, there and here (the local measure of Hamilton
-    et al. 2016): a rotation of a space changes nothing, and the spaces may differ in width.
+    et al. 2016, with all words for neighbours): a rotation of a space changes nothing, and the spaces may differ in
+    width.
 
     Args:
-        one: float64 (n, dim), a vector for each word; zero vectors are refused by NaN.
+        one: float64 (n, dim), a vector for each word, none of them zero.
         two: float64 (n, other dim), the same words.
     """
     sides = []
     for vectors in (one, two):
         units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         sides.append(units @ units.T)
-    n = len(one)
-    others = ~np.eye(n, dtype=bool)
-    return np.array([1 - correlation(sides[0][i][others[i]], sides[1][i][others[i]]) for i in range(n)])
+    places = range(len(one))
+    return np.array([1 - _correlation(*(np.delete(cosines[place], place) for cosines in sides)) for place in places])

@@ -24,12 +24,14 @@ class Panel:
 
     Attributes:
         title: Its title.
+        meaning: The sentence that explains it.
         labels: The layers.
         lines: For each store, points (number of the layer, value).
         matrix: Values of pairs of layers (n_labels, n_labels), None where undefined; drawn in place of lines.
     """
 
     title: str
+    meaning: str
     labels: Sequence[str]
     lines: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     matrix: Sequence[Sequence[float | None]] | None = None
@@ -63,14 +65,12 @@ def plot_panels(panels: Sequence[Panel], out_stem: str | Path) -> Path:
 
 def _draw(axes: Axes, panel: Panel) -> None:
     axes.set_title(panel.title, loc="left", fontsize=10)
-    step = -(-len(panel.labels) // _MAX_NAMED)
-    shown = range(0, len(panel.labels), step)
+    shown = range(0, len(panel.labels), -(-len(panel.labels) // _MAX_NAMED))
     names = [one_line(panel.labels[i]) for i in shown]
     # Long names and many of them would cover each other.
     axes.set_xticks(shown, names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=8)
     if panel.matrix is not None:
-        values = np.array([[np.nan if value is None else value for value in line] for line in panel.matrix])
-        image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+        image = axes.imshow(np.array(panel.matrix, float), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
         axes.set_yticks(shown, names, fontsize=8)
         axes.figure.colorbar(image, ax=axes, shrink=0.8).outline.set_visible(False)
         return

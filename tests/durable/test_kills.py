@@ -21,9 +21,9 @@ from tests.support.writers import WRITERS, make_inputs, pieces
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 # Kinds that replace an older version; a store and a build are resumed, and never replaced by the same call.
-REPLACED = ("index", "updated index", "probe", "sweep", "predictions", "hits", "reports", "row map")
-# An index and a sweep are made in the same steps whether there is an older one or not.
-NEW = tuple(kind for kind in WRITERS if kind not in ("index", "updated index", "sweep"))
+REPLACED = ("index", "updated index", "probe", "sweep", "layers", "predictions", "hits", "reports", "row map")
+# These are made in the same steps whether there is an older one or not.
+NEW = tuple(kind for kind in WRITERS if kind not in ("index", "updated index", "sweep", "layers"))
 # A resumed index must compute exactly as the killed process did.
 CASES = [
     pytest.param(kind, kinds is REPLACED, marks=[pytest.mark.numeric] if "index" in kind or "build" in kind else [])

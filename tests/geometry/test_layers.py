@@ -1,4 +1,7 @@
-"""Measures of layers: those of n x n references, of known distributions, and of two stores; and their files."""
+"""Measures of layers: those of references of rows by rows, of known distributions, and of two stores; and their files.
+
+The references follow the definitions of the papers, pair by pair, in float64.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import html.parser
 import json
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import scipy.stats
 
 import bertfeat
 from bertfeat.errors import UserError
@@ -26,27 +31,47 @@ from tests.support.vector_files import write_npy
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("no_fsync")]
 
-CONLL = ROOT / "examples" / "data" / "wnut17_dev.conll"
-N_LINES = 30
+N_ROWS = 500
+
+
+def imported(
+    folder: Path, name: str, vectors: Any, ids: Mapping[str, Sequence[object]] | None = None, **settings: Any
+) -> Store:
+    """Import vectors (rows, values) or (rows, layers, values); `ids` are the columns of words, else rows are texts."""
+    if ids is not None:
+        settings["ids"] = folder / f"{name}.jsonl"
+        pl.DataFrame(ids).write_ndjson(settings["ids"])
+    source = write_npy(folder / f"{name}.npy", np.asarray(vectors, np.float32))
+    level = "word" if ids is not None and "word_index" in ids else "sentence"
+    return bertfeat.import_vectors(source, folder / name, level=level, **{"store_dtype": "float32", **settings})
+
+
+def words_of(n_rows: int, n_types: int, n_documents: int) -> dict[str, list[object]]:
+    """Return the columns of rows: documents of different lengths, the first one of a single word."""
+    rng = np.random.default_rng(5)
+    documents = np.concatenate([[0], np.sort(rng.integers(1, n_documents, n_rows - 1))])
+    places = np.arange(n_rows) - np.searchsorted(documents, documents)
+    words = [f"w{k}" for k in (n_types * rng.random(n_rows) ** 2).astype(int)]
+    return {"doc_id": documents.tolist(), "word_index": places.tolist(), "word": words}
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    path = tmp_path_factory.mktemp("layers") / "store"
-    levels = "token,word,sentence"
-    return bertfeat.extract(CONLL, path, levels=levels, layers="0,3,6", limit=N_LINES, shard_bytes=2_000_000)
-
-
-@pytest.fixture(scope="module")
-def untrained(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """The same words, in other order of documents' rows on disk, of the same architecture with random weights."""
-    path = tmp_path_factory.mktemp("layers") / "random"
-    return bertfeat.extract(CONLL, path, levels="word", layers="0,6", limit=N_LINES - 5, random_weights=0)
+    """500 words in three layers of 24 values in float16: a common direction, two large values, and equal rows."""
+    rng = np.random.default_rng(3)
+    base = rng.normal(size=(N_ROWS, 24)) * np.linspace(0.3, 2, 24) + 0.5
+    base[:, 7] += 9
+    layers = np.stack([base, base + 2 * rng.normal(size=base.shape), rng.normal(size=base.shape) ** 3], axis=1)
+    layers[40:60] = layers[40]
+    layers[70, 2] = 0
+    ids = words_of(N_ROWS, 60, 40)
+    return imported(tmp_path_factory.mktemp("layers"), "store", layers, ids, store_dtype="float16")
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
-    """Return the cosines of all pairs of rows, n x n."""
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    """Return the cosines of all pairs of rows, n x n; 0 with a zero vector."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = vectors / np.where(lengths > 0, lengths, 1)
     return units @ units.T
 
 
@@ -54,105 +79,110 @@ def of_pairs(matrix: np.ndarray) -> float:
     return float(matrix[~np.eye(len(matrix), dtype=bool)].mean())
 
 
+def with_their_mean(vectors: np.ndarray) -> float:
+    """Return the intra-sentence similarity of Ethayarajh 2019."""
+    mean = vectors.mean(axis=0)
+    lengths = np.linalg.norm(vectors, axis=1)
+    return float(np.mean(vectors @ mean / np.where(lengths > 0, lengths, 1) / np.linalg.norm(mean)))
+
+
 def gram_cka(one: np.ndarray, two: np.ndarray) -> float:
-    """Return linear CKA from Gram matrices of rows by rows."""
+    """Return linear CKA from centred Gram matrices of rows by rows (Kornblith et al. 2019, equations 1 and 3)."""
     centre = np.eye(len(one)) - 1 / len(one)
     first, second = (centre @ x @ x.T @ centre for x in (one, two))
     return float((first * second).sum() / np.sqrt((first * first).sum() * (second * second).sum()))
 
 
+def unbiased_hsic(one: np.ndarray, two: np.ndarray) -> float:
+    """Return equation 5 of Song et al. 2012, with Gram matrices without their diagonals."""
+    n, every = len(one), np.ones(len(one))
+    first, second = ((x @ x.T) * (1 - np.eye(n)) for x in (one, two))
+    product = np.trace(first @ second) - 2 / (n - 2) * every @ first @ second @ every
+    product += (every @ first @ every) * (every @ second @ every) / ((n - 1) * (n - 2))
+    return float(product / (n * (n - 3)))
+
+
+def unbiased_cka(one: np.ndarray, two: np.ndarray) -> float:
+    return unbiased_hsic(one, two) / np.sqrt(unbiased_hsic(one, one) * unbiased_hsic(two, two))
+
+
 def near(vectors: np.ndarray, k: int) -> np.ndarray:
     found = cosines(vectors)
     np.fill_diagonal(found, -2)
-    return np.argsort(-found, axis=1)[:, :k]
+    return np.argsort(-found, axis=1, kind="stable")[:, :k]
 
 
 def two_neighbours(vectors: np.ndarray) -> float:
+    """Return the slope of the line through the origin of Facco et al. 2017, without the last tenth."""
     once = np.unique(vectors, axis=0)
     distances = np.array([np.sort(np.linalg.norm(once - row, axis=1))[1:3] for row in once])
-    ratio = np.sort(np.log(distances[:, 1] / distances[:, 0]))
-    kept = int(len(ratio) * 0.9)
-    expected = -np.log(1 - np.arange(1, kept + 1) / len(ratio))
-    return float(expected @ ratio[:kept] / (ratio[:kept] @ ratio[:kept]))
+    x = np.log(np.sort(distances[:, 1] / distances[:, 0]))
+    y = np.array([-np.log(1 - i / len(x)) for i in range(1, int(len(x) * 0.9) + 1)])
+    return float(np.linalg.lstsq(x[: len(y), None], y, rcond=None)[0][0])
 
 
 def reference(vectors: np.ndarray, words: pl.Series, documents: pl.Series, min_count: int) -> dict[str, float]:
-    near_each = cosines(vectors)
-    types = [word for word, n in words.value_counts().rows() if n >= min_count]
-    groups = [(words == word).to_numpy() for word in types]
+    of_all, lengths = cosines(vectors), np.linalg.norm(vectors, axis=1)
+    types = [(words == word).to_numpy() for word, n in words.value_counts().rows() if n >= min_count]
     texts = [(documents == one).to_numpy() for one in documents.unique()]
-    centred = vectors - vectors.mean(axis=0)
-    spectrum = np.linalg.svd(centred, compute_uv=False) ** 2
-    shares = spectrum[spectrum > 1e-12 * spectrum.sum()] / spectrum.sum()
-    squares = np.sort(np.square(vectors).sum(axis=0))
-    lengths = np.linalg.norm(vectors, axis=1)
+    centred, squares = vectors - vectors.mean(axis=0), np.square(vectors)
+    singular = np.linalg.svd(np.cov(vectors.T), compute_uv=False)
+    shares = singular[singular > 1e-12 * singular.sum()] / singular.sum()
+    units = vectors / np.where(lengths > 0, lengths, 1)[:, None]
+    parts = [of_pairs(np.outer(values, values)) for values in units.T]
     return {
-        "anisotropy": of_pairs(near_each),
+        "anisotropy": of_pairs(of_all),
         "anisotropy_centred": of_pairs(cosines(centred)),
-        "self_similarity": float(np.mean([of_pairs(near_each[np.ix_(one, one)]) for one in groups])),
-        "within_sentence": float(np.mean([of_pairs(near_each[np.ix_(one, one)]) for one in texts if one.sum() > 1])),
+        "top3_anisotropy": sum(sorted(parts)[-3:]),
+        "self_similarity": float(np.mean([of_pairs(of_all[np.ix_(one, one)]) for one in types])),
+        "within_sentence": float(np.mean([with_their_mean(vectors[one]) for one in texts if one.sum() > 1])),
         "norm_mean": lengths.mean(),
         "norm_sd": lengths.std(),
-        "top3_share": squares[-3:].sum() / squares.sum(),
+        "top3_share": np.sort(squares.sum(axis=0))[-3:].sum() / squares.sum(),
         "effective_rank": np.exp(-(shares * np.log(shares)).sum()),
-        "intrinsic_dimension": two_neighbours(vectors[:, :]),
+        "intrinsic_dimension": two_neighbours(vectors),
     }
 
 
-def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(store.manifest["shards"]) > 1
-    frame = store.polars("word", ["doc_id", "word"])
-    assert len(frame) > 400
-    found = bertfeat.compare_layers(store, min_count=3)
-    layers = [store.numpy("word", row.feature, np.float64) for row in found.rows]
+def check_against_references(store: Store, level: str = "word", n_rows: int | None = None) -> None:
+    """Compare all measures of a store, whose rows all are in the sample, with references of rows by rows."""
+    frame = store.polars(level, ["doc_id", level])[:n_rows]
+    found = bertfeat.compare_layers(store, level=level, min_count=3)
+    layers = [store.numpy(level, row.feature)[:n_rows].astype(np.float64) for row in found.rows]
     for row, vectors in zip(found.rows, layers, strict=True):
-        for name, value in reference(vectors, frame["word"], frame["doc_id"], 3).items():
+        for name, value in reference(vectors, frame[level], frame["doc_id"], 3).items():
             assert getattr(row, name) == pytest.approx(value, rel=1e-4, abs=1e-5), (row.feature, name)
         assert row.top3_dimensions == tuple(np.argsort(-np.square(vectors).sum(axis=0))[:3])
-    expected = [[gram_cka(one, two) for two in layers] for one in layers]
-    np.testing.assert_allclose(found.cka, expected, rtol=1e-4)
+    np.testing.assert_allclose(found.cka, [[gram_cka(x, y) for y in layers] for x in layers], rtol=1e-4)
+    unbiased = [[unbiased_cka(x, y) for y in layers] for x in layers]
+    np.testing.assert_allclose(found.cka_debiased, unbiased, rtol=1e-3, atol=1e-4)
     lists = [near(vectors, 10) for vectors in layers]
     common = [[np.mean([len({*a} & {*b}) / 10 for a, b in zip(x, y, strict=True)]) for y in lists] for x in lists]
     # Neighbours of equal cosine may be ordered otherwise.
-    np.testing.assert_allclose(found.neighbour_overlap, common, atol=0.01)
-    # The same in many blocks and passes.
-    monkeypatch.setattr(layerrows, "_BLOCK_BYTES", 300_000)
-    again = bertfeat.compare_layers(store, min_count=3, max_memory=3_000_000)
-    assert len(passes(dict.fromkeys(range(3), 384), 3_000_000)) == 3
-    np.testing.assert_allclose(again.cka, found.cka, rtol=1e-5)
-    for one, two in zip(again.rows, found.rows, strict=True):
-        assert one.within_sentence == pytest.approx(two.within_sentence, rel=1e-6)
-        assert one.self_similarity == pytest.approx(two.self_similarity, rel=1e-6)
-        assert one.effective_rank == pytest.approx(two.effective_rank, rel=1e-4)
+    np.testing.assert_allclose(found.neighbour_overlap, common, atol=0.02)
 
 
-def test_other_levels(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Special tokens do not count; a text has neither words nor other rows of its document."""
-    tokens = bertfeat.compare_layers(store, level="token")
-    kept = ~store.polars("token", ["is_special"])["is_special"].to_numpy()
-    assert tokens.settings["n_rows"] == kept.sum() < len(kept)
-    vectors = store.numpy("token", 6, np.float64)[kept]
-    assert tokens.rows[-1].anisotropy == pytest.approx(of_pairs(cosines(vectors)), rel=1e-4)
-    texts = bertfeat.compare_layers(store, level="sentence")
-    assert {row.self_similarity for row in texts.rows} == {row.within_sentence for row in texts.rows} == {None}
-    assert "self_similarity" not in texts.table()
+def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_against_references(store)
+    whole = bertfeat.compare_layers(store, min_count=3)
+    # The same in many blocks, which divide documents, and passes.
+    monkeypatch.setattr(layerrows, "_BLOCK_BYTES", 44_000)
+    monkeypatch.setattr(layermeasures, "free_memory", lambda: 24_000)
+    again = bertfeat.compare_layers(store, min_count=3)
+    assert len(passes([24] * 3, 12_000)) == 3
+    assert (len(passes([24] * 3, 10**6)), passes([9, 4], 1)) == (1, [[(0, 0)], [(0, 1)], [(1, 1)]])
+    np.testing.assert_allclose(again.cka, whole.cka, rtol=1e-5)
+    np.testing.assert_allclose(again.cka_debiased, whole.cka_debiased, rtol=1e-4, atol=1e-5)
+    for one, two in zip(again.rows, whole.rows, strict=True):
+        for name in ("within_sentence", "self_similarity", "anisotropy", "effective_rank", "norm_sd"):
+            assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-4), name
     # More types than are measured: a seed chooses them.
     monkeypatch.setattr(layermeasures, "_MAX_TYPES", 4)
     some = bertfeat.compare_layers(store, min_count=2, seed=3)
     assert some.settings["n_types"] == 4
     assert some.rows == bertfeat.compare_layers(store, min_count=2, seed=3).rows
     few = bertfeat.compare_layers(store, min_count=10_000)
-    assert few.settings["n_types"] == 0
-    assert few.rows[0].self_similarity is None
-
-
-def imported(folder: Path, name: str, vectors: np.ndarray) -> Store:
-    return bertfeat.import_vectors(
-        write_npy(folder / f"{name}.npy", vectors.astype(np.float32)),
-        folder / name,
-        level="sentence",
-        store_dtype="float32",
-    )
+    assert (few.settings["n_types"], few.rows[0].self_similarity) == (0, None)
 
 
 def test_rotation_scale_and_noise(tmp_path: Path) -> None:
@@ -161,20 +191,26 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     vectors = rng.normal(size=(1500, 12)) * np.linspace(0.5, 2, 12) + 1
     turn = np.linalg.qr(rng.normal(size=(12, 12)))[0]
     one = imported(tmp_path, "one", vectors)
-    # Turned about the mean: cosines, which RSA and neighbours compare, depend on the origin.
     turned = bertfeat.compare_layers(one, imported(tmp_path, "turned", 3 * vectors @ turn), level="sentence")
     first, second = turned.rows
     assert first.cka_other == pytest.approx(1, abs=1e-6)
+    assert turned.cka_debiased[0][1] == pytest.approx(1, abs=1e-6)
     assert first.rsa_other == pytest.approx(1, abs=1e-5)
     assert turned.neighbour_overlap[0][1] == pytest.approx(1, abs=2e-3)
     for name in ("anisotropy", "anisotropy_centred", "effective_rank", "intrinsic_dimension"):
         assert getattr(first, name) == pytest.approx(getattr(second, name), rel=1e-4, abs=1e-6)
     assert second.norm_mean == pytest.approx(3 * first.norm_mean, rel=1e-5)
-    noise = bertfeat.compare_layers(one, imported(tmp_path, "noise", rng.normal(size=(1500, 9))), level="sentence")
-    # Of 12 and 9 dimensions and 1,500 rows: about 0.008.
-    assert 0 < noise.rows[0].cka_other < 0.03
-    assert abs(noise.rows[0].rsa_other) < 0.03
-    assert noise.neighbour_overlap[0][1] == pytest.approx(10 / 1500, abs=0.01)
+    # A row is a whole text: no words, and no other rows of its document.
+    assert (first.self_similarity, first.within_sentence, turned.moved["embedding"]) == (None, None, ())
+    assert "self_similarity" not in turned.table()
+    # 300 rows of 200 dimensions: what is published is far from 0, and what is debiased is not.
+    noise = imported(tmp_path, "noise", rng.normal(size=(300, 200)))
+    other = imported(tmp_path, "other", rng.normal(size=(300, 150)) + 4)
+    found = bertfeat.compare_layers(noise, other, level="sentence", sample=100)
+    assert found.rows[0].cka_other == pytest.approx(0.36, abs=0.06)
+    assert abs(found.cka_debiased[0][1] or 1) < 0.03
+    assert abs(found.rows[0].rsa_other or 1) < 0.06
+    assert found.neighbour_overlap[0][1] == pytest.approx(10 / 99, abs=0.05)
     words = rng.normal(size=(60, 12))
     assert np.abs(shifts(words, 2 * words @ turn)).max() < 1e-9
     moved = words.copy()
@@ -192,28 +228,38 @@ def test_known_dimensions() -> None:
         flat[:, :dim] = rng.uniform(size=(1500, dim))
         turned = flat @ np.linalg.qr(rng.normal(size=(20, 20)))[0].astype(np.float32)
         assert intrinsic_dimension(turned) == pytest.approx(dim, abs=room)
-        # Equal rows count once.
-        assert intrinsic_dimension(np.concatenate([flat, flat])) == pytest.approx(intrinsic_dimension(flat))
+        # Equal rows count once, and so do 0 and -0.
+        twice = np.concatenate([flat, np.where(flat == 0, -flat, flat)])
+        assert intrinsic_dimension(twice) == pytest.approx(intrinsic_dimension(flat))
     assert np.isnan(intrinsic_dimension(np.ones((100, 4), np.float32)))
+    one, two = (rng.integers(-2, 3, size=(40, dim)).astype(np.float32) + 0.1 for dim in (3, 4))
+    upper = np.triu_indices(40, 1)
+    expected = scipy.stats.spearmanr(cosines(one)[upper].round(6), cosines(two)[upper].round(6)).statistic
+    assert rsa(one, two) == pytest.approx(expected, abs=0.01)
     # Equal cosines share their rank.
     square = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], np.float32)
     assert rsa(square, square) == pytest.approx(1)
     assert np.isnan(rsa(square, np.ones((4, 2), np.float32)))
+    # Of many rows, those from the whole sample.
+    many = rng.normal(size=(3000, 3)).astype(np.float32)
+    changed = np.concatenate([many[:1500], rng.normal(size=(1500, 3)).astype(np.float32)])
+    assert 0.1 < rsa(many, changed) < 0.5
 
 
 class _Page(html.parser.HTMLParser):
     """The tags and attributes of a page."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
         self.open: list[str] = []
+        self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.append(tag)
         self.attributes += attrs
-        if tag not in ("meta", "link") and not (self.get_starttag_text() or "").endswith("/>"):
+        if tag not in ("meta", "link"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
@@ -223,10 +269,9 @@ class _Page(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def check_page(path: Path) -> _Page:
+def check_page(path: Path, n_drawings: int) -> str:
     text = path.read_text("utf-8")
-    found = _Page()
-    found.feed(text)
+    found = _Page(text)
     assert found.open == []
     # Nothing is loaded: no address but the empty icon, no script, no style from elsewhere.
     assert [value for name, value in found.attributes if name in ("src", "href")] == ["data:,"]
@@ -234,64 +279,59 @@ def check_page(path: Path) -> _Page:
     assert not re.search(r"url\(|@import|https?:", text)
     assert ("name", "viewport") in found.attributes
     assert "prefers-color-scheme: dark" in text
-    return found
+    assert found.tags.count("svg") == n_drawings
+    return text
 
 
-def test_two_stores_are_matched_word_by_word(store: Store, untrained: Store, tmp_path: Path) -> None:
-    done = good("layers", store.path, untrained.path, "-o", tmp_path / "out", "--min-count", "2", "--json").json
-    assert done["n_rows"] == untrained.n_rows("word") < store.n_rows("word")
-    n = done["n_rows"]
+def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> None:
+    """Rows of another store are in another order, some are missing, some words are unknown or others."""
+    ids = store.polars("word", ["doc_id", "word_index", "word"])
+    vectors = store.numpy("word", 2, np.float32) @ np.random.default_rng(8).normal(size=(24, 10))
+    documents, order = ids["doc_id"].to_numpy(), []
+    for document in reversed(range(5, 40)):
+        order += np.flatnonzero(documents == document).tolist()
+    there = ids[order].with_columns(word=pl.Series([None, "unlike", *ids["word"][order][2:]], dtype=pl.String))
+    both = np.stack([vectors[order], vectors[order]], axis=1)
+    other = imported(tmp_path, "other", both, there.to_dict(as_series=False))
+    done = good("layers", store.path, other.path, "-o", tmp_path / "out", "--min-count", "2", "--json").json
+    kept = np.sort([row for n, row in enumerate(order) if n != 1])
+    assert done["n_rows"] == len(kept) == len(order) - 1
     sides = [(row["side"], row["feature"]) for row in done["rows"]]
-    assert sides == [*(("store", f"layer_{i:02d}") for i in (0, 3, 6)), ("other", "layer_00"), ("other", "layer_06")]
-    one, two = store.numpy("word", 6, np.float64)[:n], untrained.numpy("word", 6, np.float64)
-    last = done["rows"][2]
-    assert last["cka_other"] == pytest.approx(gram_cka(one, two), rel=1e-4)
-    assert last["cka_other"] == done["cka"][2][4] == done["cka"][4][2] < 0.9
-    assert -1 <= last["rsa_other"] < 0.9
-    assert (done["rows"][1]["cka_other"], done["rows"][4]["rsa_other"]) == (None, None)
-    assert list(done["moved"]) == ["layer_00", "layer_06"]
-    moved = [word["shift"] for word in done["moved"]["layer_06"]]
+    assert sides == [*(("store", f"layer_{i:02d}") for i in range(3)), ("other", "layer_00"), ("other", "layer_01")]
+    one = store.numpy("word", 1).astype(np.float64)[kept]
+    row = done["rows"][1]
+    assert row["cka_other"] == pytest.approx(gram_cka(one, vectors[kept].astype(np.float64)), rel=1e-4)
+    assert row["cka_other"] == done["cka"][1][4] == done["cka"][4][1] < 0.5 < done["cka"][2][3]
+    upper = np.triu_indices(len(kept), 1)
+    expected = scipy.stats.spearmanr(cosines(one)[upper], cosines(vectors[kept])[upper]).statistic
+    assert row["rsa_other"] == pytest.approx(expected, abs=0.003)
+    assert (done["rows"][2]["cka_other"], done["rows"][4]["rsa_other"]) == (None, None)
+    assert list(done["moved"]) == ["layer_00", "layer_01"]
+    moved = [word["shift"] for word in done["moved"]["layer_01"]]
     assert moved == sorted(moved, reverse=True)
     assert 0 < moved[0] <= 2
-    words = store.polars("word", ["word"])["word"][:n]
-    assert all((words == word["word"]).sum() == word["n_rows"] for word in done["moved"]["layer_06"])
-    assert done["other_model"].endswith("with random weights of seed 0")
+    assert all((ids["word"].gather(kept) == word["word"]).sum() == word["n_rows"] for word in done["moved"]["layer_01"])
     # The files say the same.
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["layers.csv", "layers.html", "layers.json", "layers.png"]
-    assert json.loads((tmp_path / "out" / "layers.json").read_text()) == {
-        k: v for k, v in done.items() if k != "output"
-    }
+    del done["output"]
+    assert json.loads((tmp_path / "out" / "layers.json").read_text()) == done
     with (tmp_path / "out" / "layers.csv").open(newline="") as lines:
         table = list(csv.DictReader(lines))
-    assert [float(row["anisotropy"]) for row in table] == [row["anisotropy"] for row in done["rows"]]
+    assert [float(line["anisotropy"]) for line in table] == [line["anisotropy"] for line in done["rows"]]
     assert (tmp_path / "out" / "layers.png").read_bytes().startswith(b"\x89PNG")
-    found = check_page(tmp_path / "out" / "layers.html")
-    # 11 lines and 2 matrices, each with a sentence.
-    assert found.tags.count("svg") == 13
-    assert found.tags.count("section") == 15
+    # 12 lines and 3 matrices, each with a sentence.
+    text = check_page(tmp_path / "out" / "layers.html", 15)
+    assert "The words that moved most" in text
 
 
 def test_a_result_shows_and_draws_itself(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
-    words = [["<script>alert(1)</script>", "a&b", "c"]] * 8
-    (tmp_path / "ids.jsonl").write_text(
-        "".join(
-            json.dumps({"doc_id": n, "word_index": i, "word": w}) + "\n"
-            for n, t in enumerate(words)
-            for i, w in enumerate(t)
-        )
+    words = ["<script>alert(1)</script>", "a&b", "c\u202e"] * 8
+    ids = {"doc_id": [n // 3 for n in range(24)], "word_index": [n % 3 for n in range(24)], "word": words}
+    found = bertfeat.compare_layers(
+        *(imported(tmp_path, name, rng.normal(size=(24, dim)), ids) for name, dim in (("<b>one", 5), ("two", 4)))
     )
-    stores = [
-        bertfeat.import_vectors(
-            write_npy(tmp_path / f"{name}.npy", rng.normal(size=(24, dim))),
-            tmp_path / name,
-            level="word",
-            ids=tmp_path / "ids.jsonl",
-        )
-        for name, dim in (("<b>one", 5), ("two", 4))
-    ]
-    found = bertfeat.compare_layers(*stores)
     assert repr(found).startswith("LayerComparison(")
     assert "\n" not in repr(found)
     assert "&lt;b&gt;one" in found._repr_html_()
@@ -299,69 +339,126 @@ def test_a_result_shows_and_draws_itself(tmp_path: Path) -> None:
     line, matrix = found.plot("anisotropy"), found.plot()
     assert [len(drawn.get_xdata()) for drawn in line.lines] == [1, 1]
     assert matrix.images[0].get_array().shape == (2, 2)
+    assert line.figure is not matrix.figure
     with pytest.raises(UserError, match="did you mean 'anisotropy'"):
         found.plot("anisotropi")
-    found.write(tmp_path / "out")
-    check_page(tmp_path / "out" / "layers.html")
-    assert "&lt;script&gt;alert(1)" in (tmp_path / "out" / "layers.html").read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertfeat.geometry.layerresult.plot_panels", lambda _, stem: Path(f"{stem}.png").touch())
+        found.write(tmp_path / "out")
+    text = check_page(tmp_path / "out" / "layers.html", 15)
+    assert "&lt;script&gt;alert(1)" in text
+    assert "\u202e" not in text
+    assert "&lt;b&gt;one (store)" in text
     with pytest.raises(UserError, match="there is a comparison of layers already"):
         found.write(tmp_path / "out")
 
 
-def test_mistakes_are_refused(store: Store, untrained: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
-    (tmp_path / "one.txt").write_text("a b\n")
-    (tmp_path / "other.csv").write_text("id,text\nx,unlike words\ny,of the other store\n")
-    tiny = bertfeat.extract(tmp_path / "one.txt", tmp_path / "tiny", levels="word", layers="0")
-    text_ids = bertfeat.extract(tmp_path / "other.csv", tmp_path / "ids", levels="word", layers="0", id_column="id")
-    (tmp_path / "other.txt").write_text("unlike words\nof the other store\n")
-    alien = bertfeat.extract(tmp_path / "other.txt", tmp_path / "alien", levels="word,token", layers="0")
+def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, few = tmp_path / "out", np.ones((3, 2))
+    alien = imported(tmp_path, "alien", few, {"doc_id": [900] * 3, "word_index": [0, 1, 2], "word": ["a", "b", "c"]})
+    named = imported(tmp_path, "named", few, {"doc_id": ["x"] * 3, "word_index": [0, 1, 2], "word": ["a", "b", "c"]})
+    texts = imported(tmp_path, "texts", few)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "mine.txt").write_text("mine")
     for words, said in (
         ((tmp_path / "none",), "no such folder"),
         ((store.path, "--level", "wrod"), "no level 'wrod'"),
-        ((untrained.path, "--level", "token"), "no level 'token'; levels are word"),
-        ((tiny.path,), "2 rows at level word have a vector; layers need 3 or more"),
+        ((store.path, "--level", "token"), "no level 'token'; levels are word"),
+        ((alien.path,), "3 rows at level word have a vector; layers need 4 or more"),
+        ((texts.path, "--level", "sentence"), "3 rows at level sentence have a vector; layers need 4 or more"),
         ((store.path, alien.path), "no common rows at level word"),
-        ((store.path, text_ids.path), "doc_id is int64 in the first and string in the second"),
-        ((store.path, untrained.path, "--level", "sentence"), "no level 'sentence'"),
+        ((store.path, named.path), "doc_id is int64 in the first and string in the second"),
+        ((store.path, texts.path), "no level 'word'; levels are sentence"),
         ((store.path, "--level", "sentence", "--min-count", "3"), "--min-count has no meaning at level sentence"),
         ((store.path, "--sample", "3"), "--sample"),
-        ((store.path, "--max-memory", "much"), "'much' is not a size"),
     ):
         assert said in refused("layers", *words, "-o", out), words
         assert not out.exists()
     assert "not part of a comparison" in refused("layers", store.path, "-o", tmp_path / "foreign", "--overwrite")
+    assert "not part of a comparison" in refused("layers", store.path, "-o", store.path, "--overwrite")
     assert (tmp_path / "foreign" / "mine.txt").read_text() == "mine"
     with pytest.raises(UserError, match="`sample` 3 must be 50 or more"):
         bertfeat.compare_layers(store, sample=3)
-    monkeypatch.setitem(alien._metadata, "tokenizer_sha256", "another")
-    with pytest.raises(UserError, match="tokens of two tokenizers cannot be matched"):
-        bertfeat.compare_layers(store, alien, level="token")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "plots need matplotlib" in refused("layers", store.path, "-o", out)
     assert not out.exists()
 
 
-def test_empty_equal_and_infinite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "empty.csv").write_text("text\n")
-    empty = bertfeat.extract(tmp_path / "empty.csv", tmp_path / "empty", levels="word", layers="0")
-    assert "0 rows at level word have a vector; layers need 3 or more" in refused(
-        "layers", empty.path, "-o", tmp_path / "out"
-    )
-    # Equal rows: no variance, no dimension, no CKA, and JSON without NaN.
-    one = imported(tmp_path, "one", np.ones((5, 3)))
+def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Equal rows, whose mean is rounded: no variance, no dimension, no CKA, and JSON without NaN.
+    one = imported(tmp_path, "one", np.full((7, 3), 0.1))
     found = bertfeat.compare_layers(one, level="sentence")
     row = found.rows[0]
     assert row.anisotropy == pytest.approx(1)
-    assert (row.effective_rank, row.intrinsic_dimension, found.cka) == (None, None, ((None,),))
+    assert (row.effective_rank, row.intrinsic_dimension, row.anisotropy_centred) == (None, None, None)
+    assert found.cka == found.cka_debiased == ((None,),)
     json.loads(json.dumps(found.to_dict(), allow_nan=False))
     # Zero vectors have cosine 0 with all others.
-    zeros = bertfeat.compare_layers(
-        imported(tmp_path, "zeros", np.eye(4)[[0, 0, 1, 1, 1]] * [[1], [1], [1], [1], [0]]), level="sentence"
-    )
-    assert zeros.rows[0].anisotropy == pytest.approx(0.2)
-    monkeypatch.setattr(Store, "take", lambda *_: np.full((5, 3), np.inf))
+    zeros = np.eye(4)[[0, 0, 1, 1, 1]] * [[1], [1], [1], [1], [0]]
+    assert bertfeat.compare_layers(imported(tmp_path, "zeros", zeros), level="sentence").rows[0].anisotropy == 0.2
+    # Unknown words have no type; rows are matched by their places alone.
+    ids = {"doc_id": [n // 4 for n in range(12)], "word_index": [n % 4 for n in range(12)]}
+    rng = np.random.default_rng(6)
+    nameless = imported(tmp_path, "nameless", rng.normal(size=(12, 3)), ids)
+    alone = bertfeat.compare_layers(nameless, min_count=2)
+    assert (alone.settings["n_types"], alone.rows[0].self_similarity) == (0, None)
+    assert alone.rows[0].within_sentence is not None
+    known = imported(tmp_path, "known", rng.normal(size=(12, 2)), ids | {"word": ["a", "b", "c"] * 4})
+    for pair in ((nameless, known), (known, nameless)):
+        both = bertfeat.compare_layers(*pair, min_count=2)
+        assert (both.settings["n_rows"], both.settings["n_types"]) == (12, 3)
+        assert {word.word for word in both.moved["embedding"]} == {"a", "b", "c"}
+    monkeypatch.setattr(Store, "take", lambda *_: np.full((7, 3), np.inf))
     with pytest.raises(UserError, match="embedding of sentence row 0 holds NaN or infinity"):
         bertfeat.compare_layers(one, level="sentence")
+
+
+def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
+    """Several shards, an appended store, words without vectors, a text without words, special tokens."""
+    texts = ["Angela sings .", "", "the dog runs and the cat sits", *(f"the cat runs {n} and sings" for n in range(30))]
+    for name, some in (("one.txt", texts[:20]), ("two.txt", texts[20:])):
+        (tmp_path / name).write_text("\n".join(some) + "\n")
+    settings: Any = {"model": str(tiny_folder), "levels": "token,word,sentence", "layers": "0,3", "shard_bytes": 60_000}
+    settings |= {"max_length": 8, "on_overlong": "truncate"}
+    grown = bertfeat.extract(tmp_path / "one.txt", tmp_path / "grown", **settings)
+    grown = bertfeat.append(grown, tmp_path / "two.txt")
+    assert len(grown.manifest["shards"]) > 2
+    words = bertfeat.compare_layers(grown)
+    has_vector = grown.valid("word", "layer_00") & grown.valid("word", "layer_03")
+    assert words.settings["n_rows"] == has_vector.sum() < len(has_vector)
+    vectors = grown.numpy("word", 3)[has_vector].astype(np.float64)
+    assert words.rows[1].anisotropy == pytest.approx(of_pairs(cosines(vectors)), rel=1e-4)
+    tokens = bertfeat.compare_layers(grown, level="token")
+    kept = ~grown.polars("token", ["is_special"])["is_special"].to_numpy()
+    assert tokens.settings["n_rows"] == kept.sum() < len(kept)
+    texts_of = bertfeat.compare_layers(grown, level="sentence")
+    assert texts_of.settings["n_rows"] == grown.valid("sentence", "layer_03").sum() == len(texts) - 1
+    untrained = bertfeat.extract(tmp_path / "one.txt", tmp_path / "random", random_weights=0, **settings)
+    both = bertfeat.compare_layers(grown, untrained, min_count=2)
+    assert both.settings["n_rows"] == untrained.valid("word", "layer_03").sum() < words.settings["n_rows"]
+    assert both.settings["other_model"].endswith("with random weights of seed 0")
+    assert 0 < (both.rows[1].cka_other or 0) < 0.99
+    (tmp_path / "empty.csv").write_text("text\n")
+    empty = bertfeat.extract(tmp_path / "empty.csv", tmp_path / "empty", **settings)
+    assert "0 rows at level word have a vector" in refused("layers", empty.path, "-o", tmp_path / "out")
+    untrained._metadata["tokenizer_sha256"] = "another"
+    with pytest.raises(UserError, match="tokens of two tokenizers cannot be matched"):
+        bertfeat.compare_layers(grown, untrained, level="token")
+
+
+@pytest.mark.long
+def test_real_models_equal_references(tmp_path: Path) -> None:
+    """The packaged model on a real corpus: trained, with random weights, in binary columns, and concatenated."""
+    corpus = ROOT / "examples" / "data" / "wnut17_dev.conll"
+    settings: Any = {"levels": "word", "limit": 25}
+    trained = bertfeat.extract(corpus, tmp_path / "trained", layers="all", shard_bytes=2_000_000, **settings)
+    untrained = bertfeat.extract(corpus, tmp_path / "random", layers="all", random_weights=1, **settings)
+    binary = bertfeat.extract(corpus, tmp_path / "b", layers="all", vector_encoding="binary", **settings)
+    for store in (trained, untrained, binary):
+        check_against_references(store)
+    joined = bertfeat.extract(corpus, tmp_path / "joined", layers="last4", combine="concat", **settings)
+    assert [row.feature for row in bertfeat.compare_layers(joined).rows] == [f"layer_{n:02d}" for n in range(3, 7)]
+    both = bertfeat.compare_layers(trained, joined)
+    assert [row.cka_other for row in both.rows[3:7]] == pytest.approx([1] * 4)
+    against = bertfeat.compare_layers(trained, untrained)
+    assert all(0 < (row.cka_other or 0) < 0.95 for row in against.rows[:7])

@@ -109,7 +109,7 @@ HOMES = {
     "ray": {"runners"},
     "starlette": {"serving"},
     "uvicorn": {"serving"},
-    "jinja2": {"serving"},
+    "jinja2": {"reports", "serving"},
     "tqdm": {"progress"},
 }
 

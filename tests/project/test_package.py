@@ -31,6 +31,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     recipes = {f"bertfeat/pipelines/{path.name}" for path in (ROOT / "pipelines").glob("*.py")}
     assert len(recipes) > 6
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bertfeat/serving/pages").iterdir()}
+    pages |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "bertfeat/reports").glob("*.html")}
     assert names == sources | recipes | pages | {"bertfeat/py.typed"}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"

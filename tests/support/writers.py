@@ -30,12 +30,15 @@ from bertfeat.ann.transforms import TransformSpec
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.choices import Level
 from bertfeat.durable.publication import publish_file, standing
+from bertfeat.geometry import layerresult
+from bertfeat.geometry.layerresult import LayerComparison, LayerRow
 from bertfeat.heads.linear import RidgeProbe
 from bertfeat.heads.probefolder import save_probe
 from bertfeat.probes import sweepresult
 from bertfeat.probes.predictions import write_frames
 from bertfeat.probes.sweepresult import Sweep, SweepRow
 from bertfeat.reports.drawing import new_figure, save
+from bertfeat.reports.reportfiles import write_report
 from bertfeat.reports.tables import write_csv
 from bertfeat.search.storeindex import build_index
 from bertfeat.search.storeupdate import update_index
@@ -48,7 +51,7 @@ from tests.support.store_fakes import make_plan, write_store
 
 PLAN = make_plan((3, 2), levels=(Level.TOKEN, Level.SENTENCE), combine="none")
 # Folders of which a reader sees all files or none, and their file with times.
-FOLDERS = {"index": "index.json", "probe": None, "sweep": None}
+FOLDERS = {"index": "index.json", "probe": None, "sweep": None, "layers": None}
 
 
 def make_inputs(folder: Path) -> Path:
@@ -104,6 +107,18 @@ def _sweep(root: Path, inputs: Path, new: bool) -> None:
         sweep.write(root / "sweep", overwrite=True)
 
 
+def _layers(root: Path, inputs: Path, new: bool) -> None:
+    values: dict[str, Any] = dict.fromkeys(LayerRow.__slots__, 0.25 + new / 2)
+    row = LayerRow(**values | {"side": "store", "feature": "layer_03", "dim": 8, "top3_dimensions": ()})
+    settings = dict.fromkeys(("other", "min_count"), None) | dict.fromkeys(("store", "model", "level"), "word")
+    settings |= dict.fromkeys(("n_rows", "n_documents", "n_types", "n_neighbours", "n_sample", "seed"), 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layerresult, "plot_panels", lambda _, stem: write_report(f"{stem}.png", bytes([new])))
+        matrices = {"cka": ((1.0,),), "cka_debiased": ((1.0,),), "neighbour_overlap": ((None,),)}
+        found = LayerComparison(rows=(row,), moved={}, settings=settings, **matrices)
+        found.write(root / "layers", overwrite=True)
+
+
 def _predictions(root: Path, inputs: Path, new: bool) -> None:
     frames = [pl.DataFrame({"prediction": ["a", None], "n": [n, int(new)]}) for n in range(3)]
     write_frames(iter(frames), root / "o.parquet")
@@ -136,6 +151,7 @@ WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
     "build HNSW8": _build("HNSW8", n_vectors=1100),  # two checkpoints
     "probe": _probe,
     "sweep": _sweep,
+    "layers": _layers,
     "predictions": _predictions,
     "hits": _hits,
     "reports": _reports,
