@@ -42,7 +42,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     groups = rng.integers(_N_GROUPS, size=_N_POINTS)
     places = 8 * rng.normal(size=(_N_GROUPS, 2))[groups] + rng.normal(size=(_N_POINTS, 2))
-    texts = [f"a text of about sixty characters, which stands at the place {n}" for n in range(_N_POINTS)]
+    texts = [f"a text of about sixty characters, number {n}" for n in range(_N_POINTS)]
     columns = {"doc_id": range(_N_POINTS), "group": [f"group {group}" for group in groups]}
     page = map_page(places.astype(np.float32), texts, columns, title="points", color="group")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
