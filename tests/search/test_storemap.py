@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy.spatial.distance import cdist
 
 import bertfeat
 from bertfeat.ann import coordinates
@@ -79,11 +80,7 @@ def sign_fixed_svd(vectors: np.ndarray) -> np.ndarray:
 
 
 def brute_force(vectors: np.ndarray, metric: str) -> np.ndarray:
-    if metric == "cosine":
-        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        distances = 1 - unit @ unit.T
-    else:
-        distances = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
+    distances: np.ndarray = cdist(vectors, vectors, "euclidean" if metric == "l2" else metric)
     np.fill_diagonal(distances, np.inf)
     return distances
 
