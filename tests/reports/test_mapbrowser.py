@@ -44,6 +44,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
         "label": [None if n % 5 == 0 else f"<i>label {n % 3}</i>" for n in range(300)],
         "id": [f"d{n}" for n in range(300)],
         "score": [None if n == 7 else n / 10 for n in range(300)],
+        "size": ["" if n % 3 else str(n) for n in range(300)],
     }
     texts = [HOSTILE, *(f"[bank] number {n}" for n in range(1, 300))]
     path = tmp_path_factory.mktemp("page") / "map.html"
@@ -110,13 +111,15 @@ def test_look_search_colour_and_move(page: Any) -> None:
     assert tip.is_hidden()
     page.touchscreen.tap(x, y) if page.has_touch else page.mouse.move(x, y)
     assert tip.evaluate("tip => tip.firstChild.data") == HOSTILE
-    assert tip.locator("small").all_inner_texts() == ["label: (none)", "id: d0", "score: 0"]
+    assert tip.locator("small").all_inner_texts() == ["label: (none)", "id: d0", "score: 0", "size: 0"]
     assert page.locator("#tip img, #tip b, #tip script, #legend b, h1 b").count() == 0
     # Colours: the most frequent values; a scale; one for each of the first eleven of many.
     legend = page.locator("#legend li")
     assert legend.all_inner_texts() == [*(f"<i>label {n}</i> (80)" for n in (1, 2, 0)), "(none) (60)"]
     page.locator("#colour").select_option("score")
     assert legend.all_inner_texts() == ["0", "14.95", "29.9", "no number (1)"]
+    page.locator("#colour").select_option("size")
+    assert legend.all_inner_texts() == ["0", "148.5", "297", "no number (200)"]
     page.locator("#colour").select_option("id")
     assert legend.all_inner_texts()[-1] == "289 others (289)"
     page.locator("#colour").select_option("")
