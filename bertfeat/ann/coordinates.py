@@ -8,14 +8,14 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from bertfeat.ann.transforms import Transform, TransformSpec, fit_transform
+from bertfeat.ann.transforms import Projection, principal_axes
 from bertfeat.ann.vectorparts import VectorParts, all_batches, checked
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.moments import Moments
 from bertfeat.records import Float32Array, IntArray
 
-#: The fewest vectors that have a plane.
-MIN_VECTORS = 3
+# The fewest vectors that have a plane.
+_MIN_VECTORS = 3
 
 
 class MapMethod(StrEnum):
@@ -24,67 +24,62 @@ class MapMethod(StrEnum):
     PCA = "pca"
     UMAP = "umap"
 
-    def check(self) -> None:
-        """Raise a UserError if its library is not installed."""
-        if self is MapMethod.UMAP and find_spec("umap") is None:
-            raise UserError("UMAP needs umap-learn, which is not installed; pip install 'bertfeat[umap]', or use PCA")
+
+def parse_method(name: str) -> MapMethod:
+    """Return the method of a name.
+
+    Raises:
+        UserError: The name is unknown, or the library of the method is not installed.
+    """
+    try:
+        method = MapMethod(name)
+    except ValueError:
+        raise UserError(f"method {name!r}: unknown; choose one of {', '.join(MapMethod)}") from None
+    if method is MapMethod.UMAP and find_spec("umap") is None:
+        raise UserError("UMAP needs umap-learn, which is not installed; pip install 'bertfeat[umap]', or use PCA")
+    return method
 
 
-def fit_plane(source: VectorParts) -> Transform:
-    """Fit a projection to the two axes of largest variance; the vectors are read once.
+def fit_plane(source: VectorParts) -> tuple[Projection, float]:
+    """Return the projection to the two axes of largest variance, and their share of the variance; one pass.
 
     The largest component of an axis is positive, so that equal vectors give equal coordinates.
 
     Raises:
-        UserError: There are fewer than three vectors, they have fewer than two values, or all are the same.
+        UserError: There are fewer than three vectors, they have fewer than two values, all are the same, or one holds
+            NaN or infinity.
     """
-    check_plane(source)
-    spec = TransformSpec.parse("pca:2")
-    try:
-        plane = fit_transform(source, spec)
-    except UserError as error:
-        reason = str(error).removeprefix(f"transform '{spec}': ")
-        raise UserError(reason.replace("; use none", "; there is nothing to draw")) from None
-    assert plane is not None
-    return plane
-
-
-def check_plane(source: VectorParts) -> None:
-    """Raise a UserError if vectors are too few, or too narrow, for a plane."""
-    if source.n_vectors < MIN_VECTORS:
-        raise UserError(f"{source.n_vectors} rows with a vector: a map takes {MIN_VECTORS} or more")
+    if source.n_vectors < _MIN_VECTORS:
+        raise UserError(f"a map takes {_MIN_VECTORS} rows with a vector or more, and there are {source.n_vectors}")
     if source.dim < 2:
-        raise UserError(f"vectors of {source.dim} value: a map takes vectors of 2 or more")
+        raise UserError("a map takes vectors of 2 values or more, and these have 1")
+    moments = Moments(source.dim, "scatter")
+    for batch in all_batches(source):
+        moments.add(checked(batch))
+    variances, axes = principal_axes(moments, 2)
+    share = variances.sum() * (moments.n_rows - 1) / moments.squares.trace()
+    return Projection(moments.mean, axes.astype(np.float32)), float(share)
 
 
-def umap_plane(
-    source: VectorParts, neighbours: IntArray, distances: Float32Array, metric: Metric, seed: int
-) -> Float32Array:
+def umap_plane(start: Float32Array, neighbours: IntArray, distances: Float32Array, seed: int) -> Float32Array:
     """Return coordinates by UMAP (McInnes et al. 2018, arXiv 1802.03426), float32 (n, 2), in one thread.
 
-    All vectors are held in memory as float32.
-
     Args:
-        source: The vectors.
-        neighbours: int64 (n, k), the nearest vectors of each, itself first; -1 where there are fewer.
+        start: float32 (n, 2), the coordinates to start from.
+        neighbours: int64 (n, k), the nearest vectors of each, without itself.
         distances: float32 (n, k), their distances.
-        metric: The metric of these distances: cosine or L2.
         seed: The random seed.
-
-    Raises:
-        UserError: umap-learn is not installed.
     """
-    MapMethod.UMAP.check()
     from umap import UMAP
 
-    vectors = np.concatenate([checked(batch) for batch in all_batches(source)])
-    name = "euclidean" if metric is Metric.L2 else str(metric)
+    own = np.arange(len(start))[:, None]
+    near = np.hstack([own, neighbours]), np.hstack([np.zeros_like(own, np.float32), distances])
+    # Noise as UMAP adds to its own starts: equal points could never part, and an axis may be flat.
+    noise = np.random.default_rng(seed).normal(scale=1e-4, size=start.shape)
+    init = (10 * start / np.abs(start).max() + noise).astype(np.float32)
     with warnings.catch_warnings(action="ignore"):
-        fitted = UMAP(
-            n_neighbors=neighbours.shape[1],
-            metric=name,
-            random_state=seed,
-            n_jobs=1,
-            precomputed_knn=(neighbours, np.where(neighbours < 0, np.inf, distances)),
-        ).fit(vectors)
-    return np.asarray(fitted.embedding_, np.float32)
+        # With neighbours and a start, UMAP takes only the number of rows from what it is fitted to.
+        model = UMAP(
+            n_neighbors=near[0].shape[1], init=init, precomputed_knn=near, random_state=seed % 2**32, n_jobs=1
+        ).fit(init)
+    return np.asarray(model.embedding_, np.float32)

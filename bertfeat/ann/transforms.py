@@ -258,9 +258,10 @@ def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
         moments.add(checked(batch))
     if spec.kind.fitted_to == "mean":
         return Projection(moments.mean)
-    variances, axes = _principal_axes(moments.squares / (moments.n_rows - 1), spec.out_dim(source.dim))
-    if variances[0] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
-        raise UserError(f"transform '{spec}': all {moments.n_rows} vectors are the same; use none")
+    try:
+        variances, axes = principal_axes(moments, spec.out_dim(source.dim))
+    except UserError as error:
+        raise UserError(f"transform '{spec}': {error}; use none") from None
     if spec.kind.divides:
         axes = axes / np.sqrt(np.maximum(variances, EIGENVALUE_FLOOR * variances[0]))
     return Projection(moments.mean, np.ascontiguousarray(axes, dtype=np.float32))
@@ -282,9 +283,17 @@ def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metr
     return unit_length(out) if metric is Metric.COSINE else out
 
 
-def _principal_axes(covariance: Float64Array, n_axes: int) -> tuple[Float64Array, Float64Array]:
-    """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes), with fixed signs."""
-    variances, axes = np.linalg.eigh(covariance)
+def principal_axes(moments: Moments, n_axes: int) -> tuple[Float64Array, Float64Array]:
+    """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes), of the scatter of vectors.
+
+    The largest component of an axis is positive.
+
+    Raises:
+        UserError: All vectors are the same.
+    """
+    variances, axes = np.linalg.eigh(moments.squares / (moments.n_rows - 1))
+    if variances[-1] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
+        raise UserError(f"all {moments.n_rows} vectors are the same")
     variances, axes = variances[::-1][:n_axes], axes[:, ::-1][:, :n_axes]
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(n_axes)]
     return variances, axes * np.where(largest < 0, -1.0, 1.0)

@@ -27,7 +27,7 @@ _WHAT, _HOW, _PAGE = "What", "How", "Page"
     type=click.Choice(["pca", "umap"]),
     default="pca",
     show_default=True,
-    help="umap needs umap-learn, and memory for all vectors.",
+    help="umap needs umap-learn.",
 )
 @option(
     _HOW, "--neighbors", type=click.IntRange(min=1), default=10, show_default=True, help="Nearest rows of each row."
@@ -51,8 +51,9 @@ def command(
 ) -> None:
     """Draw the rows of a store in a plane: coordinates and neighbours as Parquet, and a page to look at.
 
-    FILE opens in Embedding Atlas and in polars. The page, one file that loads nothing, takes 200,000 rows: pan, zoom,
-    hover with text, colours by a column, and a search box. --word bank draws the senses of one word.
+    FILE opens in Embedding Atlas and in polars. The page is one file that loads nothing: pan, zoom, hover with text,
+    colours by a column, and a search box; of more than 200,000 rows it shows a random sample. --word bank draws the
+    senses of one word.
     """
     from bertfeat.cli.progress import counted
     from bertfeat.search.storemap import map_store
@@ -69,7 +70,8 @@ def command(
         click.echo(json.dumps(made.to_dict()))
     elif not quiet:
         shown = "" if made.shown_variance is None else f", {100 * made.shown_variance:.1f} % of the variance"
-        page = f"; page {made.page}" if made.page else ""
-        left_out = f"; {counted(made.n_without_vector, 'row')} without a vector" if made.n_without_vector else ""
+        sample = f" ({counted(made.n_points, 'random row')})" if made.n_points < made.n_rows else ""
+        page = f"; page {made.page}{sample}" if made.page else ""
+        left_out = f"; {counted(made.n_left_out, 'row')} without a vector, or special" if made.n_left_out else ""
         rows = counted(made.n_rows, f"{made.level} row")
         click.echo(f"{made.path}: {rows} of {made.feature} by {made.method}{shown}{left_out}{page}")

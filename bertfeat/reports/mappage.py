@@ -5,36 +5,21 @@ from __future__ import annotations
 import base64
 import html
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from importlib.util import find_spec
-
-import numpy as np
 
 from bertfeat.display import printable
-from bertfeat.errors import UserError
 from bertfeat.records import Float32Array
 
-#: The most points of a page: more make the file and its start too slow.
-MAX_POINTS = 200_000
-# Its WebGL backend, and its interface for JavaScript.
-_COMPONENTS = ["bokeh", "bokeh-gl", "bokeh-api"]
-
-
-def check_page() -> None:
-    """Check that the drawing library is installed.
-
-    Raises:
-        UserError: Bokeh is not installed.
-    """
-    if find_spec("bokeh") is None:
-        raise UserError("the page of a map needs Bokeh, which is not installed; pip install 'bertfeat[map]'")
+# A browser's numbers are float64: beyond this they skip whole numbers.
+_MAX_EXACT = 2**53
 
 
 def map_page(
     coordinates: Float32Array,
-    texts: Sequence[str | None],
+    texts: Sequence[str],
     columns: Mapping[str, Sequence[object]],
     *,
     title: str,
@@ -48,17 +33,11 @@ def map_page(
     Args:
         coordinates: float32 (n, 2).
         texts: The text of each point.
-        columns: Values of each point: texts, numbers, booleans or None.
+        columns: Values of each point: texts, numbers, booleans, None; others are shown as `str` does.
         title: The title.
         note: A sentence on how the points were made.
         color: The column that gives the colours at first; None for one colour.
-
-    Raises:
-        UserError: Bokeh is not installed.
     """
-    check_page()
-    from bokeh.resources import Resources
-
     data = {
         "x": _floats(coordinates[:, 0]),
         "y": _floats(coordinates[:, 1]),
@@ -67,12 +46,7 @@ def map_page(
         "colour": color,
         "note": note,
     }
-    scripts = Resources(mode="inline", components=_COMPONENTS).js_raw
-    parts = {
-        "TITLE": html.escape(printable(title)),
-        "DATA": _script_json(data),
-        "SCRIPTS": "\n".join(f"<script>\n{script}\n</script>" for script in scripts),
-    }
+    parts = {"TITLE": html.escape(printable(title)), "DATA": _script_json(data)}
     template = (resources.files("bertfeat.reports") / "map.html").read_text("utf-8")
     return re.sub("@([A-Z]+)@", lambda found: parts[found[1]], template).encode()
 
@@ -83,10 +57,11 @@ def _floats(values: Float32Array) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON holds it: a finite number, a boolean, None, or else text."""
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    """Return a value as JSON and a browser hold it: what they cannot hold, NaN among it, becomes text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    is_exact = isinstance(value, str) or (isinstance(value, int) and abs(value) <= _MAX_EXACT)
+    return value if value is None or is_exact else str(value)
 
 
 def _script_json(data: object) -> str:

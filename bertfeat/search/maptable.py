@@ -14,42 +14,37 @@ from bertfeat.search.hitrows import HitRows
 from bertfeat.store.reader import Store
 from bertfeat.store.rowcolumns import check_columns, row_columns
 
+_TEXTS = ("text", "text_pair")
 _MADE = ("x", "y", "neighbors")
+# The columns of a terminal on either side of a word, and the characters of a text on the page.
 _CONTEXT_COLUMNS = 60
-_PAGE_TEXT_COLUMNS = 300
+_PAGE_TEXT = 300
 
 
 class MapTable:
-    """The columns of a map's rows: those that name a row, its text, and the kept columns of the corpus."""
+    """The columns of a map's rows: those that name a row, its text, and the kept columns of the corpus.
+
+    Attributes:
+        colours: The columns that a page offers as colours.
+    """
 
     def __init__(self, store: Store, level: Level, columns: Sequence[str] | None) -> None:
         entry, own = LEVELS[level], row_columns(store, level)
-        self._hits, self._level = HitRows(store, level), level
         standard = {column.name for known in LEVELS.values() for column in (*known.columns, *PAIR_COLUMNS)}
         kept = [name for names in own for name in names if name not in standard] if columns is None else list(columns)
         check_columns(store, level, kept)
-        self._names = [name for name in entry.names if name in own[0]]
-        self._names += [name for name in ("text", "text_pair") if not entry.surface and name in own[0]]
-        taken = {*self._names, *_MADE, "text"}
-        if clash := [name for name in kept if name in taken]:
-            raise UserError(
-                f"column {clash[0]!r} of the store has the name of a column of the map; pass other `columns`"
-            )
-        self._kept = kept
+        texts = [] if entry.surface else [name for name in _TEXTS if name in own[0]]
+        names = [name for name in entry.names if name in own[0]]
+        for n, name in enumerate(kept):
+            if name in {*names, *_TEXTS, *_MADE, *kept[:n]}:
+                raise UserError(f"column {name!r}: the map has a column of this name already; pass other `columns`")
+        self._hits, self._names, self._kept = HitRows(store, level), names + texts, kept
+        self.colours = names + kept
 
-    @property
-    def _colours(self) -> list[str]:
-        """The columns that a page offers as colours."""
-        return [name for name in self._names if name not in ("text", "text_pair")] + self._kept
-
-    def check_color(self, color: str | None, *, has_page: bool) -> None:
+    def check_color(self, color: str | None) -> None:
         """Raise a UserError if a page cannot be coloured so."""
-        if color is None:
-            return
-        if not has_page:
-            raise UserError("`color` is for the page, which is switched off; leave one of them out")
-        if color not in self._colours:
-            hint = did_you_mean(color, self._colours) or f"columns are {', '.join(self._colours)}"
+        if color is not None and color not in self.colours:
+            hint = did_you_mean(color, self.colours) or f"columns are {', '.join(self.colours)}"
             raise UserError(f"`color` {color!r}: no such column in the map; {hint}")
 
     def read(self, rows: IntArray) -> pl.DataFrame:
@@ -60,14 +55,15 @@ class MapTable:
             frame.insert_column(len(self._names), pl.Series("text", texts, dtype=pl.String))
         return frame
 
-    def page_columns(self, frame: pl.DataFrame) -> tuple[list[str | None], dict[str, list[object]]]:
-        """Return the texts of a page, cut, and the values of its other columns."""
-        texts = frame["text"].str.slice(0, _PAGE_TEXT_COLUMNS).to_list()
-        return texts, {name: frame[name].to_list() for name in self._colours}
+
+def page_texts(frame: pl.DataFrame) -> list[str]:
+    """Return the texts of rows for a page, with their pairs, cut."""
+    text = pl.concat_str([name for name in _TEXTS if name in frame.columns], separator="\n", ignore_nulls=True)
+    cut = pl.when(text.str.len_chars() > _PAGE_TEXT).then(text.str.head(_PAGE_TEXT - 1) + "…").otherwise(text)
+    return frame.select(cut).to_series().to_list()
 
 
 def neighbour_structs(ids: IntArray, distances: Float32Array) -> pl.Series:
-    """Return neighbours as structs of two lists, without the places where none was found."""
-    pairs = [(one[one >= 0].tolist(), far[one >= 0].tolist()) for one, far in zip(ids, distances, strict=True)]
-    schema = {"ids": pl.List(pl.Int64), "distances": pl.List(pl.Float32)}
-    return pl.DataFrame(pairs, schema=schema, orient="row").to_struct("neighbors")
+    """Return neighbours, each (n, k), as structs of two lists."""
+    lists = pl.Schema({"ids": pl.List(pl.Int64), "distances": pl.List(pl.Float32)})
+    return pl.DataFrame({"ids": ids, "distances": distances}).cast(lists).to_struct("neighbors")

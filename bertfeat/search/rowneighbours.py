@@ -46,14 +46,13 @@ class Neighbours:
     def __init__(self, source: RowParts, folder: Path, settings: BuildSettings, k: int) -> None:
         built = build(source, folder, settings)
         self._index = VectorIndex(read_index(built.path), settings.metric, built.transform, built.parameters)
-        self.metric, self.seed, self.k = settings.metric, settings.seed, k
+        self.k = k
 
     def of(self, batch: VectorBatch) -> tuple[IntArray, Float32Array]:
-        """Return positions, int64 (n, k), -1 where an approximate index finds fewer, and distances, (n, k)."""
+        """Return the positions of the nearest rows, int64 (n, k), the nearest first, and distances, float32 (n, k)."""
         scores, positions = self._index.search(batch.vectors, self.k + 1)
         others = positions != np.arange(batch.positions.start, batch.positions.stop)[:, None]
         # A row that equal ones push out of its own hits has one neighbour too many.
         others[others.all(axis=1), -1] = False
-        shape = len(positions), self.k
-        distances = scores if self.metric is Metric.L2 else np.maximum(0, 1 - scores)
-        return positions[others].reshape(shape), distances[others].reshape(shape)
+        distances = scores if self._index.metric is Metric.L2 else np.maximum(0, 1 - scores)
+        return positions[others].reshape(-1, self.k), distances[others].reshape(-1, self.k)

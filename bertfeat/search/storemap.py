@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.coordinates import MapMethod, check_plane, fit_plane, umap_plane
-from bertfeat.ann.vectorparts import VectorBatch, all_batches, sample_positions
+from bertfeat.ann.coordinates import MapMethod, fit_plane, parse_method, umap_plane
+from bertfeat.ann.transforms import Transform
+from bertfeat.ann.vectorparts import all_batches, sample_positions
 from bertfeat.choices import Level
 from bertfeat.config import parse_size
-from bertfeat.durable.files import make_parents
+from bertfeat.durable.files import Sink, make_parents
 from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_bytes, publish_file
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
-from bertfeat.moments import Moments
 from bertfeat.nearest import Metric, parse_metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Float32Array, IntArray
-from bertfeat.reports.mappage import MAX_POINTS, check_page, map_page
+from bertfeat.reports.mappage import map_page
 from bertfeat.search.filters import PositionFilters
-from bertfeat.search.maptable import MapTable, neighbour_structs
+from bertfeat.search.maptable import MapTable, neighbour_structs, page_texts
 from bertfeat.search.rowneighbours import Neighbours, RowParts
 from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
 from bertfeat.storage import local_path
 from bertfeat.store.framefiles import frame_writer
 from bertfeat.store.reader import Store, open_store
+
+#: The most points of a page: more make the file and its start too slow.
+MAX_POINTS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ class StoreMap:
         feature: The feature that is drawn.
         method: `pca` or `umap`.
         n_rows: The rows of the map.
-        n_without_vector: Rows of the level that have no vector, or are special tokens.
+        n_points: The points of the page: all rows, or a random sample of 200,000.
+        n_left_out: Rows of the level that are never drawn: those without a vector, and special tokens.
         n_neighbors: The neighbours of a row.
         shown_variance: The share of the variance that the plane of a PCA shows; None for UMAP.
     """
@@ -57,7 +61,8 @@ class StoreMap:
     feature: str
     method: str
     n_rows: int
-    n_without_vector: int
+    n_points: int
+    n_left_out: int
     n_neighbors: int
     shown_variance: float | None
 
@@ -65,6 +70,15 @@ class StoreMap:
         """Return the map's facts as JSON values."""
         values = asdict(self)
         return values | {name: None if values[name] is None else str(values[name]) for name in ("path", "page")}
+
+
+class _Drawn(NamedTuple):
+    """Consecutive rows of a map: their numbers, coordinates (n, 2), and neighbours with distances, each (n, k)."""
+
+    positions: range
+    places: Float32Array
+    ids: IntArray
+    distances: Float32Array
 
 
 def map_store(
@@ -99,170 +113,147 @@ def map_store(
         level: The level; by default the only one that is stored, or word level if `word` is given.
         feature: As for `build_index`.
         word: Only the rows of this word, in upper or lower case.
-        method: `pca`, read in batches; or `umap`, which needs umap-learn and holds all vectors in memory.
+        method: `pca`; or `umap`, which needs umap-learn, and starts from the PCA.
         neighbors: The nearest rows to find for each row.
-        metric: `cosine` or `l2`, for neighbours and for UMAP.
+        metric: `cosine` or `l2`, by which neighbours are found, and so UMAP.
         columns: Columns of the corpus to keep; all by default.
         color: A column that gives the colours of the page at first.
         limit: Only the first rows.
         sample: Only this number of random rows.
         seed: The seed of the sample, of the index and of UMAP.
-        page: Also write the page, which takes up to 200,000 rows.
+        page: Also write the page; of more than 200,000 rows it shows a random sample, and says so.
         max_memory: The most memory of the index that finds the neighbours.
         overwrite: Replace files that are already there.
         progress: See `bertfeat.extract`.
 
     Raises:
         UserError: A setting, the level, a word or a column cannot be used; there are fewer than three rows with a
-            vector, or too many for a page; or a library is missing.
+            vector, or all vectors are the same; or a library is missing.
         StoreError: A part is missing or damaged.
         RunError: The system refused; an old file is unchanged, or the new one is there.
 
     Examples:
         >>> map_store("features", "map.parquet", level="word", word="bank")  # doctest: +SKIP
     """
-    how = _parse_method(method)
-    compared = _parse_metric(metric)
+    how, settings = parse_method(method), _settings(metric, seed, max_memory)
     for name, number in (("neighbors", neighbors), ("limit", limit), ("sample", sample)):
         if number is not None and number < 1:
             raise UserError(f"`{name}` {number} is below 1")
-    settings = BuildSettings(
-        metric=compared, seed=seed, recall=0.99, max_memory_bytes=parse_size(max_memory, "max_memory")
-    )
+    if color is not None and not page:
+        raise UserError("`color` is for the page, which is switched off; leave one of them out")
     path = local_path(output, "a map")
     beside = path.with_suffix(".html") if page else None
-    _check_places(path, beside, overwrite=overwrite)
+    check_file(path, overwrite=overwrite, endings=(".parquet",))
+    if beside is not None:
+        check_file(beside, overwrite=overwrite)
     opened = store if isinstance(store, Store) else open_store(store)
     where = choose_level(opened, "word" if level is None and word is not None else level)
     chosen = choose_feature(opened, where, feature)
     table = MapTable(opened, where, columns)
-    table.check_color(color, has_page=page)
-    with reporting(progress) as reports:
+    table.check_color(color)
+    with reporting(progress) as reports, tempfile.TemporaryDirectory(prefix="bertfeat-map-") as folder:
         included = StoreParts(opened, where, chosen).included
-        rows = _chosen_rows(opened, where, np.flatnonzero(included), word, limit, sample, seed)
+        rows = _chosen_rows(opened, where, np.flatnonzero(included), word)[:limit]
+        rows = rows if sample is None else rows[sample_positions(len(rows), sample, seed)]
         source = RowParts(opened, where, chosen, rows, reports)
-        _check_rows(opened, source, where, chosen, has_page=page)
+        try:
+            plane, share = fit_plane(source)
+        except UserError as error:
+            raise UserError(f"{opened.path}: level {where}, feature {chosen}: {error}") from None
+        near = Neighbours(source, Path(folder), settings, min(neighbors, len(rows) - 1))
+        drawn: Iterable[_Drawn] = _drawn(source, plane, near)
+        if how is MapMethod.UMAP:
+            drawn = _moved(list(drawn), seed, reports)
+        points = sample_positions(len(rows), MAX_POINTS if page else 0, seed)
+        made = StoreMap(
+            path,
+            beside,
+            level=str(where),
+            feature=chosen,
+            method=str(how),
+            n_rows=len(rows),
+            n_points=len(points),
+            n_left_out=int(np.count_nonzero(~included)),
+            n_neighbors=near.k,
+            shown_variance=round(share, 4) if how is MapMethod.PCA else None,
+        )
         make_parents(path)
-        with tempfile.TemporaryDirectory(prefix="bertfeat-map-") as folder:
-            near = Neighbours(source, Path(folder), settings, min(neighbors, len(rows) - 1))
-            plane = _plane(source, how, near, reports)
-            written = _write(path, source, plane, near, table, keep=page)
-    shown = written.shown if how is MapMethod.PCA else None
-    if beside is not None:
-        heading = f"{opened.path.name}: {where}, {chosen}" + (f", {word}" if word is not None else "")
-        texts, values = table.page_columns(pl.concat(written.frames))
-        html = map_page(np.concatenate(written.places), texts, values, title=heading, note=_note(shown), color=color)
-        publish_bytes(beside, html)
-    return StoreMap(
-        path, beside, str(where), chosen, str(how), len(rows), int(len(included) - included.sum()), near.k, shown
-    )
+        with publish_file(path) as sink:
+            shown = _write(path, sink, table, rows, drawn, points)
+            # Made before the Parquet file gets its place, so that a failure leaves neither.
+            html = _page(shown, table.colours, opened.path.name, made, word, color) if page else b""
+        if beside is not None:
+            publish_bytes(beside, html)
+    return made
 
 
-@dataclass(slots=True)
-class _Written:
-    """What a page takes of the written rows, and the share of the variance that they show."""
+def _settings(metric: str, seed: int, max_memory: int | str) -> BuildSettings:
+    """Return the settings of the index that finds neighbours."""
+    compared = parse_metric(metric)
+    if compared is Metric.IP:
+        raise UserError("metric 'ip': an inner product is not a distance; choose cosine or l2")
+    n_bytes = parse_size(max_memory, "max_memory")
+    return BuildSettings(metric=compared, seed=seed, recall=0.99, max_memory_bytes=n_bytes)
 
-    frames: list[pl.DataFrame]
-    places: list[Float32Array]
-    shown: float
+
+def _chosen_rows(store: Store, level: Level, rows: IntArray, word: str | None) -> IntArray:
+    """Return the rows of a word, or all."""
+    if word is None:
+        return rows
+    if not LEVELS[level].surface:
+        raise UserError(f"`level='{level}'`: a row is a whole text, which has no word; pass `level='word'`")
+    rows = rows[PositionFilters(store, level, rows).words_like(word)]
+    if not len(rows):
+        raise UserError(f"{store.path}: no row of level {level} is the word {word!r}, in upper or lower case")
+    return rows
 
 
-def _plane(
-    source: RowParts, how: MapMethod, near: Neighbours, progress: Progress
-) -> Callable[[VectorBatch], Float32Array]:
-    """Return a function that gives the coordinates of a batch, float32 (n, 2)."""
-    if how is MapMethod.PCA:
-        fitted = fit_plane(source)
-        return lambda batch: fitted.apply(batch.vectors)
-    found = [near.of(batch) for batch in all_batches(source)]
-    own = np.arange(source.n_vectors)[:, None]
-    ids = np.hstack([own, np.concatenate([ids for ids, _ in found])])
-    distances = np.hstack([np.zeros_like(own, np.float32), np.concatenate([distances for _, distances in found])])
+def _drawn(source: RowParts, plane: Transform, near: Neighbours) -> Iterable[_Drawn]:
+    """Yield all rows in batches, with coordinates in a plane."""
+    for batch in all_batches(source):
+        yield _Drawn(batch.positions, plane.apply(batch.vectors), *near.of(batch))
+
+
+def _moved(drawn: Sequence[_Drawn], seed: int, progress: Progress) -> Iterable[_Drawn]:
+    """Yield rows with the coordinates of UMAP."""
     progress.stage("UMAP")
-    places = umap_plane(source, ids, distances, near.metric, near.seed)
-    return lambda batch: places[batch.positions.start : batch.positions.stop]
+    _, places, ids, distances = (np.concatenate(arrays) for arrays in zip(*drawn, strict=True))
+    places = umap_plane(places, ids, distances, seed)
+    for some in drawn:
+        yield some._replace(places=places[some.positions.start : some.positions.stop])
 
 
 def _write(
-    path: Path,
-    source: RowParts,
-    plane: Callable[[VectorBatch], Float32Array],
-    near: Neighbours,
-    table: MapTable,
-    *,
-    keep: bool,
-) -> _Written:
-    """Write the Parquet file, and return what a page takes of it if `keep`."""
-    written = _Written([], [], 0.0)
-    flat, whole = Moments(2, "squares"), Moments(source.dim, "squares")
-    with publish_file(path) as sink, frame_writer(path, sink) as write:
-        for batch in all_batches(source):
-            places = plane(batch)
-            flat.add(places)
-            whole.add(batch.vectors)
-            frame = table.read(source.rows[batch.positions.start : batch.positions.stop])
-            made = pl.DataFrame({"x": places[:, 0], "y": places[:, 1], "neighbors": neighbour_structs(*near.of(batch))})
-            write(frame.hstack(made))
-            if keep:
-                written.frames.append(frame)
-                written.places.append(places)
-    written.shown = round(float(flat.squares.sum() / whole.squares.sum()), 4)
-    return written
+    path: Path, sink: Sink, table: MapTable, rows: IntArray, drawn: Iterable[_Drawn], points: IntArray
+) -> pl.DataFrame:
+    """Write the Parquet file; return some of its rows, ascending, without neighbours."""
+    kept: list[pl.DataFrame] = []
+    with frame_writer(path, sink) as write:
+        for at, places, ids, distances in drawn:
+            frame = table.read(rows[at.start : at.stop])
+            frame = frame.with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1]))
+            write(frame.with_columns(neighbour_structs(ids, distances)))
+            first, last = np.searchsorted(points, [at.start, at.stop])
+            kept.append(frame[points[first:last] - at.start])
+    return pl.concat(kept)
 
 
-def _chosen_rows(
-    store: Store, level: Level, rows: IntArray, word: str | None, limit: int | None, sample: int | None, seed: int
-) -> IntArray:
-    """Return the rows to draw, ascending."""
-    if word is not None:
-        if not LEVELS[level].surface:
-            raise UserError(f"`level='{level}'`: a row is a whole text, which has no word; pass `level='word'`")
-        rows = rows[PositionFilters(store, level, rows).words_like(word)]
-        if not len(rows):
-            raise UserError(f"{store.path}: no row of level {level} is the word {word!r}, in upper or lower case")
-    rows = rows[:limit]
-    return rows if sample is None else rows[sample_positions(len(rows), sample, seed)]
-
-
-def _check_rows(store: Store, source: RowParts, level: Level, feature: str, *, has_page: bool) -> None:
-    """Raise a UserError if there are too few rows, or too many for a page."""
-    try:
-        check_plane(source)
-    except UserError as error:
-        raise UserError(f"{store.path}: level {level}, feature {feature}: {error}") from None
-    if has_page and source.n_vectors > MAX_POINTS:
-        raise UserError(
-            f"{store.path}: {source.n_vectors:,} rows are too many for a page, which takes {MAX_POINTS:,}; "
-            "pass `sample=100000`, or `page=False`"
-        )
-
-
-def _check_places(path: Path, page: Path | None, *, overwrite: bool) -> None:
-    """Check the places of both files, and the library of the page."""
-    check_file(path, overwrite=overwrite, endings=(".parquet",))
-    if page is not None:
-        check_page()
-        check_file(page, overwrite=overwrite)
-
-
-def _parse_method(name: str) -> MapMethod:
-    try:
-        method = MapMethod(name)
-    except ValueError:
-        raise UserError(f"method {name!r}: unknown; choose one of {', '.join(MapMethod)}") from None
-    method.check()
-    return method
-
-
-def _parse_metric(name: str) -> Metric:
-    metric = parse_metric(name)
-    if metric is Metric.IP:
-        raise UserError("metric 'ip': an inner product is not a distance; choose cosine or l2")
-    return metric
-
-
-def _note(shown: float | None) -> str:
-    """Return a sentence on what a map shows."""
-    if shown is None:
-        return "UMAP: near points are similar; distances between far groups and the size of groups mean little."
-    return f"PCA: this plane shows {100 * shown:.1f} % of the variance, so near points may be far apart in truth."
+def _page(
+    shown: pl.DataFrame, colours: Sequence[str], name: str, made: StoreMap, word: str | None, color: str | None
+) -> bytes:
+    """Return the page of some rows."""
+    rows = f"{made.n_rows:,} rows"
+    if made.n_points < made.n_rows:
+        rows = f"{made.n_points:,} random rows of {made.n_rows:,}"
+    note = "UMAP: near points are similar; distances between groups and sizes of groups mean little."
+    if made.shown_variance is not None:
+        share = f"{100 * made.shown_variance:.1f} % of the variance"
+        note = f"PCA: this plane shows {share}, so near points may be far apart in truth."
+    return map_page(
+        shown.select("x", "y").to_numpy(),
+        page_texts(shown),
+        {name: shown[name].to_list() for name in colours},
+        title=f"{name}: {made.level}, {made.feature}" + (f", {word}" if word is not None else ""),
+        note=f"{rows}. {note}",
+        color=color,
+    )

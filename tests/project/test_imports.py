@@ -103,7 +103,6 @@ HOMES = {
     "sklearn": {"heads", "extraction", "pipelines"},
     "h5py": {"corpus", "exports"},
     "matplotlib": {"reports"},
-    "bokeh": {"reports"},
     "umap": {"ann"},
     "sentence_transformers": set(),
     "ray": {"runners"},

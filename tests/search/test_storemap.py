@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
+import math
+import os
 import re
+import signal
+import subprocess
 import sys
+import warnings
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from scipy.spatial.distance import cdist
 
 import bertfeat
+from bertfeat.ann import coordinates
 from bertfeat.errors import UserError
 from bertfeat.reports import mappage
-from bertfeat.search import storemap
+from bertfeat.search import rowneighbours, storemap
 from bertfeat.search.storemap import map_store
 from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as run
@@ -35,22 +43,6 @@ HOSTILE = "</script><script>alert(1)</script> <img src=http://evil.test/x onerro
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     path = tmp_path_factory.mktemp("maps") / "store"
     return bertfeat.extract(CONLL, path, levels="word,sentence", layers="-1", limit=40, shard_bytes=300_000)
-
-
-@pytest.fixture(autouse=True)
-def bokeh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a small script for Bokeh's, which the page holds as it is."""
-
-    class Resources:
-        def __init__(self, mode: str, components: list[str]) -> None:
-            assert (mode, components[0]) == ("inline", "bokeh")
-            self.js_raw = ["var Bokeh = {};"]
-
-    module = ModuleType("bokeh.resources")
-    module.Resources = Resources  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "bokeh", ModuleType("bokeh"))
-    monkeypatch.setitem(sys.modules, "bokeh.resources", module)
-    monkeypatch.setattr(mappage, "find_spec", lambda name: object())
 
 
 class Page(HTMLParser):
@@ -88,11 +80,7 @@ def sign_fixed_svd(vectors: np.ndarray) -> np.ndarray:
 
 
 def brute_force(vectors: np.ndarray, metric: str) -> np.ndarray:
-    if metric == "cosine":
-        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        distances = 1 - unit @ unit.T
-    else:
-        distances = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
+    distances: np.ndarray = cdist(vectors, vectors, "euclidean" if metric == "l2" else metric)
     np.fill_diagonal(distances, np.inf)
     return distances
 
@@ -173,8 +161,8 @@ def test_a_hostile_corpus_is_text_and_nothing_is_loaded(tmp_path: Path) -> None:
     assert [column["values"][0] for column in page.data["columns"]] == [0, HOSTILE, 0.0]
     assert "<i>store&" in page.texts["title"][0]
     tags = [tag for tag, _ in page.tags]
-    # Data, Bokeh, and the page's own script: none came from the corpus.
-    assert (tags.count("script"), tags.count("img"), tags.count("i"), tags.count("b")) == (3, 0, 0, 0)
+    # Data, and the page's own script: none came from the corpus.
+    assert (tags.count("script"), tags.count("img"), tags.count("i"), tags.count("b")) == (2, 0, 0, 0)
     links = [values.get(name) for _, values in page.tags for name in ("src", "href", "action") if values.get(name)]
     assert links == ["data:,"]
     policy = next(values["content"] for tag, values in page.tags if values.get("http-equiv"))
@@ -194,8 +182,8 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
         (("--word", "zebrafish"), "no row of level word is the word 'zebrafish'"),
         (("--level", "word", "--color", "lable"), "--color 'lable': no such column in the map; did you mean 'label'?"),
         (("--level", "word", "--columns", "nope"), "no column 'nope'"),
-        (("--level", "word", "--columns", "word"), "has the name of a column of the map; pass other --columns"),
-        (("--level", "word", "--limit", "2"), "2 rows with a vector: a map takes 3 or more"),
+        (("--level", "word", "--columns", "word"), "the map has a column of this name already; pass other --columns"),
+        (("--level", "word", "--limit", "2"), "a map takes 3 rows with a vector or more, and there are 2"),
         (("--level", "word", "--no-page", "--color", "word"), "--color is for the page"),
         (("--level", "word", "--metric", "ip"), "'ip' is not one of"),
     ):
@@ -211,22 +199,22 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     assert not out.exists()
     good("map", store.path, "-o", out, "--level", "word", "--overwrite", "--limit", "3")
     assert (tmp_path / "m.html").read_text() != "mine"
-    monkeypatch.setattr(storemap, "MAX_POINTS", 100)
-    with pytest.raises(UserError, match=r"rows are too many for a page, which takes 100; pass `sample=100000`"):
-        map_store(store, tmp_path / "2.parquet", level="word")
-    for name, patched in (("map", mappage), ("umap", sys.modules["bertfeat.ann.coordinates"])):
-        monkeypatch.setattr(patched, "find_spec", lambda name: None)
-        with pytest.raises(UserError, match=rf"not installed; pip install 'bertfeat\[{name}\]'"):
-            map_store(store, tmp_path / "2.parquet", level="word", method="pca" if name == "map" else "umap")
-    assert not (tmp_path / "2.parquet").exists()
+    monkeypatch.setattr(coordinates, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"umap-learn, which is not installed; pip install 'bertfeat\[umap\]'"):
+        map_store(store, tmp_path / "2.parquet", level="word", method="umap")
     for name, value in (("method", "tsne"), ("metric", "ip"), ("neighbors", 0), ("sample", 0)):
-        with pytest.raises(UserError, match=rf"{name}"):
+        with pytest.raises(UserError, match=name):
             map_store(store, tmp_path / "2.parquet", **{name: value})
+    assert not (tmp_path / "2.parquet").exists()
 
 
 def test_a_store_without_a_plane_is_refused(tmp_path: Path) -> None:
-    cases = {"one value": np.ones((5, 1)), "the same": np.ones((5, 3)), "two rows": np.eye(2)}
-    for name, said in (("one value", "vectors of 1 value"), ("the same", "are the same"), ("two rows", "2 rows with")):
+    cases = {"one value": np.ones((5, 1)), "the same": np.ones((5, 3)), "one row": np.ones((1, 2))}
+    for name, said in (
+        ("one value", "these have 1"),
+        ("the same", "all 5 vectors are the same"),
+        ("one row", "there are 1"),
+    ):
         np.save(tmp_path / f"{name}.npy", cases[name].astype(np.float32))
         good("import", tmp_path / f"{name}.npy", "-o", tmp_path / name, "--level", "sentence")
         done = run("map", tmp_path / name, "-o", tmp_path / "m.parquet")
@@ -239,17 +227,154 @@ def test_an_empty_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("text\n")
     good("extract", tmp_path / "none.csv", "-o", tmp_path / "s", "--level", "word", "--layers", "0")
     done = run("map", tmp_path / "s", "-o", tmp_path / "m.parquet")
-    assert (done.code, "0 rows with a vector: a map takes 3 or more" in done.err) == (2, True)
+    assert (done.code, "3 rows with a vector or more, and there are 0" in done.err) == (2, True)
     assert not (tmp_path / "m.parquet").exists()
 
 
+def test_a_page_of_many_rows_shows_a_sample_and_says_so(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storemap, "MAX_POINTS", 100)
+    monkeypatch.setattr(rowneighbours, "_BATCH_BYTES", 4 * 384 * 256)
+    done = good("map", store.path, "-o", tmp_path / "m.parquet", "--level", "word")
+    frame = pl.read_parquet(tmp_path / "m.parquet")
+    data = Page(tmp_path / "m.html").data
+    assert f"page {tmp_path / 'm.html'} (100 random rows)" in done.out
+    assert data["note"].startswith(f"100 random rows of {frame.height}. PCA: ")
+    points = np.stack([np.frombuffer(base64.b64decode(data[name]), "<f4") for name in ("x", "y")], axis=1)
+    places = {place: row for row, place in enumerate(frame.select("x", "y").rows())}
+    rows = [places[place] for place in map(tuple, points.tolist())]
+    assert len(rows) == 100 == len(set(rows))
+    assert rows == sorted(rows)
+    assert rows[-1] > 256
+    assert data["text"] == frame["text"][rows].to_list()
+
+
+def test_values_that_a_browser_cannot_hold_are_text() -> None:
+    values = [None, True, 2**53, 2**53 + 1, 0.5, math.nan, -math.inf, 1e300, "x", datetime.date(2020, 1, 2), [1, "<"]]
+    places = np.zeros((len(values), 2), np.float32)
+    page = mappage.map_page(places, [""] * len(values), {"v": values}, title="t").decode()
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    texts = ["9007199254740993", 0.5, "nan", "-inf", 1e300, "x", "2020-01-02", "[1, '<']"]
+    assert data["columns"][0]["values"] == [None, True, 2**53, *texts]
+
+
+def test_appended_parts_float16_and_rows_without_a_vector(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    store = tmp_path / "s"
+    texts = ["the spring of a clock", "the bank " + "of a river " * 40, "a spring of water"]
+    for n, flags in enumerate(((), ("--append",))):
+        lines = [{"id": f"{n}{i}", "text": text} for i, text in enumerate(texts)]
+        corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        settings = ("--id-column", "id", "--level", "word", "--layers", "-1", "--max-length", "20")
+        good("extract", corpus, "-o", store, *settings, "--on-overlong", "truncate", *flags)
+    opened = bertfeat.open_store(store)
+    assert len(opened.parts("word")) == 2
+    valid = opened.valid("word", "layer_06")
+    assert np.count_nonzero(~valid) > 0
+    made = good("map", store, "-o", tmp_path / "m.parquet", "--json").json
+    assert (made["n_rows"], made["n_left_out"]) == (np.count_nonzero(valid), np.count_nonzero(~valid))
+    frame = pl.read_parquet(tmp_path / "m.parquet")
+    assert frame["doc_id"].unique(maintain_order=True).to_list() == ["00", "01", "02", "10", "11", "12"]
+    vectors = opened.numpy("word", "layer_06")[valid]
+    assert vectors.dtype == np.float16
+    expected = sign_fixed_svd(vectors.astype(float))
+    np.testing.assert_allclose(frame.select("x", "y").to_numpy(), expected, atol=1e-4 * np.abs(expected).max())
+    # The same texts again are each other's nearest.
+    half = frame.height // 2
+    assert frame["neighbors"].struct.field("ids").list.first().to_list()[:half] == list(range(half, 2 * half))
+
+
+KILLED = """
+import sys
+from bertfeat.search.storemap import map_store
+from tests.support.kills import die_at
+die_at(sys.argv[1])
+map_store("s", "m.parquet", overwrite=True, progress=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "m.parquet.renamed",
+        *(pytest.param(f"m.{step}", marks=pytest.mark.long) for step in ("parquet.opened", "parquet.synced")),
+        *(pytest.param(f"m.html.{step}", marks=pytest.mark.long) for step in ("opened", "written", "synced")),
+    ],
+)
+def test_a_killed_run_leaves_whole_files(tmp_path: Path, step: str) -> None:
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32))
+    good("import", tmp_path / "v.npy", "-o", tmp_path / "s", "--level", "sentence")
+    written = []
+    for name, limit in (("2", None), ("m", 5)):
+        made = map_store(tmp_path / "s", tmp_path / f"{name}.parquet", limit=limit, progress=False)
+        assert made.page is not None
+        written.append({"m.parquet": made.path.read_bytes(), "m.html": made.page.read_bytes()})
+    after, before = written
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", KILLED, step], check=False, cwd=tmp_path, env=environment, timeout=300)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "m.html").read_bytes() == before["m.html"]
+    is_new = step == "m.parquet.renamed" or "html" in step
+    assert (tmp_path / "m.parquet").read_bytes() == (after if is_new else before)["m.parquet"]
+    map_store(tmp_path / "s", tmp_path / "m.parquet", overwrite=True, progress=False)
+    assert {name: (tmp_path / name).read_bytes() for name in after} == after
+
+
+@pytest.mark.peer
 def test_umap_keeps_groups_apart(tmp_path: Path) -> None:
-    pytest.importorskip("umap")
+    """An environment with umap-learn runs it."""
+    umap = pytest.importorskip("umap")
     rng = np.random.default_rng(0)
     vectors = np.concatenate([rng.normal(size=(20, 8)) * 0.1 + 5 * np.eye(3, 8)[group] for group in range(3)])
     np.save(tmp_path / "v.npy", vectors.astype(np.float32))
-    good("import", tmp_path / "v.npy", "-o", tmp_path / "s", "--level", "sentence")
-    good("map", tmp_path / "s", "-o", tmp_path / "m.parquet", "--method", "umap", "--neighbors", "8", "--no-page")
-    places = pl.read_parquet(tmp_path / "m.parquet").select("x", "y").to_numpy()
+    np.save(tmp_path / "line.npy", np.outer(np.arange(1, 9), np.ones(3)).astype(np.float32))
+    for name in ("v", "line"):
+        good("import", tmp_path / f"{name}.npy", "-o", tmp_path / name, "--level", "sentence")
+    flags = ("--method", "umap", "--neighbors", "8", "--no-page")
+    good("map", tmp_path / "v", "-o", tmp_path / "m.parquet", *flags)
+    frame = pl.read_parquet(tmp_path / "m.parquet")
+    places = frame.select("x", "y").to_numpy()
     nearest = brute_force(places.astype(float), "l2").argmin(axis=1)
     assert (nearest // 20 == np.arange(60) // 20).mean() > 0.95
+    good("map", tmp_path / "v", "-o", tmp_path / "2.parquet", *flags, "--seed", str(2**40))
+    assert not np.array_equal(pl.read_parquet(tmp_path / "2.parquet").select("x", "y").to_numpy(), places)
+    # UMAP takes neighbours and start as they are given, and nothing else from what it is fitted to.
+    ids = np.array(frame["neighbors"].struct.field("ids").to_list())
+    far = np.array(frame["neighbors"].struct.field("distances").to_list(), np.float32)
+    start = rng.normal(size=(60, 2)).astype(np.float32)
+    asked: list[dict[str, Any]] = []
+
+    class Watched(umap.UMAP):  # type: ignore[misc, name-defined]
+        def __init__(self, **settings: Any) -> None:
+            asked.append(settings)
+            super().__init__(**settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(umap, "UMAP", Watched)
+        found = coordinates.umap_plane(start, ids, far, 3)
+    settings = {**asked[0], "precomputed_knn": tuple(array.copy() for array in asked[0]["precomputed_knn"])}
+    with warnings.catch_warnings(action="ignore"):
+        assert np.array_equal(umap.UMAP(**settings).fit(vectors).embedding_, found)
+    # Points on a line, and fewer than the neighbours that were asked for.
+    good("map", tmp_path / "line", "-o", tmp_path / "line.parquet", *flags)
+    assert np.isfinite(pl.read_parquet(tmp_path / "line.parquet").select("x", "y").to_numpy()).all()
+
+
+@pytest.mark.peer
+def test_embedding_atlas_opens_it(store: Store, tmp_path: Path) -> None:
+    """`ATLAS_PYTHON` names the interpreter of an environment with embedding-atlas."""
+    python = os.environ.get("ATLAS_PYTHON") or (sys.executable if find_spec("embedding_atlas") else None)
+    if python is None:
+        pytest.skip("Embedding Atlas is not installed; point ATLAS_PYTHON at the python of an environment that has it")
+    good("map", store.path, "-o", tmp_path / "m.parquet", "--level", "word", "--no-page")
+    command = "from embedding_atlas.cli import main; main()"
+    flags = ["--x", "x", "--y", "y", "--neighbors", "neighbors", "--text", "text", "--export-application", "atlas"]
+    subprocess.run([python, "-c", command, "m.parquet", *flags], cwd=tmp_path, check=True, timeout=300)
+    props = json.loads((tmp_path / "atlas" / "data" / "metadata.json").read_text())["props"]["data"]
+    assert props["neighbors"] == "neighbors"
+    assert {name: props["projection"][name] for name in ("x", "y")} == {"x": "x", "y": "y"}
+    shown = pl.read_parquet(tmp_path / "atlas" / "data" / "dataset.parquet")
+    own = pl.read_parquet(tmp_path / "m.parquet")
+    assert shown.select(own.columns).equals(own)
+    assert shown[props["id"]].to_list() == list(range(own.height))
