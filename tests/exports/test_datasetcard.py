@@ -52,7 +52,7 @@ def test_it_is_printed_and_says_nothing_about_the_machine(tmp_path: Path, tiny_f
     card = good("card", store.path).out
     assert card == bertfeat.dataset_card(store)
     assert str(tiny_folder.parent) not in card
-    assert f"# Features of {tiny_folder.name}" in card
+    assert f"# Features of `{tiny_folder.name}`" in card
     configs = yaml.safe_load(card.split("---\n")[1])["configs"]
     assert [(config["config_name"], config.get("default")) for config in configs] == [
         ("word", None),

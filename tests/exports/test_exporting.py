@@ -20,7 +20,7 @@ import pytest
 import bertfeat
 from bertfeat.durable import steps
 from bertfeat.exports import exporting, selectedrows
-from bertfeat.exports.exportformats import FORMATS
+from bertfeat.exports.exporting import FORMATS
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
@@ -228,12 +228,12 @@ def stops(store: Path, out: Path, to: str, feature: str | None, passed: list[str
     "to",
     [
         pytest.param(found.name, marks=[] if found.name in ("google-jsonl", "npy", "neurox-hdf5") else pytest.mark.long)
-        for found in FORMATS
+        for found in FORMATS.values()
     ],
 )
 def test_a_stop_at_a_step_and_then_a_run_gives_the_same(tmp_path: Path, to: str) -> None:
     store, passed = many(tmp_path), []
-    has_layers = next(found.has_layers for found in FORMATS if found.name == to)
+    has_layers = FORMATS[to].has_layers
     feature = None if has_layers else "layer_01"
     ending = {"google-jsonl": ".jsonl", "word2vec": ".txt"}.get(to, ".hdf5" if to in HDF5 else "")
     with mock.patch.object(steps, "hook", passed.append):
@@ -340,10 +340,10 @@ def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> Non
         ((store.path, "--to", "npy", "-o", tmp_path), "holds files that are not part of an export to npy"),
         ((store.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl", "--level", "sentence"), "token or word"),
         ((sentences.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "needs the level word or token"),
-        ((tmp_path / "spaced", "--to", "word2vec", "-o", text), "doc_id 'a b': a key of word2vec's text has no"),
+        ((tmp_path / "spaced", "--to", "word2vec", "-o", text), "doc_id 'a b' is empty or has whitespace"),
         ((empty.path, "--to", "npy", "-o", out), "level word has no rows"),
         ((nothing.path, "--to", "npy", "-o", out), "no row at level sentence has a vector"),
-        ((gaps.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl"), r"doc_id 'a': the word 'is\u2028big' has no"),
+        ((gaps.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl"), "1 of 4 word rows have no vector, and JSON has no"),
         ((tmp_path / "none", "--to", "npy", "-o", out), "no such folder"),
     ):
         assert said in refused("export", *words)
