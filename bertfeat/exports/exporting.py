@@ -66,7 +66,7 @@ def export(
 ) -> Exported:
     """Write vectors of a store as a file, or a folder of files, of another tool.
 
-    Memory holds the texts of one shard, and 16 MB of vectors or one document. The result appears when all of it is
+    Memory holds the texts of one shard, and 4 MB of vectors or one document. The result appears when all of it is
     written. The same call resumes an interrupted export at the first shard that was not finished.
 
     Args:

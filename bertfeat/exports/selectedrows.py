@@ -18,7 +18,7 @@ from bertfeat.levels import DOC_ID, LEVELS
 from bertfeat.records import BoolArray, FeatureColumn, IntArray
 from bertfeat.store.reader import Store
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 4 << 20
 
 
 class Rows(NamedTuple):
@@ -109,7 +109,7 @@ class Selection:
         return np.array([0, *starts, len(ids)] if len(ids) else [0], np.int64)
 
     def blocks(self, chosen: ShardRows, first_document: int) -> Iterator[Rows]:
-        """Yield the documents of a shard, some at a time: 16 MB of float32, or one document that is larger."""
+        """Yield the documents of a shard, some at a time: 4 MB of float32, or one document that is larger."""
         shard = self.store.shard(chosen.number)
         bounds = self._bounds(shard)[: chosen.n_documents + 1]
         columns = shard.polars(self.level, [column.name for column in shard.schema(self.level).columns])
