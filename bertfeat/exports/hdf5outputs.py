@@ -29,6 +29,8 @@ class _NewFile(io.FileIO):
     def __init__(self, path: Path) -> None:
         import h5py
 
+        # After a kill the name may still belong to the file that was published.
+        path.unlink(missing_ok=True)
         super().__init__(path, "w+b")
         self.error: OSError | None = None
         self.hdf5 = h5py.File(self, "w")

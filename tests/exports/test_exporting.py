@@ -359,6 +359,20 @@ def test_a_full_disk_is_one_line_and_the_next_run_resumes(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("no_fsync")
+def test_what_a_kill_left_of_a_published_file_is_not_written_to(tmp_path: Path) -> None:
+    store, out = many(tmp_path), tmp_path / "out.hdf5"
+
+    def stop(name: str) -> None:
+        if name in ("export.renamed", "export.finished") and out.exists():
+            raise Stopped
+
+    for overwrite in (False, True):
+        with mock.patch.object(steps, "hook", stop), pytest.raises(Stopped):
+            bertfeat.export(store, out, to="neurox-hdf5", overwrite=overwrite)
+    assert not out.samefile(tmp_path / ".out.hdf5.export" / "result")
+
+
 def content_of(path: Path) -> Any:
     return result_files(path) if path.is_dir() else path.read_bytes()
 
@@ -383,6 +397,7 @@ def test_a_kill_at_any_step_and_then_a_run_gives_the_same(tmp_path: Path, warm: 
         assert content_of(out) == content_of(whole)
         out.unlink() if out.is_file() else shutil.rmtree(out)
     # Killed at each shard in turn, without a whole run between.
+    shutil.rmtree(tmp_path / f".{out.name}.export")
     for step in [place for place, name in enumerate(passed, 1) if name == "state.json.durable"][:1] * 4:
         assert warm.run(killed_at, step, str(store.path), str(out), to, feature) == -signal.SIGKILL
     bertfeat.export(store, out, to=to, feature=feature)
