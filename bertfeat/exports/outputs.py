@@ -28,6 +28,8 @@ _BREAKS = re.compile(r"[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 class Output(ABC):
     """A format of an export: its facts, and the writer of one export, whose result is the path `result`.
 
+    Its files only grow: what was written after the last `save` is cut off.
+
     Attributes:
         name: Its name.
         levels: The levels that it holds; the first that a store has is the default.
@@ -50,42 +52,14 @@ class Output(ABC):
 
     def __init__(self, folder: Path, chosen: Selection) -> None:
         self.folder, self.chosen, self.result = folder, chosen, folder / "result"
-
-    @abstractmethod
-    def open(self, saved: Mapping[str, int] | None) -> None:
-        """Begin, or go back to what `save` returned last."""
-
-    @abstractmethod
-    def write(self, rows: Rows) -> None:
-        """Write whole documents.
-
-        Raises:
-            UserError: The format cannot hold a row.
-        """
-
-    @abstractmethod
-    def save(self) -> dict[str, int]:
-        """Wait until all that was written is on the disk; return what `open` needs to continue from here."""
-
-    def finish(self) -> None:  # noqa: B027
-        """Complete the result, whose parts are saved."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the files."""
-
-
-class Appended(Output):
-    """An output whose files only grow: what was written after the last `save` is cut off."""
-
-    _opened: Sequence[io.BufferedRandom] = ()
+        self._opened: list[io.BufferedRandom] = []
 
     def open(self, saved: Mapping[str, int] | None) -> None:
-        """Begin, or cut the files to their saved sizes."""
+        """Begin, or cut the files to the sizes that `save` returned."""
         if self.files:
             self.result.mkdir(exist_ok=True)
-        self._opened = [path.open("w+b" if saved is None else "r+b") for path in self._paths()]
-        for place, (file, path) in enumerate(zip(self._opened, self._paths(), strict=True)):
+        self._opened = [path.open("w+b" if saved is None else "r+b") for path in self.paths()]
+        for place, (file, path) in enumerate(zip(self._opened, self.paths(), strict=True)):
             if saved is None:
                 file.write(self.header(place))
             elif file.seek(0, io.SEEK_END) < saved[path.name]:
@@ -93,7 +67,8 @@ class Appended(Output):
             else:
                 file.truncate(file.seek(saved[path.name]))
 
-    def _paths(self) -> list[Path]:
+    def paths(self) -> list[Path]:
+        """Return the files that grow."""
         return [self.result / name for name in self.files] or [self.result]
 
     def header(self, place: int) -> bytes:  # noqa: ARG002
@@ -101,20 +76,27 @@ class Appended(Output):
         return b""
 
     def write(self, rows: Rows) -> None:
-        """Append whole documents to each file."""
+        """Append whole documents to each file; see `encoded`."""
         for file, data in zip(self._opened, self.encoded(rows), strict=True):
             file.write(data)
 
     @abstractmethod
     def encoded(self, rows: Rows) -> Sequence[bytes | memoryview]:
-        """Return what whole documents add to each file."""
+        """Return what whole documents add to each file.
+
+        Raises:
+            UserError: The format cannot hold a row.
+        """
 
     def save(self) -> dict[str, int]:
-        """Sync the files, and return their sizes."""
+        """Wait until the files are on the disk, and return their sizes."""
         for file in self._opened:
             file.flush()
             sync_fd(file.fileno())
-        return {path.name: file.tell() for path, file in zip(self._paths(), self._opened, strict=True)}
+        return {path.name: file.tell() for path, file in zip(self.paths(), self._opened, strict=True)}
+
+    def finish(self) -> None:  # noqa: B027
+        """Complete the result, whose files are saved."""
 
     def close(self) -> None:
         """Close the files."""
@@ -124,7 +106,7 @@ class Appended(Output):
                 file.close()
 
 
-class GoogleJson(Appended):
+class GoogleJson(Output):
     """Lines of google-research/bert's extract_features.py: the tokens of a document with their layers."""
 
     name = "google-jsonl"
@@ -153,7 +135,7 @@ class GoogleJson(Appended):
         ]
 
 
-class Npy(Appended):
+class Npy(Output):
     """NumPy's .npy with the columns of its rows beside it."""
 
     name = "npy"
@@ -175,7 +157,7 @@ class Npy(Appended):
         return [np.ascontiguousarray(rows.vectors.transpose(1, 0, 2)).data, rows.columns.write_ndjson().encode()]
 
 
-class Word2vec(Appended):
+class Word2vec(Output):
     """word2vec's text: a unique key and its values per line, the number of lines and of values before."""
 
     name = "word2vec"
@@ -201,7 +183,7 @@ class Word2vec(Appended):
         return [vector_lines([keys[row] for row in chosen], rows.vectors[0, chosen]) if len(chosen) else b""]
 
 
-class Projector(Appended):
+class Projector(Output):
     """Tables of TensorFlow's Embedding Projector: values, and the columns of their rows."""
 
     name = "projector"
