@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from bertfeat.choices import Level
-from bertfeat.display import model_text
+from bertfeat.display import model_text, printable
 from bertfeat.errors import UserError
 from bertfeat.storage import ObjectPath
 from bertfeat.store.storedescription import StoreDescription
@@ -14,12 +15,31 @@ from bertfeat.store.storedescription import StoreDescription
 # The hub's names for numbers of rows.
 _SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 10**6: "100K<n<1M", 10**7: "1M<n<10M"}
 _SIZES |= {10**8: "10M<n<100M", 10**9: "100M<n<1B"}
-_LARGEST = "n>1B"
 _ROW_OF = {Level.TOKEN: "a sub-word token", Level.WORD: "a word", Level.SENTENCE: "a whole document"}
 _SETTINGS = (
-    *("model", "family", "layers", "combine", "pooling", "word_pooling", "max_length", "stride", "store_dtype"),
+    *("family", "layers", "combine", "pooling", "word_pooling", "max_length", "stride", "store_dtype"),
     *("weights_sha256", "tokenizer_sha256", "versions", "plan_hash"),
 )
+_READ = """
+Layer 0 is the output of the embedding layer. A row without a vector is null.
+
+## Read it
+
+```python
+from datasets import load_dataset
+
+rows = load_dataset("FOLDER", "{level}")["train"]
+```
+
+```python
+import bertfeat
+
+store = bertfeat.open_store("FOLDER")
+vectors = store.numpy("{level}", {feature})
+```
+
+## Made with
+"""
 
 
 def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: str | None = None) -> str:  # noqa: A002
@@ -39,58 +59,55 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
     levels = [level for level in opened.levels if opened.n_rows(level)]
     if not levels:
         raise UserError(f"{opened.path}: has no rows; there is nothing to describe")
-    return "\n".join([*_head(opened, levels, license), "", *_body(opened, levels)]) + "\n"
+    return "\n".join([*_head(opened, levels, license), *_body(opened, levels)]) + "\n"
 
 
 def _head(store: StoreDescription, levels: list[Level], license_: str | None) -> list[str]:
-    """Return the YAML block; a JSON text is a YAML text."""
+    """Return the block of YAML."""
     most = max(store.n_rows(level) for level in levels)
-    size = next((name for limit, name in _SIZES.items() if most < limit), _LARGEST)
-    lines = ["---", f"pretty_name: {json.dumps(f'Features of {_model(store)}')}"]
-    lines += [f"license: {json.dumps(license_.strip())}"] if license_ else []
-    lines += ["tags:", "- bertfeat", "- embeddings", "size_categories:", f"- {json.dumps(size)}", "configs:"]
+    size = next((name for limit, name in _SIZES.items() if most < limit), "n>1B")
+    lines = ["---", f"pretty_name: {_quoted(f'Features of {_model(store)}')}"]
+    lines += [f"license: {_quoted(license_.strip())}"] if license_ else []
+    lines += ["tags:", "- bertfeat", "- embeddings", "size_categories:", f"- {_quoted(size)}", "configs:"]
     default = Level.SENTENCE if Level.SENTENCE in levels else levels[0]
     for level in levels:
         lines += [f"- config_name: {level}", *(["  default: true"] if level is default else []), "  data_files:"]
         lines += ["  - split: train", f'    path: "{level}/*.parquet"']
-    return [*lines, "---"]
+    return [*lines, "---", ""]
 
 
 def _body(store: StoreDescription, levels: list[Level]) -> list[str]:
-    facts = store.metadata
-    lines = [f"# Features of {_model(store)}", ""]
+    lines = [f"# Features of {_code(_model(store))}", ""]
     lines += ["Vectors of a text encoder, made by bertfeat. Each level is a configuration.", ""]
     lines += ["| level | a row is | rows | bytes | vectors (width) | other columns |", "|---|---|---|---|---|---|"]
     for level in levels:
         schema = store.schema(level)
         n_bytes = sum(part.n_bytes for part in store.parts(level))
-        vectors = ", ".join(f"`{feature.name}` ({feature.dim})" for feature in schema.features)
-        columns = ", ".join(f"`{column.name}`" for column in schema.columns)
-        row = (level, _ROW_OF[level], f"{store.n_rows(level):,}", f"{n_bytes:,}", vectors, columns)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
-    lines += [
-        "",
-        "Layer 0 is the output of the embedding layer. A row without a vector is null.",
-        "",
-        "## Made with",
-        "",
-    ]
-    given = {name: facts[name] for name in _SETTINGS if facts.get(name) is not None} | {"model": _model(store)}
-    lines += [f"- {name}: `{value if isinstance(value, str) else json.dumps(value)}`" for name, value in given.items()]
-    return [*lines, "", "## Read it", "", *_reading(store, levels)]
-
-
-def _reading(store: StoreDescription, levels: list[Level]) -> list[str]:
-    level = levels[0]
-    name = store.features(level)[0].name
-    lines = ["```python", "from datasets import load_dataset", "", f'rows = load_dataset("FOLDER", "{level}")["train"]']
-    lines += ["```", "", "```python", "import bertfeat", "", 'store = bertfeat.open_store("FOLDER")']
-    return [*lines, f'vectors = store.numpy("{level}", "{name}")', "```"]
+        vectors = ", ".join(f"{_code(feature.name)} ({feature.dim})" for feature in schema.features)
+        columns = ", ".join(_code(column.name) for column in schema.columns)
+        cells = (level, _ROW_OF[level], f"{store.n_rows(level):,}", f"{n_bytes:,}", vectors, columns)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    name = store.features(levels[0])[0].name
+    lines += _READ.format(level=levels[0], feature=json.dumps(name)).split("\n")
+    given = {"model": _model(store)} | {name: store.metadata.get(name) for name in _SETTINGS}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items() if value}
+    return lines + [f"- {name}: {_code(text)}" for name, text in texts.items()]
 
 
 def _model(store: StoreDescription) -> str:
-    """Return the model's name; of a folder its last part, which says nothing about a machine."""
-    facts = store.metadata
-    name = str(facts["model"])
-    is_path = name.startswith((".", "/", "~")) or Path(name).exists()
-    return model_text({**facts, "model": Path(name).name if is_path else name})
+    """Return the model's name; of a path its last part, which says nothing about a machine."""
+    name = str(store.metadata["model"])
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    return model_text({**store.metadata, "model": Path(name).name if is_path else name})
+
+
+def _quoted(text: str) -> str:
+    """Return a text of one line for YAML."""
+    return '"' + "".join(c if c.isascii() and c not in '"\\' else f"\\U{ord(c):08x}" for c in printable(text)) + '"'
+
+
+def _code(text: str) -> str:
+    """Return a text of one line as Markdown's code, in which nothing but a run of backticks has a meaning."""
+    shown = printable(text)
+    fence = "`" * (max(map(len, re.findall("`+", shown)), default=0) + 1)
+    return f"{fence}{shown}{fence}" if len(fence) == 1 else f"{fence} {shown} {fence}"

@@ -8,55 +8,43 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from bertfeat._version import __version__
-from bertfeat.choices import Combine, Level
-from bertfeat.durable.filelock import lock
-from bertfeat.durable.files import (
-    link_exclusive,
-    make_folder,
-    make_parents,
-    os_errors,
-    read_small,
-    sync_folder,
-    write_errors,
-)
+from bertfeat.choices import Combine
+from bertfeat.durable import files
+from bertfeat.durable.filelock import ALONE, lock
 from bertfeat.durable.placecheck import check_file, check_folder
 from bertfeat.durable.publication import publish_bytes, recover, replace_folder
 from bertfeat.durable.steps import step
 from bertfeat.encoder.layers import parse_layers
-from bertfeat.errors import ConfigError, RunError, UserError, did_you_mean
-from bertfeat.exports.exportformats import FORMAT_OF
-from bertfeat.exports.outputs import Job, Output
-from bertfeat.exports.selectedrows import Selection, ShardRows
+from bertfeat.errors import ConfigError, RunError, StoreError, UserError, did_you_mean
+from bertfeat.exports.hdf5outputs import NeuroxHdf5, StructuralProbesHdf5
+from bertfeat.exports.outputs import GoogleJson, Npy, Output, Projector, Word2vec
+from bertfeat.exports.selectedrows import Selection
 from bertfeat.progress import Progress, reporting
-from bertfeat.records import FeatureColumn
 from bertfeat.storage import local_path
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.reader import Store, open_store
 
+FORMATS: dict[str, type[Output]] = {
+    found.name: found for found in (GoogleJson, NeuroxHdf5, StructuralProbesHdf5, Npy, Word2vec, Projector)
+}
 _STATE = "state.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A written export.
+    """A written export: its file or folder, the vectors of each row by name, and the size.
 
-    Attributes:
-        path: The file or folder.
-        format: Its format.
-        level: What a row stands for.
-        features: The vectors of each row, by name.
-        n_rows: The rows of the store that were read.
-        n_documents: Their documents; one without rows at this level does not count.
-        n_without_vector: The rows without a vector: NaN, or left out where the format has no place for them.
-        n_bytes: The size of the result.
+    `n_rows` and `n_documents` count what was read of the store; a document without rows at the level does not count.
+    `n_without_vector` are the rows without a vector: NaN, or left out where the format has no place for them.
     """
 
     path: Path
     format: str
-    level: Level
+    level: str
     features: tuple[str, ...]
     n_rows: int
     n_documents: int
@@ -78,8 +66,8 @@ def export(
 ) -> Exported:
     """Write vectors of a store as a file, or a folder of files, of another tool.
 
-    Memory holds the texts of one shard and 16 MB of vectors. The result appears when all of it is written. The same
-    call resumes an interrupted export at the first shard that was not finished.
+    Memory holds the texts of one shard, and 4 MB of vectors or one document. The result appears when all of it is
+    written. The same call resumes an interrupted export at the first shard that was not finished.
 
     Args:
         store: A finished store, its folder or its URL.
@@ -88,7 +76,7 @@ def export(
         level: What a row stands for, by default the first level of the format that the store has.
         feature: One feature, stored or made from what is stored. By default all stored layers, or the only feature.
         layers: Layers instead, as in `extract`.
-        limit: The first documents only.
+        limit: The first documents only, of those with rows at the level.
         overwrite: Replace what is already there.
         progress: See `extract`.
 
@@ -101,35 +89,28 @@ def export(
     Examples:
         >>> export("features", "vectors.txt", to="word2vec", level="sentence")  # doctest: +SKIP
     """
-    if to not in FORMAT_OF:
-        known = did_you_mean(to, FORMAT_OF) or f"must be one of {', '.join(FORMAT_OF)}"
+    if to not in FORMATS:
+        known = did_you_mean(to, FORMATS) or f"must be one of {', '.join(FORMATS)}"
         raise ConfigError(f"`to` {to!r}: {known}")
     if limit is not None and limit < 1:
         raise ConfigError(f"`limit` {limit} is below 1")
-    format_ = FORMAT_OF[to]
-    path = local_path(output, "an export")
+    format_, path = FORMATS[to], local_path(output, "an export")
     recover(path)
     _check_place(format_, path, overwrite=overwrite)
-    format_.check()
+    if format_.library and find_spec(format_.library) is None:
+        raise UserError(f"{to} needs {format_.library}: pip install 'bertfeat[hdf5]'")
     opened = store if isinstance(store, Store) else open_store(store)
-    chosen_level = _level(opened, format_, level)
-    chosen = Selection(opened, chosen_level, _features(opened, format_, chosen_level, feature, layers), limit)
-    shards = chosen.shards()
-    n_rows, n_vectors = sum(shard.n_rows for shard in shards), sum(shard.n_vectors for shard in shards)
-    if not n_vectors:
-        what = f"no row at level {chosen_level} has a vector" if n_rows else f"level {chosen_level} has no rows"
-        raise UserError(f"{opened.path}: {what}; there is nothing to export")
-    dtype = opened.slice(chosen_level, chosen.features[0].name, 0, 0).dtype
-    make_parents(path)
+    chosen = _selection(opened, format_, level, feature, layers, limit)
+    files.make_parents(path)
     with _work_folder(path) as work, reporting(progress) as reports:
-        writer = format_(work, Job(chosen, n_rows, n_vectors, dtype))
-        _write(writer, work, shards, reports)
-        files = [writer.result] if writer.endings else [*writer.result.iterdir()]
-        n_bytes = sum(file.stat().st_size for file in files)
+        writer = format_(work, chosen)
+        _write(writer, reports)
+        written = [writer.result] if writer.endings else [*writer.result.iterdir()]
+        n_bytes = sum(file.stat().st_size for file in written)
         _publish(writer, path, overwrite=overwrite)
     names = tuple(found.name for found in chosen.features)
-    n_documents = sum(shard.n_documents for shard in shards)
-    return Exported(path, to, chosen_level, names, n_rows, n_documents, n_rows - n_vectors, n_bytes)
+    n_rows, n_documents = chosen.n_rows, sum(shard.n_documents for shard in chosen.shards)
+    return Exported(path, to, str(chosen.level), names, n_rows, n_documents, n_rows - chosen.n_vectors, n_bytes)
 
 
 def _check_place(format_: type[Output], path: Path, *, overwrite: bool) -> None:
@@ -139,42 +120,49 @@ def _check_place(format_: type[Output], path: Path, *, overwrite: bool) -> None:
         check_folder(path, f"an export to {format_.name}", format_.files, overwrite=overwrite)
 
 
-def _level(store: Store, format_: type[Output], level: str | None) -> Level:
-    """Return the level to write: the one that was asked for, or the first of the format that the store has."""
-    if level is None:
-        for found in format_.levels:
-            if found in store.levels:
-                return found
-        wanted, there = " or ".join(format_.levels), ", ".join(store.levels)
-        raise UserError(f"{store.path}: {format_.name} needs the level {wanted}, and the store has {there}")
-    found = store.schema(level).level
-    if found not in format_.levels:
-        raise UserError(
-            f"`level='{level}'`: {format_.name} holds {' or '.join(format_.levels)} rows; pass another level"
-        )
-    return found
+def _selection(
+    store: Store, format_: type[Output], level: str | None, feature: str | None, layers: str | None, limit: int | None
+) -> Selection:
+    """Return the rows and vectors to write; refuse what the format cannot hold."""
+    name, here = format_.name, ", ".join(store.levels)
+    found = next((one for one in format_.levels if one in store.levels), None) if level is None else level
+    if found is None:
+        raise UserError(f"{store.path}: {name} needs the level {' or '.join(format_.levels)}, and the store has {here}")
+    known = store.schema(found).level
+    if known not in format_.levels:
+        reason = f"{name} holds {' or '.join(format_.levels)} rows; pass another level"
+        raise UserError(f"`level='{level}'`: {reason}")
+    names = _features(store, format_, known, feature, layers)
+    chosen = Selection(store, known, tuple(store.feature(known, one) for one in names), limit)
+    if chosen.features[0].dim < format_.min_dim:
+        raise UserError(f"{store.path}: {names[0]} has one value per vector, which readers of {name} refuse; use npy")
+    n_rows, n_without = chosen.n_rows, chosen.n_rows - chosen.n_vectors
+    if n_without == n_rows:
+        what = f"no row at level {known} has a vector" if n_rows else f"level {known} has no rows"
+        raise UserError(f"{store.path}: {what}; there is nothing to export")
+    if n_without and format_.needs_vectors:
+        reason = f"{n_without} of {n_rows} {known} rows have no vector, and JSON has no NaN; export to npy or HDF5"
+        raise UserError(f"{store.path}: {reason}")
+    return chosen
 
 
-def _features(
-    store: Store, format_: type[Output], level: Level, feature: str | None, layers: str | None
-) -> tuple[FeatureColumn, ...]:
-    """Return the vectors of each row, described."""
+def _features(store: Store, format_: type[Output], level: str, feature: str | None, layers: str | None) -> list[str]:
+    """Return the names of the vectors of each row."""
     if feature is not None and layers is not None:
         raise ConfigError("`feature` and `layers` name the vectors twice; drop one")
-    stored = store.features(level)
-    single = [column.name for column in stored if column.combine == Combine.NONE]
+    if feature is not None:
+        return [feature]
     if layers is not None:
-        numbers = parse_layers(layers, store.manifest["model"]["n_layers"])
-        names = [f"layer_{number:02d}" for number in numbers]
-    elif feature is not None:
-        names = [feature]
-    else:
-        names = single if single and format_.has_layers else [column.name for column in stored]
-        if len(names) > 1 and not (single and format_.has_layers):
-            raise UserError(f"{store.path}: several features at level {level}: {', '.join(names)}; name one: `feature`")
-    if len(names) > 1 and not format_.has_layers:
-        raise UserError(f"{format_.name} holds one vector per row, and `layers` names {len(names)}; name one")
-    return tuple(store.feature(level, name) for name in names)
+        names = [f"layer_{number:02d}" for number in parse_layers(layers, store.manifest["model"]["n_layers"])]
+        if len(names) > 1 and not format_.has_layers:
+            raise UserError(f"{format_.name} holds one vector per row, and `layers` names {len(names)}; name one")
+        return names
+    stored = store.features(level)
+    single = [column.name for column in stored if column.combine == Combine.NONE] if format_.has_layers else []
+    names = single or [column.name for column in stored]
+    if len(names) > 1 and not single:
+        raise UserError(f"{store.path}: several features at level {level}: {', '.join(names)}; name one: `feature`")
+    return names
 
 
 @contextlib.contextmanager
@@ -185,51 +173,53 @@ def _work_folder(path: Path) -> Iterator[Path]:
         RunError: Another export is writing to the same place.
     """
     work = path.absolute().with_name(f".{path.name}.export")
-    make_folder(work)
-    with write_errors(work):
+    with files.write_errors(work):
         try:
-            held = lock(work, os.O_RDONLY | os.O_DIRECTORY)
+            held = lock(work, os.O_RDONLY | os.O_DIRECTORY, ALONE, files.make_folder)
         except BlockingIOError:
             raise RunError(f"{path}: another process is exporting to it; wait for its end") from None
     try:
         yield work
         shutil.rmtree(work, ignore_errors=True)
-    except UserError:
-        shutil.rmtree(work, ignore_errors=True)
+    except UserError as error:
+        # Once a damaged part is restored, the export resumes.
+        if not isinstance(error, StoreError):
+            shutil.rmtree(work, ignore_errors=True)
         raise
     finally:
         os.close(held)
 
 
-def _write(writer: Output, work: Path, shards: list[ShardRows], reports: Progress) -> None:
+def _write(writer: Output, reports: Progress) -> None:
     """Write all shards that an earlier run has not written, and complete the result."""
+    chosen, state = writer.chosen, writer.folder / _STATE
     settings = _settings(writer)
-    with write_errors(work), contextlib.closing(writer):
-        n_done = _opened(writer, work, settings)
-        n_rows, total = sum(shard.n_rows for shard in shards[:n_done]), writer.job.n_rows
-        n_documents = sum(shard.n_documents for shard in shards[:n_done])
-        for number, shard in enumerate(shards[n_done:], n_done + 1):
+    with files.write_errors(writer.folder), contextlib.closing(writer):
+        n_done = _opened(writer, settings)
+        n_rows, total = sum(shard.n_rows for shard in chosen.shards[:n_done]), chosen.n_rows
+        n_documents = sum(shard.n_documents for shard in chosen.shards[:n_done])
+        for number, shard in enumerate(chosen.shards[n_done:], n_done + 1):
             reports.stage("exporting rows", n_rows, total)
-            for rows in writer.job.chosen.blocks(shard, n_documents):
+            for rows in chosen.blocks(shard, n_documents):
                 writer.write(rows)
                 n_rows += rows.vectors.shape[1]
                 n_documents += len(rows.bounds) - 1
                 reports.stage("exporting rows", n_rows, total)
             saved = {"settings": settings, "n_shards": number, "saved": writer.save()}
             step("export.saved")
-            publish_bytes(work / _STATE, json.dumps(saved).encode())
+            publish_bytes(state, json.dumps(saved).encode())
         writer.finish()
         step("export.finished")
 
 
 def _settings(writer: Output) -> str:
     """Return a digest of all that an export depends on."""
-    chosen = writer.job.chosen
+    chosen, manifest = writer.chosen, writer.chosen.store.manifest
     fields = {
         "bertfeat": __version__,
         "format": writer.name,
-        "store": chosen.store.manifest["plan_hash"],
-        "shards": chosen.store.manifest["shards"],
+        "store": manifest["plan_hash"],
+        "shards": manifest["shards"],
         "level": str(chosen.level),
         "features": [asdict(feature) for feature in chosen.features],
         "limit": chosen.limit,
@@ -237,22 +227,22 @@ def _settings(writer: Output) -> str:
     return hash_fields(fields)
 
 
-def _opened(writer: Output, work: Path, settings: str) -> int:
+def _opened(writer: Output, settings: str) -> int:
     """Open the output where an earlier run with the same settings stopped; return the shards that are done."""
     try:
-        state = json.loads(read_small(work / _STATE))
+        state = json.loads(files.read_small(writer.folder / _STATE))
         if state["settings"] == settings:
             writer.open(state["saved"])
             return int(state["n_shards"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         writer.close()
-    for entry in work.iterdir():
+    for entry in writer.folder.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     writer.open(None)
     return 0
 
 
-@os_errors(RunError)
+@files.os_errors(RunError)
 def _publish(writer: Output, path: Path, *, overwrite: bool) -> None:
     """Give the result its place in one step."""
 
@@ -265,7 +255,7 @@ def _publish(writer: Output, path: Path, *, overwrite: bool) -> None:
     check()
     if overwrite:
         writer.result.replace(path)
-    elif not link_exclusive(writer.result, path):
+    elif not files.link_exclusive(writer.result, path):
         check()
     step("export.renamed")
-    sync_folder(path.absolute().parent)
+    files.sync_folder(path.absolute().parent)

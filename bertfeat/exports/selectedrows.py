@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +13,12 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
-from bertfeat.levels import DOC_ID
+from bertfeat.errors import UserError
+from bertfeat.levels import DOC_ID, LEVELS
 from bertfeat.records import BoolArray, FeatureColumn, IntArray
 from bertfeat.store.reader import Store
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 4 << 20
 
 
 class Rows(NamedTuple):
@@ -37,6 +40,12 @@ class Rows(NamedTuple):
         found: BoolArray = ~np.isnan(self.vectors[0, :, 0])
         return found
 
+    def documents(self) -> Iterator[tuple[int, Any, slice]]:
+        """Yield number, id and rows of each document."""
+        ids, bounds = self.columns[DOC_ID.name], self.bounds.tolist()
+        for place, (first, last) in enumerate(pairwise(bounds)):
+            yield self.first_document + place, ids[first], slice(first, last)
+
 
 class ShardRows(NamedTuple):
     """The rows to write of a shard: its number, how many rows and documents, and how many rows have a vector."""
@@ -47,7 +56,7 @@ class ShardRows(NamedTuple):
     n_vectors: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Selection:
     """The rows and vectors to write; `limit` is the number of documents, None for all."""
 
@@ -56,8 +65,9 @@ class Selection:
     features: tuple[FeatureColumn, ...]
     limit: int | None
 
+    @cached_property
     def shards(self) -> list[ShardRows]:
-        """Return what to write of each shard; reads the ids only, and which rows have a vector."""
+        """What to write of each shard; reads the ids only, and which rows have a vector."""
         found, n_left = [], self.limit
         for number in (stored.receipt.shard for stored in self.store.manifest.receipts):
             if n_left is not None and n_left <= 0:
@@ -70,6 +80,28 @@ class Selection:
             n_left = None if n_left is None else n_left - n_documents
         return found
 
+    @property
+    def n_rows(self) -> int:
+        """The rows."""
+        return sum(shard.n_rows for shard in self.shards)
+
+    @property
+    def n_vectors(self) -> int:
+        """The rows with a vector."""
+        return sum(shard.n_vectors for shard in self.shards)
+
+    def words(self, rows: Rows) -> list[str]:
+        """Return the word or token of each row.
+
+        Raises:
+            UserError: A row has none, as in a store of imported vectors without words.
+        """
+        found = rows.columns[LEVELS[self.level].surface].to_list()
+        if None in found:
+            reason = f"rows of level {self.level} have no words; import the vectors with words, or export to npy"
+            raise UserError(f"{self.store.path}: {reason}")
+        return found
+
     def _bounds(self, shard: Store) -> IntArray:
         """Return the first row of each document of a shard, then the number of rows."""
         ids = shard.polars(self.level, [DOC_ID.name])[DOC_ID.name]
@@ -77,11 +109,10 @@ class Selection:
         return np.array([0, *starts, len(ids)] if len(ids) else [0], np.int64)
 
     def blocks(self, chosen: ShardRows, first_document: int) -> Iterator[Rows]:
-        """Yield the documents of a shard, some at a time, in memory that one shard's texts and 16 MB bound."""
+        """Yield the documents of a shard, some at a time: 4 MB of float32, or one document that is larger."""
         shard = self.store.shard(chosen.number)
         bounds = self._bounds(shard)[: chosen.n_documents + 1]
-        names = [column.name for column in shard.schema(self.level).columns]
-        columns = shard.polars(self.level, names)
+        columns = shard.polars(self.level, [column.name for column in shard.schema(self.level).columns])
         most = max(1, _BLOCK_BYTES // (4 * sum(feature.dim for feature in self.features)))
         at = 0
         while at < chosen.n_documents:

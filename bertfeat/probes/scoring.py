@@ -78,9 +78,9 @@ class ProbeScore:
         }
 
     def confusion(self) -> Axes:
-        """Draw the confusion matrix; return matplotlib's axes, whose `figure` saves and shows it.
+        """Draw the confusion matrix; return matplotlib's axes, so that `.figure.savefig(FILE)` writes it.
 
-        Rows without a prediction are in no column. The numbers are `scores.confusion`.
+        The numbers are those of `scores.confusion`. Rows without a prediction are not in it.
 
         Raises:
             UserError: matplotlib is not installed.

@@ -100,7 +100,7 @@ class Sweep:
         return f"best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}"
 
     def plot(self) -> Axes:
-        """Draw the scores against the layers; return matplotlib's axes, whose `figure` saves and shows them.
+        """Draw the scores against the layers; return matplotlib's axes, so that `.figure.savefig(FILE)` writes them.
 
         Raises:
             UserError: matplotlib is not installed.

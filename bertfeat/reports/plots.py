@@ -78,8 +78,7 @@ def draw_layer_scores(series: LayerScores) -> Axes:
         numbers = sorted(series.layers)
         _draw_layers(axes, numbers, series)
         _draw_combinations(axes, numbers, series)
-        axes.set_xlabel("layer (0: embeddings)" if numbers else "")
-        axes.set_ylabel(series.metric)
+        axes.set(xlabel="layer (0: embeddings)" if numbers else "", ylabel=series.metric)
         axes.set_title(series.title, loc="left")
         if series.bars:
             figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=GREY)
@@ -118,10 +117,8 @@ def draw_confusion(labels: Sequence[object], matrix: npt.ArrayLike) -> Axes:
         _name_ticks(axes, [one_line(label) for label in labels])
         if n_labels <= _MAX_NUMBERED:
             _write_counts(axes, counts, shares)
-        axes.set_xlabel("predicted")
-        axes.set_ylabel("true")
-        bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
-        bar.set_label("share of the true label's rows")
+        axes.set(xlabel="predicted", ylabel="true")
+        bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02, label="share of the true label's rows")
         bar.outline.set_visible(False)
         return axes
 
@@ -157,8 +154,7 @@ def plot_points(
         axes = figure.add_subplot()
         axes.grid()
         _draw_groups(axes, places, names)
-        axes.set_xlabel(axis_names[0])
-        axes.set_ylabel(axis_names[1])
+        axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.set_title(title, loc="left")
         axes.margins(0.08)
         if labels is not None:
@@ -184,8 +180,7 @@ def plot_lines(
         for i, (name, line) in enumerate(lines.items()):
             look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
             axes.plot(*zip(*line, strict=True), label=one_line(name), markersize=5, linewidth=1.8, **look)
-        axes.set_xlabel(axis_names[0])
-        axes.set_ylabel(axis_names[1])
+        axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.legend(frameon=False)
         return save(figure, out_stem)
 
@@ -204,9 +199,7 @@ def _draw_layers(axes: Axes, numbers: list[int], series: LayerScores) -> None:
     axes.plot(numbers, [bar.score for bar in bars], color=COLOURS[0], marker="o", markersize=5, linewidth=1.8, zorder=3)
     for number, bar in zip(numbers, bars, strict=True):
         _draw_bar(axes, number, bar, COLOURS[0])
-    axes.set_xticks(numbers)
-    if len(numbers) > 16:
-        axes.set_xticks(numbers[::2])
+    axes.set_xticks(numbers[:: 2 if len(numbers) > 16 else 1])
 
 
 def _draw_bar(axes: Axes, x: float, bar: ScoreBar, colour: str) -> None:

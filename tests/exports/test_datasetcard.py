@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
 import bertfeat
+from bertfeat.display import printable
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store import verify
 from tests.support.command_line import good, refused
@@ -38,6 +42,13 @@ def test_datasets_reads_a_store_with_its_card(tmp_path: Path, monkeypatch: pytes
     assert [config["config_name"] for config in facts["configs"]] == ["word"]
     assert f"| word | a word | {N_WORDS} | " in body
     assert "`layer_00` (3), `layer_01` (3)" in body
+    # What the card says to run, runs.
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for code in re.findall("```python\n(.*?)```", body, re.DOTALL):
+        names: dict[str, Any] = {}
+        exec(code.replace("FOLDER", str(store.path)), names)
+        assert len(names.get("rows", names.get("vectors"))) == N_WORDS
     # The card changes nothing for bertfeat.
     assert verify(store.path).is_good
     assert "there is a file already" in refused("card", store.path, "-o", card)
@@ -52,12 +63,29 @@ def test_it_is_printed_and_says_nothing_about_the_machine(tmp_path: Path, tiny_f
     card = good("card", store.path).out
     assert card == bertfeat.dataset_card(store)
     assert str(tiny_folder.parent) not in card
-    assert f"# Features of {tiny_folder.name}" in card
+    assert f"# Features of `{tiny_folder.name}`" in card
     configs = yaml.safe_load(card.split("---\n")[1])["configs"]
     assert [(config["config_name"], config.get("default")) for config in configs] == [
         ("word", None),
         ("sentence", True),
     ]
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    """Names of models and columns end no line, no cell and no code, in YAML and in Markdown."""
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"doc_id": "a", "`a|b`\n<script>": 1}) + "\n")
+    vectors = write_npy(tmp_path / "v.npy", numbers(1, 2))
+    for number, model in enumerate(('x`|\n---\n<script>\U0001f600\x9f\uffff"\\', "x" * 5000, "/home/me/mine", "a/b")):
+        settings = {"level": "sentence", "ids": tmp_path / "rows.jsonl", "model": model}
+        card = bertfeat.dataset_card(import_vectors(vectors, tmp_path / str(number), **settings), license='a"b\n: #')
+        start, head, body = card.split("---\n", 2)
+        facts = yaml.safe_load(head)
+        shown = {2: "mine"}.get(number, printable(model))
+        assert (start, facts["pretty_name"], facts["license"]) == ("", f"Features of {shown}", 'a"b : #')
+        assert "---\n" not in body.replace("|---|---|---|---|---|---|\n", "")
+        assert "`` `a\\|b` <script> ``" in body
+        assert body.count("<script>") == (3 if number == 0 else 1)
+        assert "/home" not in card
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +17,15 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import polars as pl
 import pytest
 
 import bertfeat
 from bertfeat.durable import steps
+from bertfeat.encoder.wordvectors import open_word_vectors, read_vectors
+from bertfeat.errors import RunError
 from bertfeat.exports import exporting, selectedrows
-from bertfeat.exports.exportformats import FORMATS
+from bertfeat.exports.exporting import FORMATS
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
@@ -34,23 +39,33 @@ pytestmark = pytest.mark.numeric
 CONLL = ROOT / "examples" / "data" / "wnut17_dev.conll"
 LAYERS = ("layer_05", "layer_06")
 HDF5 = ("neurox-hdf5", "structural-probes-hdf5")
+# All formats grow in the same way: two stand for the others in the short run.
+SOME_FORMATS = [
+    pytest.param(to, marks=[] if to in ("projector", "neurox-hdf5") else pytest.mark.long) for to in FORMATS
+]
+ENDINGS = {"google-jsonl": ".jsonl", "word2vec": ".txt", "npy": "", "projector": "", **dict.fromkeys(HDF5, ".hdf5")}
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    path = tmp_path_factory.mktemp("export") / "store"
-    settings = {"levels": "token,word,sentence", "layers": "-2..-1", "limit": 12, "shard_bytes": 200_000}
-    found = bertfeat.extract(CONLL, path, word_pooling="first", **settings)
-    assert len(found.manifest["shards"]) > 2
+    """A store of several shards, of which the last was appended."""
+    folder = tmp_path_factory.mktemp("export")
+    settings = {"levels": "token,word,sentence", "layers": "-2..-1", "shard_bytes": 100_000}
+    blocks = CONLL.read_text("utf-8").split("\n\n")
+    for name, some in (("first", blocks[:6]), ("more", blocks[6:8])):
+        (folder / f"{name}.conll").write_text("\n\n".join(some) + "\n", "utf-8")
+    bertfeat.extract(folder / "first.conll", folder / "store", word_pooling="first", **settings)
+    found = bertfeat.append(folder / "store", folder / "more.conll")
+    assert (len(found.manifest["shards"]) > 2, len(found)) == (True, 8)
     return found
 
 
 @pytest.fixture(scope="module")
 def gaps(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Words of which one has no vector, with texts that no table of lines can hold."""
+    """Words of which one has no vector, with texts and ids that no table of lines can hold as they are."""
     folder = tmp_path_factory.mktemp("gaps")
-    vectors = np.array([[0, 1], [np.nan, np.nan], [2, 0.1], [-1, 1e-7]], np.float32)
-    rows = [("a", "New\tYork"), ("a", "is\u2028big"), ("b", "a\r\nb"), ("c", "'\"\\")]
+    vectors = np.array([[0, 1], [np.nan, np.nan], [2, 0.1], [-1, 1e-7], [65504, -0.0], [3, 4]], np.float32)
+    rows = [("a", "New\tYork"), ("a", "is\u2028big"), ("b", "a\r\nb"), ("c", "'\"\\"), ("d", "x/y"), ("y/d", "x\0")]
     lines = [json.dumps({"doc_id": doc, "word": word, "note": None}) for doc, word in rows]
     (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     settings = {"level": "word", "ids": folder / "rows.jsonl", "store_dtype": "float32"}
@@ -90,8 +105,17 @@ def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
         path = tmp_path / f"{level}.jsonl"
         good("export", store.path, "--to", "google-jsonl", "-o", path, *(("--level", level) if level == "word" else ()))
         line = json.loads(path.read_text("utf-8").splitlines()[3])
+        # The fields of the script, in its order, and the id besides.
+        assert [*line] == ["linex_index", "doc_id", "features"]
         assert (line["linex_index"], line["doc_id"]) == (3, 3)
-        assert [layer["index"] for layer in line["features"][0]["layers"]] == [-2, -1]
+        own = store.polars(level, ["doc_id", level]).with_row_index().filter(pl.col("doc_id") == 3)
+        assert [piece["token"] for piece in line["features"]] == own[level].to_list()
+        for piece, row in zip(line["features"], own["index"], strict=True):
+            assert [*piece] == ["token", "layers"]
+            assert [[*layer] for layer in piece["layers"]] == [["index", "values"]] * 2
+            assert [layer["index"] for layer in piece["layers"]] == [-2, -1]
+            values = np.array([layer["values"] for layer in piece["layers"]], np.float16)
+            assert np.array_equal(values, layers_of(store, level)[:, row])
         back = import_vectors(path, tmp_path / level, level="word")
         for name, number in zip(LAYERS, ("layer_00", "layer_01"), strict=True):
             # WordPiece splits words at punctuation, which joined pieces cannot tell.
@@ -118,8 +142,8 @@ def embeddings_of_structural_probes(path: Path, sentences: list[list[str]], laye
     return found
 
 
-def sentences_of(store: Store) -> list[list[str]]:
-    return store.polars("word", ["doc_id", "word"]).group_by("doc_id", maintain_order=True).all()["word"].to_list()
+def sentences_of(store: Store, level: str = "word") -> list[list[str]]:
+    return store.polars(level, ["doc_id", level]).group_by("doc_id", maintain_order=True).all()[level].to_list()
 
 
 def test_hdf5_is_read_by_structural_probes_and_comes_back(store: Store, tmp_path: Path) -> None:
@@ -132,11 +156,17 @@ def test_hdf5_is_read_by_structural_probes_and_comes_back(store: Store, tmp_path
             assert np.array_equal(found, store.numpy("word", layer))
         back = import_vectors(path, tmp_path / name, level="word")
         assert np.array_equal(back.numpy("word", "layer_01"), store.numpy("word", "layer_06"))
-        # Names of the documents, and words where the file has them.
         import h5py
 
+        # `generate_subword_embeddings_from_hdf5` wants [CLS] and [SEP], and no name that is not a number.
+        good("export", store.path, "--to", name, "-o", path, "--level", "token", "--overwrite")
+        pieces = sentences_of(store, "token")
+        assert {(words[0], words[-1]) for words in pieces} == {("[CLS]", "[SEP]")}
+        assert sum(map(len, embeddings_of_structural_probes(path, pieces, 1))) == store.n_rows("token")
+        # Names of the documents, and words where the file has them.
         with h5py.File(path) as file:
-            assert file["7"].attrs["doc_id"] == 7
+            assert file["7"].attrs["doc_id"] == store.polars("word", ["doc_id"])["doc_id"].to_list()[-1]
+            assert ("sentence_to_index" in file) == (name == "neurox-hdf5")
         if name == "neurox-hdf5":
             assert back.polars("word", ["word"]).equals(store.polars("word", ["word"]))
 
@@ -172,26 +202,47 @@ def test_word2vec_has_unique_keys_and_is_a_model(store: Store, tmp_path: Path) -
     assert keys[0] == "Stabilized/0/0"
 
 
-def test_rows_without_a_vector(gaps: Store, tmp_path: Path) -> None:
-    for to, name in (("projector", "p"), ("word2vec", "w.txt"), ("npy", "n")):
+def rows_of_projector(text: str) -> list[list[str]]:
+    """`parseTensors` and `parseMetadata` of TensorBoard's data-provider.ts: lines without anything are left out."""
+    return [line.split("\t") for line in text.split("\n") if line.strip()]
+
+
+def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> None:
+    for to, name in (("projector", "p"), ("word2vec", "w.txt"), ("npy", "n"), *((to, f"{to}.hdf5") for to in HDF5)):
         done = good("export", gaps.path, "--to", to, "-o", tmp_path / name, "--json")
-        assert (done.json["n_rows"], done.json["n_documents"], done.json["n_without_vector"]) == (4, 3, 1)
-    good("export", gaps.path, "--to", "structural-probes-hdf5", "-o", tmp_path / "s.h5")
-    head, *rows = (tmp_path / "p" / "metadata.tsv").read_text("utf-8").split("\n")[:-1]
-    columns = head.split("\t")
-    words = [row.split("\t")[columns.index("word")] for row in rows]
-    assert words == ["New York", "a b", "'\"\\"]
-    assert {len(row.split("\t")) for row in rows} == {len(columns)}
-    values = [line.split("\t") for line in (tmp_path / "p" / "vectors.tsv").read_text().splitlines()]
-    assert np.array(values, np.float32).tolist() == gaps.numpy("word", "embedding")[[0, 2, 3]].tolist()
-    keys = [line.split(" ")[0] for line in (tmp_path / "w.txt").read_text("utf-8").split("\n")[1:-1]]
-    assert keys == ["New_York/a/0", "a_b/b/0", "'\"\\/c/0"]
-    for name in ("n/vectors.npy", "s.h5"):
+        assert (done.json["n_rows"], done.json["n_documents"], done.json["n_without_vector"]) == (6, 5, 1)
+    kept = gaps.numpy("word", "embedding")[[0, 2, 3, 4, 5]]
+    columns, *rows = rows_of_projector((tmp_path / "p" / "metadata.tsv").read_text("utf-8"))
+    assert [row[columns.index("word")] for row in rows] == ["New York", "a b", "'\"\\", "x/y", "x\0"]
+    assert {len(row) for row in rows} == {len(columns)}
+    values = rows_of_projector((tmp_path / "p" / "vectors.tsv").read_text())
+    assert np.array_equal(np.array(values, np.float32), kept)
+    found = open_word_vectors(tmp_path / "w.txt")
+    assert [*found.rows] == ["New_York/a/0", "a_b/b/0", "'\"\\/c/0", "x_y/d/0", "x\0/y/d/0"]
+    assert np.array_equal(read_vectors(found)[:-1], kept)
+    for name in ("n/vectors.npy", "structural-probes-hdf5.hdf5"):
         ids = tmp_path / "n" / "rows.jsonl" if name.startswith("n") else None
         settings = {"level": "word", "ids": ids, "store_dtype": "float32"}
         back = import_vectors(tmp_path / name, tmp_path / "back" / name[0], **settings)
         feature = back.features("word")[0].name
         assert np.array_equal(back.numpy("word", feature), gaps.numpy("word", "embedding"), equal_nan=True)
+        if ids is not None:
+            assert back.polars("word", ["doc_id", "word"]).equals(gaps.polars("word", ["doc_id", "word"]))
+
+
+def test_layers_by_name_and_a_row_that_the_projector_would_skip(tmp_path: Path) -> None:
+    (tmp_path / "ids.jsonl").write_text('{"doc_id": " ", "text": null}\n{"doc_id": "b", "text": null}\n')
+    array = numbers(2, 5, 3).astype(np.float16)
+    settings = {"level": "sentence", "ids": tmp_path / "ids.jsonl", "store_dtype": "float16"}
+    made = import_vectors(write_npy(tmp_path / "v.npy", array), tmp_path / "s", **settings)
+    for layers, expected in (("last4", array[:, 1:]), ("0,2..3", array[:, [0, 2, 3]]), ("-1", array[:, 4])):
+        bertfeat.export(made, tmp_path / "n", to="npy", layers=layers, overwrite=True)
+        assert np.array_equal(np.load(tmp_path / "n" / "vectors.npy"), expected)
+    done = bertfeat.export(made, tmp_path / "p", to="projector", feature="concat_last4")
+    assert done.features == ("concat_last4",)
+    values, texts = ((tmp_path / "p" / name).read_text("utf-8") for name in ("vectors.tsv", "metadata.tsv"))
+    assert np.array_equal(np.array(rows_of_projector(values), np.float16), array[:, 1:].reshape(2, 12))
+    assert [row[0] for row in rows_of_projector(texts)] == ["doc_id", "- ", "b"]
 
 
 def many(folder: Path) -> Store:
@@ -224,33 +275,21 @@ def stops(store: Path, out: Path, to: str, feature: str | None, passed: list[str
 
 
 @pytest.mark.usefixtures("no_fsync")
-@pytest.mark.parametrize(
-    "to",
-    [
-        pytest.param(found.name, marks=[] if found.name in ("google-jsonl", "npy", "neurox-hdf5") else pytest.mark.long)
-        for found in FORMATS
-    ],
-)
+@pytest.mark.parametrize("to", SOME_FORMATS)
 def test_a_stop_at_a_step_and_then_a_run_gives_the_same(tmp_path: Path, to: str) -> None:
     store, passed = many(tmp_path), []
-    has_layers = next(found.has_layers for found in FORMATS if found.name == to)
-    feature = None if has_layers else "layer_01"
-    ending = {"google-jsonl": ".jsonl", "word2vec": ".txt"}.get(to, ".hdf5" if to in HDF5 else "")
+    feature = None if FORMATS[to].has_layers else "layer_01"
+    whole, out = tmp_path / f"whole{ENDINGS[to]}", tmp_path / f"out{ENDINGS[to]}"
     with mock.patch.object(steps, "hook", passed.append):
-        bertfeat.export(store, tmp_path / f"whole{ending}", to=to, feature=feature)
+        bertfeat.export(store, whole, to=to, feature=feature)
     assert passed.count("export.saved") == 4
-
-    def content(path: Path) -> Any:
-        return result_files(path) if path.is_dir() else path.read_bytes()
-
-    out, whole = tmp_path / f"out{ending}", content(tmp_path / f"whole{ending}")
     for _ in stops(store.path, out, to, feature, passed):
         if not out.exists():
             read = []
             with mock.patch.object(exporting.Selection, "blocks", blocks_of(read)):
                 bertfeat.export(store, out, to=to, feature=feature)
-        assert content(out) == whole
-        (out.unlink() if out.is_file() else [*map(Path.unlink, out.iterdir()), out.rmdir()])
+        assert content_of(out) == content_of(whole)
+        out.unlink() if out.is_file() else shutil.rmtree(out)
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} <= {f".{out.name}.export"}
 
 
@@ -294,25 +333,73 @@ def test_a_run_resumes_at_the_shard_that_was_not_finished(tmp_path: Path) -> Non
         out.unlink()
 
 
-def killed_at(step: str, store: str, out: str, to: str) -> None:
+@pytest.mark.usefixtures("no_fsync")
+@pytest.mark.parametrize("to", SOME_FORMATS)
+def test_a_full_disk_is_one_line_and_the_next_run_resumes(
+    tmp_path: Path, to: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store, whole, out = many(tmp_path), tmp_path / f"whole{ENDINGS[to]}", tmp_path / f"out{ENDINGS[to]}"
+    feature = None if FORMATS[to].has_layers else "layer_01"
+    bertfeat.export(store, whole, to=to, feature=feature)
+    sizes = [file.stat().st_size for file in ([whole] if whole.is_file() else whole.iterdir())]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (150, max(sizes) // 2, max(sizes) - 1):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises(RunError, match="file too large; raise the file size limit"):
+                bertfeat.export(store, out, to=to, feature=feature)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert not out.exists()
+    bertfeat.export(store, out, to=to, feature=feature)
+    assert content_of(out) == content_of(whole)
+    # h5py reports what it cannot write when it frees its objects.
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_what_a_kill_left_of_a_published_file_is_not_written_to(tmp_path: Path) -> None:
+    store, out = many(tmp_path), tmp_path / "out.hdf5"
+
+    def stop(name: str) -> None:
+        if name in ("export.renamed", "export.finished") and out.exists():
+            raise Stopped
+
+    for overwrite in (False, True):
+        with mock.patch.object(steps, "hook", stop), pytest.raises(Stopped):
+            bertfeat.export(store, out, to="neurox-hdf5", overwrite=overwrite)
+    assert not out.samefile(tmp_path / ".out.hdf5.export" / "result")
+
+
+def content_of(path: Path) -> Any:
+    return result_files(path) if path.is_dir() else path.read_bytes()
+
+
+def killed_at(step: int, store: str, out: str, to: str, feature: str | None) -> None:
     die_at(step)
-    bertfeat.export(store, out, to=to)
+    bertfeat.export(store, out, to=to, feature=feature)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["google-jsonl", "npy", "neurox-hdf5"])
-def test_a_kill_and_then_a_run_gives_the_same(tmp_path: Path, warm: Any, to: str) -> None:
-    store = many(tmp_path)
-    ending = {"google-jsonl": ".jsonl", "npy": ""}.get(to, ".hdf5")
-    whole, out = tmp_path / f"whole{ending}", tmp_path / f"out{ending}"
-    bertfeat.export(store, whole, to=to)
-    for step in ("export.saved", "state.json.written", "state.json.renamed", "export.finished"):
-        assert warm.run(killed_at, step, str(store.path), str(out), to) == -signal.SIGKILL
-        assert not out.exists()
-    bertfeat.export(store, out, to=to)
-    pairs = zip(sorted(whole.iterdir()), sorted(out.iterdir()), strict=True) if whole.is_dir() else [(whole, out)]
-    for one, other in pairs:
-        assert one.read_bytes() == other.read_bytes()
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_kill_at_any_step_and_then_a_run_gives_the_same(tmp_path: Path, warm: Any, to: str) -> None:
+    store, passed = many(tmp_path), []
+    feature = None if FORMATS[to].has_layers else "layer_01"
+    whole, out = tmp_path / f"whole{ENDINGS[to]}", tmp_path / f"out{ENDINGS[to]}"
+    with mock.patch.object(steps, "hook", passed.append):
+        bertfeat.export(store, whole, to=to, feature=feature)
+    for step in range(1, len(passed) + 1):
+        assert warm.run(killed_at, step, str(store.path), str(out), to, feature) == -signal.SIGKILL
+        if not out.exists():
+            bertfeat.export(store, out, to=to, feature=feature)
+        assert content_of(out) == content_of(whole)
+        out.unlink() if out.is_file() else shutil.rmtree(out)
+    # Killed at each shard in turn, without a whole run between.
+    shutil.rmtree(tmp_path / f".{out.name}.export")
+    for step in [place for place, name in enumerate(passed, 1) if name == "state.json.durable"][:1] * 4:
+        assert warm.run(killed_at, step, str(store.path), str(out), to, feature) == -signal.SIGKILL
+    bertfeat.export(store, out, to=to, feature=feature)
+    assert content_of(out) == content_of(whole)
 
 
 def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> None:
@@ -324,6 +411,11 @@ def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> Non
     import_vectors(tmp_path / "v.npy", tmp_path / "spaced", **spaced)
     (tmp_path / "empty.txt").write_text("\n")
     empty = bertfeat.extract(tmp_path / "empty.txt", tmp_path / "empty", levels="word", layers="-1")
+    (tmp_path / "rows.jsonl").write_text('{"doc_id": "a"}\n{"doc_id": "b"}\n')
+    one = write_npy(tmp_path / "one.npy", numbers(2, 1))
+    wordless = import_vectors(one, tmp_path / "wordless", level="word", ids=tmp_path / "rows.jsonl")
+    (tmp_path / "nul.jsonl").write_text('{"doc_id": "a\\u0000", "word": "w"}\n{"doc_id": "b", "word": "v"}\n')
+    nul = import_vectors(one, tmp_path / "nul", level="word", ids=tmp_path / "nul.jsonl")
     nothing = np.full((2, 2), np.nan, np.float32)
     nothing = import_vectors(write_npy(tmp_path / "n.npy", nothing), tmp_path / "nothing", level="sentence")
     for words, said in (
@@ -340,10 +432,17 @@ def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> Non
         ((store.path, "--to", "npy", "-o", tmp_path), "holds files that are not part of an export to npy"),
         ((store.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl", "--level", "sentence"), "token or word"),
         ((sentences.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "needs the level word or token"),
-        ((tmp_path / "spaced", "--to", "word2vec", "-o", text), "doc_id 'a b': a key of word2vec's text has no"),
+        ((tmp_path / "spaced", "--to", "word2vec", "-o", text), "doc_id 'a b' is empty or has whitespace"),
         ((empty.path, "--to", "npy", "-o", out), "level word has no rows"),
         ((nothing.path, "--to", "npy", "-o", out), "no row at level sentence has a vector"),
-        ((gaps.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl"), r"doc_id 'a': the word 'is\u2028big' has no"),
+        (
+            (gaps.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl"),
+            "1 of 6 word rows have no vector, and JSON has no",
+        ),
+        ((wordless.path, "--to", "word2vec", "-o", text), "rows of level word have no words; import the"),
+        ((wordless.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "rows of level word have no words"),
+        ((wordless.path, "--to", "projector", "-o", out), "one value per vector, which readers of projector refuse"),
+        ((nul.path, "--to", "structural-probes-hdf5", "-o", tmp_path / "n.h5"), r"doc_id 'a\x00' has a NUL"),
         ((tmp_path / "none", "--to", "npy", "-o", out), "no such folder"),
     ):
         assert said in refused("export", *words)
@@ -373,3 +472,20 @@ def test_neurox_reads_it(store: Store, tmp_path: Path, level: str) -> None:
         done = subprocess.run(script, check=True, timeout=300, capture_output=True, text=True)
         assert json.loads(done.stdout) == {"lengths": lengths, "n_layers": 2}
         assert np.array_equal(np.load(tmp_path / "o.npy").astype(np.float16), expected)
+
+
+@pytest.mark.peer
+def test_gensim_reads_it(store: Store, gaps: Store, tmp_path: Path) -> None:
+    """`STATIC_PYTHON` names the interpreter of an environment with gensim."""
+    python = os.environ.get("STATIC_PYTHON") or (sys.executable if find_spec("gensim") else None)
+    if python is None:
+        pytest.skip("gensim is not installed; point STATIC_PYTHON at the python of an environment that has it")
+    for made, feature in ((store, "layer_06"), (gaps, "embedding")):
+        bertfeat.export(made, tmp_path / "w.vec", to="word2vec", level="word", feature=feature, overwrite=True)
+        keys = [*open_word_vectors(tmp_path / "w.vec").rows]
+        (tmp_path / "keys.json").write_text(json.dumps([keys]), "utf-8")
+        script = [python, str(TESTS / "peers" / "static_vectors.py"), "gensim", str(tmp_path / "w.vec")]
+        subprocess.run([*script, str(tmp_path / "keys.json"), str(tmp_path / "o.npy")], check=True, timeout=300)
+        kept = made.valid("word", feature)
+        assert len(keys) == np.count_nonzero(kept)
+        assert np.array_equal(np.load(tmp_path / "o.npy"), made.numpy("word", feature, "float32")[kept])

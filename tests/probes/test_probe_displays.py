@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import bertfeat
@@ -86,15 +90,29 @@ def test_levels_are_shown_as_their_names(stores):
     assert repr(stores.dev.levels) == "('sentence',)"
 
 
-def test_scores_and_sweeps_are_drawn(stores, probe, tmp_path):
+def test_scores_and_sweeps_are_drawn(stores, probe, tmp_path, monkeypatch):
+    matplotlib = pytest.importorskip("matplotlib")
+    before = dict(matplotlib.rcParams)
     score = probe.score(stores.dev, bootstrap=False)
+    confusion = score.scores.confusion
     axes = score.confusion()
-    assert [text.get_text() for text in axes.get_yticklabels()] == list(score.scores.confusion.labels)
-    assert axes.get_xlabel() == "predicted"
-    matrix = score.scores.confusion.matrix
-    assert sum(int(text.get_text()) for text in axes.texts) == matrix.sum()
-    sweep = bertfeat.sweep_probes(stores.train, "domain", head="centroid", features="layer_05,layer_06")
+    assert [text.get_text() for text in axes.get_yticklabels()] == list(confusion.labels)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
+    drawn = {tuple(map(int, text.get_position()[::-1])): int(text.get_text()) for text in axes.texts}
+    assert drawn == {place: n for place, n in np.ndenumerate(confusion.matrix) if n}
+    # Text between dollar signs stays text.
+    odd = replace(score.scores, confusion=replace(confusion, labels=("$a_1$ $", "b", "c")))
+    replace(score, scores=odd).confusion().figure.savefig(tmp_path / "odd.svg")
+    sweep = bertfeat.sweep_probes(stores.train, "domain", head="centroid", features="layer_05,layer_06,mean_last4")
     axes = sweep.plot()
-    assert axes.lines[0].get_xydata().tolist() == [[5, sweep.rows[0].score], [6, sweep.rows[1].score]]
+    scores = {row.feature: row.score for row in sweep.rows}
+    assert axes.lines[0].get_xydata().tolist() == [[5, scores["layer_05"]], [6, scores["layer_06"]]]
+    assert [text.get_text() for text in axes.get_legend().texts] == [f"mean_last4  {scores['mean_last4']:.3f}"]
     axes.figure.savefig(tmp_path / "sweep.png")
-    assert (tmp_path / "sweep.png").stat().st_size > 1000
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    # The user's own plots look as before.
+    assert dict(matplotlib.rcParams) == before
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for draw in (score.confusion, sweep.plot):
+        with pytest.raises(UserError, match="plots need matplotlib"):
+            draw()
