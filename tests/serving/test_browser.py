@@ -107,7 +107,6 @@ def test_type_enter_and_more_like_this(page: Any, servers: dict[str, str]) -> No
     assert first not in page.locator(".hits .text").all_inner_texts()
     page.go_back()
     assert page.locator("#q").input_value() == "loan from a bank"
-    assert page.locator("#progress").is_hidden()
 
 
 def test_keys(page: Any, servers: dict[str, str]) -> None:
