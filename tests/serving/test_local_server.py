@@ -137,6 +137,7 @@ def test_clients_that_do_nothing_lose_their_connections(server: uvicorn.Server, 
         client.close()
 
 
+@pytest.mark.long
 def test_clients_that_do_not_read_lose_their_connections(server: uvicorn.Server, port: int, quick: None) -> None:
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
