@@ -73,7 +73,7 @@ def _bound(port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        raise UserError(f"port {port} of {_HOST}: {error.strerror}; pass another --port, or 0 for a free one") from None
+        raise UserError(f"port {port} of {_HOST}: {error.strerror}; pass another `port`, or 0 for a free one") from None
     return listener
 
 

@@ -1,4 +1,4 @@
-"""When `.ci/run` tests the search page in Chromium, with commands that only write down their calls."""
+"""Tests of `.ci/run`: when it tries the search page in Chromium; its commands here only write down their calls."""
 
 from __future__ import annotations
 
