@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from importlib.util import find_spec
+
 import click
 
 from bertfeat.cli.options import RUN, GroupedCommand, option
+from bertfeat.errors import UserError
+
+_PACKAGES = ("jinja2", "starlette", "uvicorn")
 
 
 @click.command(name="serve", cls=GroupedCommand)
@@ -25,6 +32,8 @@ def command(index: str, port: int, store: str | None) -> None:
     /api/search?q=TEXT&k=10 answers in JSON, with the fields of `bertfeat search --json`; /api/info describes the index.
     Ctrl-C ends it.
     """
+    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+        raise UserError(f"the search page needs {' and '.join(missing)}: pip install 'bertfeat[serve]'")
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.search.index import open_index
     from bertfeat.serving.localserver import serve
@@ -35,4 +44,7 @@ def command(index: str, port: int, store: str | None) -> None:
             click.echo(result_line(opened, ""))
             click.echo(f"{address}  (Ctrl-C ends it)")
 
-        serve(opened, index_summary(opened), port, ready)
+        if not serve(opened, index_summary(opened), port, ready):
+            # Nothing can stop a thread: the process ends without it.
+            sys.stdout.flush()
+            os._exit(0)

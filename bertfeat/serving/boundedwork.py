@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from bertfeat.errors import BertfeatError
 
@@ -20,8 +20,8 @@ class Busy(BertfeatError):
 class BoundedWork:
     """A pool of threads that refuses work beyond its bounds.
 
-    A thread cannot be stopped: a search that takes too long is answered with an error, and keeps its thread and its
-    place until it ends.
+    A thread cannot be stopped: a search that takes too long is answered with an error, and keeps its thread until it
+    ends. While all threads are kept so, further work is refused at once.
 
     Args:
         n_threads: Searches at once.
@@ -30,28 +30,35 @@ class BoundedWork:
     """
 
     def __init__(self, n_threads: int, max_waiting: int, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        self._n_threads, self._max_works, self._timeout_s = n_threads, n_threads + max_waiting, timeout_s
         self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="search")
-        self._places = threading.BoundedSemaphore(n_threads + max_waiting)
+        # When each that runs or waits must have its answer.
+        self._deadlines: dict[Future[Any], float] = {}
 
     async def run(self, work: Callable[[], _Result]) -> _Result:
-        """Run work in a thread and return its result.
+        """Run work in a thread and return its result; to be called from one event loop.
 
         Raises:
             Busy: All places are taken, or the time is over.
         """
-        if not self._places.acquire(blocking=False):
+        now = time.monotonic()
+        deadlines = list(self._deadlines.values())
+        # Work that waits is withdrawn at its deadline: what is late runs.
+        n_late = sum(deadline < now for deadline in deadlines)
+        if len(deadlines) >= self._max_works or n_late >= self._n_threads:
             raise Busy("too many searches at once; try again")
         future = self._pool.submit(work)
-        future.add_done_callback(lambda _: self._places.release())
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._timeout_s)
-        except TimeoutError:
-            if future.done() and not future.cancelled():
-                # The work itself raised it.
-                raise
-            raise Busy(f"no answer within {self._timeout_s:g} seconds; try again, or search for less") from None
+        self._deadlines[future] = now + self._timeout_s
+        future.add_done_callback(lambda ended: self._deadlines.pop(ended, None))
+        answer = asyncio.wrap_future(future)
+        await asyncio.wait([answer], timeout=self._timeout_s)
+        if answer.done():
+            return answer.result()
+        # Withdraws it if it waits still.
+        answer.cancel()
+        raise Busy(f"no answer within {self._timeout_s:g} seconds; try again, or search for less")
 
-    def close(self) -> None:
-        """Forget what waits; what runs is not waited for here."""
+    def close(self) -> bool:
+        """Withdraw what waits; return whether all has ended, or a thread is still at work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        return not self._deadlines

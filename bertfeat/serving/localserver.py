@@ -1,28 +1,36 @@
-"""Server of the search page on 127.0.0.1: its socket, its threads, and its end."""
+"""Server of the search page on 127.0.0.1: its socket, its connections, and its end."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index
+from bertfeat.serving.answers import Answers
+from bertfeat.serving.boundedwork import BoundedWork
+from bertfeat.serving.searchpage import MAX_PARAMETERS_BYTES, SearchPage
 
 _HOST = "127.0.0.1"
-_PACKAGES = ("jinja2", "starlette", "uvicorn")
 _MAX_THREADS = 4
 _MAX_WAITING = 100
-_MAX_CONNECTIONS = 500
+_MAX_CONNECTIONS = 200
 _TIMEOUT_S = 30.0
+# After this time a connection must have moved on if it waits for its client.
+_PATIENCE_S = 10.0
 # Seconds that answers have to reach their readers after Ctrl-C.
 _LAST_SECONDS = 3
 
 
-def serve(index: Index, info: Mapping[str, Any], port: int, ready: Callable[[str], None]) -> None:
-    """Serve the search page of an index until SIGINT; the model and the index are loaded before the first request.
+def serve(index: Index, info: Mapping[str, Any], port: int, ready: Callable[[str], None]) -> bool:
+    """Serve the search page of an index until SIGINT or SIGTERM; the model is loaded before the first request.
 
     Args:
         index: The index.
@@ -30,32 +38,33 @@ def serve(index: Index, info: Mapping[str, Any], port: int, ready: Callable[[str
         port: The port; 0 takes a free one.
         ready: Receives the address of the page when the page can be opened.
 
-    Raises:
-        UserError: A package is missing, the port is taken, the rows have no texts to show, or the store or the model is
-            not the one of the index.
-    """
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        raise UserError(f"the search page needs {' and '.join(missing)}: pip install 'bertfeat[serve]'")
-    from bertfeat.serving.answers import Answers
+    Returns:
+        Whether all searches have ended. If not, a thread is still at work, and Python would wait for it at its exit.
 
+    Raises:
+        UserError: The port is taken, the rows have no texts to show, or the store or the model is not the one of the
+            index.
+    """
     with _bound(port) as listener:
         answers = Answers(index)
         index.load_model()
-        # Imported when all has been checked.
-        from bertfeat.serving.boundedwork import BoundedWork
-        from bertfeat.serving.searchpage import SearchPage
-
-        n_threads = max(2, min(_MAX_THREADS, os.cpu_count() or 1))
-        work = BoundedWork(n_threads, _MAX_WAITING, _TIMEOUT_S)
+        work = BoundedWork(max(2, min(_MAX_THREADS, os.cpu_count() or 1)), _MAX_WAITING, _TIMEOUT_S)
+        server = web_server(SearchPage(answers, info, work).application())
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            _run(SearchPage(answers, info, work).application(), listener, ready)
+            ready(f"http://{_HOST}:{listener.getsockname()[1]}/")
+            server.run(sockets=[listener])
+        except KeyboardInterrupt:
+            # uvicorn raises it after all is closed: this is how the server ends.
+            pass
         finally:
-            work.close()
+            signal.signal(signal.SIGTERM, before)
+            has_ended = work.close()
+        return has_ended
 
 
 def _bound(port: int) -> socket.socket:
-    """Return a socket that has the port; it does not listen yet."""
+    """Return a socket that has the port; it does not accept yet."""
     listener = socket.socket()
     # A port whose last connections are still closing is free.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -64,31 +73,48 @@ def _bound(port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        raise UserError(f"port {port} of {_HOST}: {error.strerror}; pass another --port, or 0 for a free one") from None
+        raise UserError(f"port {port} of {_HOST}: {error.strerror}; pass another `port`, or 0 for a free one") from None
     return listener
 
 
-def _run(application: Any, listener: socket.socket, ready: Callable[[str], None]) -> None:
-    import uvicorn
-
-    config = uvicorn.Config(
-        application,
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        limit_concurrency=_MAX_CONNECTIONS,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=_LAST_SECONDS,
+def web_server(application: Any) -> uvicorn.Server:
+    """Return a server of an ASGI application that writes nothing and bounds its connections."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            application,
+            loop="asyncio",
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=_MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=2 * MAX_PARAMETERS_BYTES,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=_LAST_SECONDS,
+        )
     )
-    ready(f"http://{_HOST}:{listener.getsockname()[1]}/")
-    try:
-        uvicorn.Server(config).run(sockets=[listener])
-    except KeyboardInterrupt:
-        # uvicorn raises it after all is closed: this is how the server ends.
-        return
+
+
+class _Connection(H11Protocol):  # type: ignore[misc]
+    """A connection that is cut if its client neither ends its request nor reads the answer."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._waited_for: tuple[object, int] | None = None
+        self.loop.call_later(_PATIENCE_S, self._check)
+
+    def _check(self) -> None:
+        n_unread = self.transport.get_write_buffer_size()
+        if self not in self.connections and not n_unread:
+            return
+        waits = n_unread > 0 or self.cycle is None or self.cycle.response_complete
+        now = (self.cycle, n_unread) if waits else None
+        if now is not None and now == self._waited_for:
+            self.transport.abort()
+            return
+        self._waited_for = now
+        self.loop.call_later(_PATIENCE_S, self._check)

@@ -1,26 +1,103 @@
-"""Parameters of a search in a URL: read, bounded, and written back into links."""
+"""Parameters of a search in a URL: read, bounded, turned into a condition, and written back into links."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from bertfeat.errors import UserError, did_you_mean
-from bertfeat.serving.facets import Facet
+import polars as pl
 
-MAX_QUERY, MAX_WHERE, MAX_HITS, MAX_COLUMNS = 2000, 500, 100, 20
+from bertfeat.choices import Level
+from bertfeat.errors import UserError, did_you_mean
+from bertfeat.levels import LEVELS
+from bertfeat.store.reader import Store
+from bertfeat.store.rowcolumns import row_columns
+
+MAX_QUERY, MAX_VALUE, MAX_HITS = 2000, 200, 100
+WORDS = {"": "all words", "same": "only the same word", "other": "only other words"}
 _DEFAULT_HITS = 10
 _FACET = "f."
-WORDS = {"": "all words", "same": "only the same word", "other": "only other words"}
-_NAMES = ("q", "like", "k", "where", "words", "columns")
-# Texts and names in quotes, and of the rest only what a comparison needs.
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-_COMPARISON = re.compile(r"[\w\s.,<>=!()-]*")
-_BEFORE_BRACKET = re.compile(r"(\w+)\s*\(")
-_OPERATORS = {"and", "or", "not", "in", "between", "like", "ilike"}
+_NAMES = ("q", "like", "k", "words")
+# A column with more values gets a box to write into.
+_MAX_CHOICES = 50
+# Every number of a column; NaN and infinity are not compared.
+_MOST = {True: 2**63 - 1, False: 1.7976931348623157e308}
+
+
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """A column of the corpus that hits can be filtered by.
+
+    Attributes:
+        name: The column.
+        dtype: Its polars type: a string, a number or a boolean.
+        choices: Its values as texts, if it holds no numbers and they are few; else empty.
+    """
+
+    name: str
+    dtype: pl.DataType
+    choices: tuple[str, ...]
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it takes ranges."""
+        return self.dtype.is_numeric()
+
+    def condition(self, value: str) -> str:
+        """Return the SQL condition that a row has a value, or a number in a range such as `3..9` or `3..`.
+
+        Raises:
+            UserError: The column cannot hold the value.
+        """
+        column = '"' + self.name.replace('"', '""') + '"'
+        if self.is_number:
+            most = _MOST[self.dtype.is_integer()]
+            first, dots, last = value.partition("..")
+            low = self._number(first) if first.strip() or not dots else -most
+            high = self._number(last) if last.strip() else most if dots else low
+            return f"{column} BETWEEN {low!r} AND {high!r}"
+        if self.dtype == pl.Boolean and value not in ("true", "false"):
+            raise UserError(f"filter {self.name}: {value!r:.60} is not true or false")
+        literal = value if self.dtype == pl.Boolean else "'" + value.replace("'", "''") + "'"
+        return f"{column} = {literal}"
+
+    def _number(self, text: str) -> int | float:
+        try:
+            number = int(text) if self.dtype.is_integer() else float(text)
+        except ValueError:
+            number = math.nan
+        if not abs(number) <= _MOST[self.dtype.is_integer()]:
+            raise UserError(f"filter {self.name}: {text!r:.60} is not a number of the column; write 3, 3..9 or 3..")
+        return number
+
+
+def find_facets(store: Store, level: Level) -> dict[str, Facet]:
+    """Return the facets of a level by name: its columns, and those of its documents, that came from the corpus.
+
+    Raises:
+        StoreError: A part is missing or damaged.
+    """
+    made = {column.name for known in (level, Level.SENTENCE) for column in LEVELS[known].columns}
+    own, others = row_columns(store, level)
+    facets = {}
+    for place, names in ((level, own), (Level.SENTENCE, others)):
+        for name in (name for name in names if name not in made):
+            values = store.polars(place, [name])[name]
+            if values.dtype in (pl.String, pl.Boolean) or values.dtype.is_numeric():
+                facets[name] = Facet(name, values.dtype, _choices(values))
+    return facets
+
+
+def _choices(values: pl.Series) -> tuple[str, ...]:
+    if values.dtype == pl.Boolean:
+        return ("false", "true")
+    texts: list[str] = [] if values.dtype.is_numeric() else values.drop_nulls().unique().sort().to_list()
+    # An empty choice is that of no filter, and a form changes the ends of lines.
+    is_short = len(texts) <= _MAX_CHOICES and all(0 < len(text) <= MAX_VALUE for text in texts)
+    return tuple(texts) if is_short and not any("\n" in text or "\r" in text for text in texts) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +108,14 @@ class PageQuery:
         q: The text, at word and token level with a word in brackets.
         like: The row of the level whose neighbours are asked for; None if there is a text.
         k: The number of hits.
-        where: An SQL condition on columns.
         words: `same` or `other`: only occurrences of the word that is searched for, or none of them.
-        columns: Further columns of hits.
         filters: Values of facets.
     """
 
     q: str = ""
     like: int | None = None
     k: int = _DEFAULT_HITS
-    where: str = ""
     words: str = ""
-    columns: tuple[str, ...] = ()
     filters: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -56,23 +129,23 @@ class PageQuery:
         known = [*_NAMES, *(_FACET + name for name in facets)]
         for name, value in pairs:
             if name not in known:
-                hint = did_you_mean(name, known) or f"parameters are {', '.join(known)}"
+                hint = did_you_mean(name[:MAX_VALUE], known) or f"parameters are {', '.join(known)}"
                 raise UserError(f"no parameter {name!r:.60}; {hint}")
             if name in given:
                 raise UserError(f"parameter {name} is given twice; write it once")
-            given[name] = value.strip()
-            limit = MAX_QUERY if name == "q" else MAX_WHERE
+            given[name] = value.strip() if name == "q" else value
+            limit = MAX_QUERY if name == "q" else MAX_VALUE
             if len(given[name]) > limit:
                 raise UserError(f"{name} has {len(given[name]):,} characters; write {limit:,} or fewer")
         given = {name: value for name, value in given.items() if value}
+        if given.get("words", "") not in WORDS:
+            raise UserError(f"words {given['words']!r:.60} is not same or other")
         return cls(
             q=given.get("q", ""),
             # The form of a page of neighbours has both when a text is written into its box.
             like=_number("like", given["like"], 0, 2**62) if "like" in given and "q" not in given else None,
             k=_number("k", given.get("k", str(_DEFAULT_HITS)), 1, MAX_HITS),
-            where=given.get("where", ""),
-            words=_choice(given.get("words", "")),
-            columns=_columns(given.get("columns", "")),
+            words=given.get("words", ""),
             filters={name.removeprefix(_FACET): value for name, value in given.items() if name.startswith(_FACET)},
         )
 
@@ -82,43 +155,14 @@ class PageQuery:
         return not self.q and self.like is None
 
     def condition(self, facets: Mapping[str, Facet]) -> str | None:
-        """Return the SQL condition of `where` and all filters; None without any.
-
-        Raises:
-            UserError: `where` has more than comparisons, or a filter has a value that its column cannot hold.
-        """
-        parts = [facets[name].condition(value) for name, value in self.filters.items()]
-        if self.where:
-            check_comparison(self.where)
-            # With parentheses around it, a condition that is wrong by itself would name them.
-            parts.append(f"({self.where})" if parts else self.where)
-        return " AND ".join(parts) or None
+        """Return the SQL condition of all filters, None without any; raise a UserError if a value cannot be used."""
+        return " AND ".join(facets[name].condition(value) for name, value in self.filters.items()) or None
 
     def like_row(self, row: int) -> str:
         """Return the link to what is most similar to a row, with the same filters."""
-        kept = {_FACET + name: value for name, value in self.filters.items()}
-        kept |= {"where": self.where, "words": self.words, "columns": ",".join(self.columns)}
+        kept = {_FACET + name: value for name, value in self.filters.items()} | {"words": self.words}
         kept |= {"k": str(self.k) if self.k != _DEFAULT_HITS else ""}
         return "/?" + urlencode({"like": row, **{name: value for name, value in kept.items() if value}})
-
-
-def check_comparison(where: str) -> None:
-    """Refuse a condition that does more than compare columns with values.
-
-    Functions and operators that make longer texts could take any memory and time.
-
-    Raises:
-        UserError: The condition calls a function, or has another operator.
-
-    Examples:
-        >>> check_comparison("label IN ('a', 'b') AND n > 3")
-    """
-    rest = _QUOTED.sub("''", where)
-    calls = [name for name in _BEFORE_BRACKET.findall(rest) if name.lower() not in _OPERATORS]
-    plain = _COMPARISON.fullmatch(rest.replace("''", "")) and "--" not in rest and "\\" not in where
-    if calls or not plain:
-        what = f"calls {calls[0]}" if calls else "has more than comparisons"
-        raise UserError(f"where {where!r:.60}: {what}; compare columns with values, as in label = 'x' AND n > 3")
 
 
 def _number(name: str, value: str, lowest: int, highest: int) -> int:
@@ -126,16 +170,3 @@ def _number(name: str, value: str, lowest: int, highest: int) -> int:
         what = f"a whole number from {lowest} to {highest}" if name == "k" else "the number of a row"
         raise UserError(f"{name} {value!r:.60} is not {what}")
     return int(value)
-
-
-def _choice(value: str) -> str:
-    if value not in WORDS:
-        raise UserError(f"words {value!r:.60} is not same or other")
-    return value
-
-
-def _columns(value: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    if len(names) > MAX_COLUMNS:
-        raise UserError(f"columns has {len(names)} names; write {MAX_COLUMNS} or fewer")
-    return names

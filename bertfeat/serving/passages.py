@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ _WIDTH = 480
 _BEFORE = 80
 _MIN_WORD = 3
 _MAX_MATCHES = 200
+# Characters of a text that are looked at; a document may have millions.
+_MAX_SEEN = 200_000
+_WORD = re.compile(r"\w+")
 
 
 class Piece(NamedTuple):
@@ -28,13 +32,12 @@ def passage(text: str, query: str) -> list[Piece]:
         [Piece(text='He sat on the ', is_marked=False), Piece(text='bank', is_marked=True), \
 Piece(text='.', is_marked=False)]
     """
-    words = sorted({re.escape(word) for word in re.findall(r"\w+", query) if len(word) >= _MIN_WORD})
-    # Without a word, a pattern that matches nothing.
-    pattern = re.compile(rf"\b(?:{'|'.join(words)})\b" if words else r"(?!)", re.IGNORECASE)
-    matches = [found for found, _ in zip(pattern.finditer(text), range(_MAX_MATCHES), strict=False)]
+    wanted = {word.casefold() for word in _WORD.findall(query) if len(word) >= _MIN_WORD}
+    seen = _WORD.finditer(text, 0, _MAX_SEEN if wanted else 0)
+    matches = list(itertools.islice((found for found in seen if found[0].casefold() in wanted), _MAX_MATCHES))
     start = _start(text, matches)
     end = len(text) if len(text) - start <= _WIDTH else _space_before(text, start + _WIDTH)
-    pieces, at = [Piece("…")] if start else [], start
+    pieces, at = [Piece("…" if start else "")], start
     for match in matches:
         if at <= match.start() and match.end() <= end:
             pieces += [Piece(text[at : match.start()]), Piece(match[0], True)]
@@ -50,9 +53,11 @@ def _start(text: str, matches: list[re.Match[str]]) -> int:
 
     def n_words(first: int) -> int:
         limit = matches[first].start() + _WIDTH - _BEFORE
-        return len({match[0].lower() for match in matches[first:] if match.end() <= limit})
+        near = itertools.takewhile(lambda match: match.end() <= limit, matches[first:])
+        return len({match[0].casefold() for match in near})
 
-    best = max(range(len(matches)), key=lambda first: (n_words(first), -first))
+    # The first of equals.
+    best = max(range(len(matches)), key=n_words)
     at = matches[best].start() - _BEFORE
     return _space_before(text, at) if at > 0 else 0
 

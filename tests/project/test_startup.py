@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
     flags = ("--model", tiny_folder, "--level", "sentence", "--layers", "-1")
     good("extract", folder / "five.txt", "-o", folder / "store", *flags)
     bertfeat.build_index(folder / "store", folder / "index", level="sentence", feature="layer_03").close()
+    bertfeat.import_vectors(write_npy(folder / "bare.npy", np.eye(3)), folder / "bare", level="sentence")
+    bertfeat.build_index(folder / "bare", folder / "bare-index").close()
     labels = pl.DataFrame({"doc_id": range(5), "label": list("abaab")})
     bertfeat.fit_probe(folder / "store", "label", labels=labels, head="centroid").save(folder / "probe")
     return folder
@@ -131,8 +134,12 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["search", index, "one", "-k", "2", "--columns", "nope"], 2, "no column 'nope'", warm),
         (["search", index, "--queries", "-", "-k", "0"], 2, "k 0 is below 1", warm),
         (["serve", none], 2, "none", warm),
+        (["serve", str(place / "bare-index"), "--port", "0"], 2, "no column 'text' with texts", warm),
     ]
-    found = run_all([arguments for arguments, *_ in cases], [cache for *_, cache in cases])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        cases.append((["serve", index, "--port", port], 2, f"port {port} of 127.0.0.1: Address already in use", warm))
+        found = run_all([arguments for arguments, *_ in cases], [cache for *_, cache in cases])
     for (arguments, code, said, _), (ended, printed, loaded) in zip(cases, found, strict=True):
         assert (ended, said in printed) == (code, True), (arguments, ended, printed)
         assert set(loaded) <= ALLOWED[arguments[0]], (arguments, loaded)

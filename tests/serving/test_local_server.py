@@ -1,0 +1,212 @@
+"""The server of the search page on a socket of this machine: requests that no browser sends, mistakes, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import uvicorn
+
+import bertfeat
+from bertfeat.cli import serve as serve_command
+from bertfeat.serving import localserver
+from bertfeat.serving.answers import Answers
+from bertfeat.serving.boundedwork import BoundedWork
+from bertfeat.serving.searchpage import SearchPage
+from tests.support.command_line import refused
+from tests.support.index_stores import known_store, tiny_store
+from tests.support.places import ROOT
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+HOST = b"Host: 127.0.0.1\r\n"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("serve")
+    store = tiny_store(folder / "tiny", tiny_folder, levels="sentence")
+    bertfeat.build_index(store, folder / "index", threads=1).close()
+    return folder / "index"
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[socket.socket]:
+    with localserver._bound(0) as bound:
+        yield bound
+
+
+@pytest.fixture(scope="module")
+def port(listener: socket.socket, server: uvicorn.Server) -> int:
+    return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(index: Path, listener: socket.socket) -> Iterator[uvicorn.Server]:
+    """A server in a thread of this process."""
+    with bertfeat.open_index(index) as opened:
+        made = localserver.web_server(SearchPage(Answers(opened), {}, BoundedWork(2, 20, 60)).application())
+        thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield made
+        made.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def sent(port: int, data: bytes, end: bytes = b"") -> bytes:
+    """Return what the server answers to some bytes on a connection of their own, up to `end` or to its close."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        answer = b""
+        # The server may close it before all is sent.
+        with contextlib.suppress(ConnectionError):
+            client.sendall(data)
+        with contextlib.suppress(ConnectionError):
+            while not (end and end in answer) and (part := client.recv(1 << 16)):
+                answer += part
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n" + HOST, 200),
+        (b"GET / HTTP/1.0\r\n", 403),
+        (b"GET / HTTP/1.1\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"Host: evil.example\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HOST + HOST, 400),
+        (b"GET / HTTP/1.1\r\nHost : 127.0.0.1\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: evil.example\r\nX-Forwarded-Host: 127.0.0.1\r\n", 403),
+        (b"GET http://127.0.0.1/ HTTP/1.1\r\nHost: evil.example\r\n", 403),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"Origin: http://127.0.0.1\r\nOrigin: http://evil.example\r\n", 403),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"Origin: http://a.b\r\nUpgrade: websocket\r\nConnection: upgrade\r\n", 403),
+        (b"GET /\xff HTTP/1.1\r\n" + HOST, 400),
+        (b"nothing\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 300_000 + b"\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\n" * 50_000, 400),
+        (b"GET /?q=" + b"x" * 40_000 + b" HTTP/1.1\r\n" + HOST, 400),
+        (b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1000000000000\r\n", 405),
+    ],
+)  # fmt: skip
+def test_requests_that_no_browser_sends(port: int, request_bytes: bytes, status: int) -> None:
+    answer = sent(port, request_bytes + b"\r\n", end=b"\r\n\r\n")
+    assert answer.split(b" ", 2)[1] == str(status).encode(), answer[:200]
+    if status in (403, 405):
+        assert b"content-security-policy: default-src 'none'" in answer
+    assert b"\r\nserver:" not in answer
+    assert b"access-control" not in answer
+
+
+def test_a_query_of_the_longest_characters_is_read_in_pieces(port: int) -> None:
+    """Its URL is longer than h11 takes by default, when it comes in pieces."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        data = f"GET /?q={quote(chr(0x1F600) * 2000)} HTTP/1.1\r\n".encode() + HOST + b"Connection: close\r\n\r\n"
+        for start in range(0, len(data), 6000):
+            client.sendall(data[start : start + 6000])
+            time.sleep(0.01)
+        assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def test_bodies_are_not_read_and_pipelined_requests_are_answered(port: int) -> None:
+    body = b"x" * 1_000_000
+    one = b"GET /api/info HTTP/1.1\r\n" + HOST
+    last = one + b"Connection: close\r\n\r\n"
+    answer = sent(port, one + b"Content-Length: %d\r\n\r\n" % len(body) + body + last)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert sent(port, (one + b"\r\n") * 50 + last).count(b"HTTP/1.1 200") == 51
+
+
+def test_clients_that_do_nothing_lose_their_connections(server: uvicorn.Server, port: int, quick: None) -> None:
+    """Silent ones, with half a request or none, take all places only for a time."""
+    many = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(localserver._MAX_CONNECTIONS)]
+    for client in many[::2]:
+        client.sendall(b"GET / HTTP/1.1\r\nHo")
+    wait_for(lambda: b"200 OK" in sent(port, b"GET /page.js HTTP/1.1\r\n" + HOST + b"\r\n", b"\r\n"))
+    wait_for(lambda: not server.server_state.connections)
+    for client in many:
+        client.close()
+
+
+@pytest.mark.long
+def test_clients_that_do_not_read_lose_their_connections(server: uvicorn.Server, port: int, quick: None) -> None:
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        client.connect(("127.0.0.1", port))
+        client.sendall((b"GET /page.css HTTP/1.1\r\n" + HOST + b"\r\n") * 2000)
+        wait_for(lambda: bool(server.server_state.connections))
+        wait_for(lambda: not server.server_state.connections)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(localserver, "_PATIENCE_S", 0.05)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# A search for `slow` takes ten minutes.
+_SLOW = """
+import time
+from bertfeat.cli import main
+from bertfeat.serving.answers import Answers
+plain = Answers.objects
+Answers.objects = lambda self, query: plain(self, query) if query.q != "slow" else time.sleep(600)
+main()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "text"), [(signal.SIGINT, "spring"), (signal.SIGTERM, "slow")])
+def test_a_signal_ends_it(index: Path, number: signal.Signals, text: str) -> None:
+    """An open connection, half a request and a search without an end do not hold it up."""
+    command = [sys.executable, "-c", _SLOW, "serve", str(index), "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            about, address = process.stdout.readline(), process.stdout.readline()
+            assert "24 vectors of 32 dimensions" in about
+            assert address.startswith("http://127.0.0.1:")
+            assert address.endswith("/  (Ctrl-C ends it)\n")
+            port = int(address.split("/")[2].partition(":")[2])
+            idle, half = (socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(2))
+            with idle, half:
+                idle.sendall(b"GET /api/search?q=%s&k=3 HTTP/1.1\r\n%s\r\n" % (text.encode(), HOST))
+                assert text == "slow" or b"200 OK" in idle.recv(1 << 16)
+                half.sendall(b"GET / HTTP/1.1\r\nHost: 127")
+                assert "Address already in use; pass another --port" in refused("serve", index, "--port", str(port))
+                process.send_signal(number)
+                out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_mistakes_are_one_line(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no such" in refused("serve", tmp_path / "none")
+    assert "--port" in refused("serve", index, "--port", "70000")
+    other = known_store(tmp_path / "other", [[1.0, 0.0]])
+    assert "hold different features" in refused("serve", index, "--port", "0", "--store", str(other.path))
+    # The model of this store does not exist.
+    bertfeat.build_index(other, tmp_path / "known", threads=1).close()
+    assert "known" in refused("serve", tmp_path / "known", "--port", "0")
+    monkeypatch.setattr(serve_command, "find_spec", lambda name: None if name != "jinja2" else name)
+    said = refused("serve", index, "--port", "0")
+    assert "needs starlette and uvicorn: pip install 'bertfeat[serve]'" in said
