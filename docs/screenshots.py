@@ -36,9 +36,9 @@ def search(page: Page) -> None:
 
 
 def take(browser: Browser, name: str, address: str | Path, use: Callable[[Page], None] | None = None) -> None:
-    """Write NAME.png, wide and light, and NAME-narrow.png, dark and 360 pixels wide."""
+    """Write gallery-NAME.png, wide and light, and gallery-NAME-narrow.png, dark and 360 pixels wide."""
     for end, width, scheme in (("", 1000, "light"), ("-narrow", 360, "dark")):
-        path = OUT / f"{name}{end}.png"
+        path = OUT / f"gallery-{name}{end}.png"
         with opened(browser, address, width=width, height=800, scheme=scheme) as tab:
             if use:
                 use(tab.page)
@@ -55,7 +55,7 @@ def main() -> None:
         run_gallery(folder)
         with launched() as browser, served(folder / "reviews.index") as address:
             take(browser, "layers", folder / "geometry" / "layers.html")
-            take(browser, "map-reviews", folder / "map.html", point)
+            take(browser, "map", folder / "map.html", point)
             take(browser, "search", address, search)
 
 
