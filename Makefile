@@ -20,7 +20,7 @@ endif
 endif
 endif
 
-.PHONY: help demo test check test-cpus test-long test-ray test-gpu test-peer test-web docs package bench bench-quick clean
+.PHONY: help demo test check test-cpus test-long test-ray test-gpu test-peer test-web docs screenshots package bench bench-quick clean
 
 help:
 	@echo "make demo        extract features of examples/data/peps.txt and show them"
@@ -31,8 +31,9 @@ help:
 	@echo "make test-ray    the tests that start Ray clusters"
 	@echo "make test-gpu    the tests that need a CUDA device"
 	@echo "make test-peer   the tests against peer libraries"
-	@echo "make test-web    the search page in headless Chromium, which must be installed"
+	@echo "make test-web    the pages in headless Chromium, which must be installed"
 	@echo "make docs        the documentation, into build/site"
+	@echo "make screenshots pictures of the pages for the documentation, by headless Chromium"
 	@echo "make package     sdist and wheel, installed with each extra into an empty environment"
 	@echo "make bench       the benchmarks; make bench-quick: a small run of them"
 	@echo "make clean       remove what these made, .venv included"
@@ -72,6 +73,9 @@ check: $(INSTALLED_DEV)
 docs: $(INSTALLED_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
+screenshots: $(INSTALLED_WEB)
+	$(BIN)/python -m docs.screenshots
+
 package: $(INSTALLED_DEV)
 	$(BIN)/python -m tests.support.fresh_installs
 
@@ -108,6 +112,6 @@ $(INSTALLED_DOCS): pyproject.toml constraints.txt | $(INSTALLED_DEV)
 	@touch $@
 
 $(INSTALLED_WEB): pyproject.toml constraints.txt | $(INSTALLED_DEV)
-	@echo "installing what the tests of the search page need into $(VENV)"
+	@echo "installing what the tests of the pages need into $(VENV)"
 	@$(PIP) -e '.[web]'
 	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
+from docs.gallery import run_gallery
+
 HERE = Path(__file__).parent
 PICTURES = HERE / "pictures"
 BLUE, GREY, LIGHT = "#3b6fb6", "#777777", "#dce6f4"
+
+
+def on_startup(**_: Any) -> None:
+    """Draw the plots of docs/gallery.md, once for each start of mkdocs: that takes about a minute of processor time."""
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run_gallery(Path(folder))
+        for picture in Path(folder).glob("*.svg"):
+            shutil.copy(picture, PICTURES)
 
 
 def on_pre_build(config: Any) -> None:  # noqa: ARG001

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from tests.support.drill import Zygote
 
 # Before transformers is imported anywhere; child processes inherit it.
@@ -144,6 +146,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(n_threads)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Headless Chromium."""
+    from tests.support.chromium import CHROMIUM, launched
+
+    # Whoever asks for these tests must not take none of them for a success.
+    assert CHROMIUM, "Chromium is not installed"
+    with launched() as browser:
+        yield browser
 
 
 @pytest.fixture

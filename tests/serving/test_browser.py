@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,17 +14,12 @@ from typing import Any
 import pytest
 
 import bertfeat
+from tests.support.chromium import opened
 from tests.support.index_stores import SENSES, documents, make_store
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.web
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-# Without the last flags Chromium looks for updates by itself.
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 HOSTILE = "<script>alert(1)</script><img src=http://192.0.2.1/x onerror=alert(2)> a spring of markup"
 # A folder here keeps the pictures, for docs/screenshots.
 PICTURES = os.environ.get("BERTFEAT_SCREENSHOTS")
@@ -55,35 +49,15 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     assert [process.returncode for process in processes] == [0, 0]
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    # Whoever asks for these tests must not take none of them for a success.
-    assert CHROMIUM, "Chromium is not installed"
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture(params=["light", "dark"])
 def page(request: pytest.FixtureRequest, chromium: Any, servers: dict[str, str]) -> Iterator[Any]:
     """A tab; every request must go to the servers, and no script may fail."""
-    context = chromium.new_context(color_scheme=request.param, viewport={"width": 1000, "height": 800})
-    tab = context.new_page()
-    asked: list[str] = []
-    failed: list[str] = []
-    tab.on("request", lambda found: asked.append(found.url))
-    tab.on("pageerror", lambda error: failed.append(str(error)))
-    tab.on("dialog", lambda dialog: (failed.append(dialog.message), dialog.dismiss()))
-    tab.on("console", lambda said: failed.append(said.text) if said.type == "error" else None)
-    tab.scheme = request.param
-    yield tab
-    context.close()
-    assert [url for url in asked if not url.startswith(tuple(servers.values()))] == []
+    with opened(chromium, scheme=request.param) as tab:
+        tab.page.scheme = request.param  # type: ignore[attr-defined]
+        yield tab.page
+    assert [url for url in tab.requests if not url.startswith(tuple(servers.values()))] == []
     # Chromium reports the status of a refused search as an error.
-    assert [text for text in failed if "the server responded with a status of 400" not in text] == []
+    assert [text for text in tab.errors if "the server responded with a status of 400" not in text] == []
 
 
 def picture(page: Any, name: str, scheme: str = "light") -> None:

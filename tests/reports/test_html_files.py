@@ -1,0 +1,141 @@
+"""Every HTML file and page of bertfeat in headless Chromium: it loads nothing from elsewhere, and can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bertfeat
+from tests.support.chromium import opened, served
+from tests.support.index_stores import documents, tiny_store
+from tests.support.places import ROOT
+from tests.support.vector_files import write_npy
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ODD = [
+    "<script>alert(1)</script><img src=http://192.0.2.1/x onerror=alert(2)> & a spring of markup",
+    "a spring " + "unbroken" * 40,
+    "\u202eturned\u202c  spring\twith \u0645\u0635\u0631\u0641 and \u94f6\u884c",
+]
+ROWS = [*documents(20), *({"id": text[:60], "text": text, "label": text[:90], "n": 90.5} for text in ODD)]
+SEARCHES = ("", "?q=spring&k=50", "?q=spring&f.label=coil", "?like=3", "?q=spring&k=x")
+NAMES = ["layers", "layers of two", "map", "map of a word", *(f"search {query}" for query in SEARCHES), "search words"]
+
+
+def layers(folder: Path) -> dict[str, Path | str]:
+    """Write the page of a store of as many layers as a large model has, and of it with another."""
+    words = ["<img src=http://192.0.2.1/x onerror=alert(1)>" + "long" * 40, "a", "b", "c", "d"]
+    ids = {"doc_id": [n // 5 for n in range(60)], "word_index": [n % 5 for n in range(60)], "word": words * 12}
+    pl.DataFrame(ids).write_ndjson(folder / "ids.jsonl")
+    vectors = write_npy(folder / "vectors.npy", np.random.default_rng(0).normal(size=(60, 25, 6)))
+    stores = [folder / "<b>one", folder / ("other" * 20)]
+    for store in stores:
+        bertfeat.import_vectors(vectors, store, level="word", ids=folder / "ids.jsonl")
+    bertfeat.compare_layers(stores[0]).write(folder / "one")
+    bertfeat.compare_layers(*stores).write(folder / "two")
+    return {"layers": folder / "one" / "layers.html", "layers of two": folder / "two" / "layers.html"}
+
+
+def maps(folder: Path, store: str) -> dict[str, Path | str]:
+    """Write the pages of a map of texts, and of a word with colours from numbers."""
+    pytest.importorskip("bokeh")
+    bertfeat.map_store(store, folder / "texts.parquet", level="sentence", color="label")
+    bertfeat.map_store(store, folder / "words.parquet", level="word", word="spring", color="n")
+    return {"map": folder / "texts.html", "map of a word": folder / "words.html"}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Iterator[dict[str, Path | str]]:
+    """The files and addresses of the pages, by their names."""
+    folder = tmp_path_factory.mktemp("pages")
+    store = tiny_store(folder / "made", tiny_folder, ROWS, levels="sentence,word").path
+    for level in ("sentence", "word"):
+        bertfeat.build_index(store, folder / f"{level}s.index", level=level).close()
+    with served(folder / "sentences.index") as texts, served(folder / "words.index") as words:
+        searches: dict[str, Path | str] = {f"search {query}": texts + query for query in SEARCHES}
+        searches["search words"] = f"{words}?q=a+%5Bspring%5D&words=other"
+        yield {**layers(folder), **maps(folder, store), **searches}
+
+
+@pytest.mark.web
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1000])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_loads_nothing_from_elsewhere_and_can_be_read(
+    name: str, width: int, scheme: str, chromium: Browser, pages: dict[str, Path | str]
+) -> None:
+    address = pages[name]
+    own = (address.as_uri(),) if isinstance(address, Path) else address.partition("?")[0]
+    with opened(chromium, address, width=width, height=740, scheme=scheme, touch=width == 360) as tab:
+        problems = tab.unreadable() + tab.unseen_focus()
+        if name.startswith("map"):
+            tab.page.locator("#search").fill("spring")
+            tab.page.locator("#search").press("Enter")
+            tab.page.wait_for_selector("#tip:not([hidden])")
+            problems += tab.unreadable()
+    assert [url for url in tab.requests if url not in own and not (isinstance(own, str) and url.startswith(own))] == []
+    # Chromium reports the status of a refused search as an error.
+    assert [text for text in tab.errors if "k=x" not in name or "a status of 400" not in text] == []
+    assert not problems, "\n".join(problems)
+
+
+def test_no_other_file_of_the_package_is_a_page() -> None:
+    # Those of layers, of maps and of searches; a new one must be added to the list of pages above.
+    files = (path for path in (ROOT / "bertfeat").rglob("*") if path.suffix in (".py", ".html", ".js"))
+    makers = sorted(path.name for path in files if "<html" in path.read_text("utf-8"))
+    assert len(makers) == 3, makers
+
+
+MISTAKES = {
+    '<p style="font-size: 11px">small': "text of 11.0 px: <p> small",
+    '<svg viewBox="0 0 100 10" width="60"><text y="9" font-size="16">tiny</text></svg>': "text of 9.6 px: <text> tiny",
+    '<p style="color: #888">pale': "contrast 3.54: <p> pale",
+    '<p style="opacity: .5">faint': "contrast 3.98: <p> faint",
+    '<div style="background: #000"><p style="color: #555">dim</div>': "contrast 2.82: <p> dim",
+    '<svg><rect width="90" height="30"/><text y="20">on black</text></svg>': "contrast 1.00: <text> on black",
+    '<input placeholder="hint" aria-label="a">': "contrast 4.25: <input> hint",
+    '<input placeholder="hint hint hint hint" style="width: 50px" aria-label="a">': "cut: <input> hint hint hint hint",
+    '<p style="width: 40px; overflow: hidden; white-space: nowrap">much too long': "cut: <p> much too long",
+    '<p style="height: 5px; overflow: hidden">too high': "cut: <p> too high",
+    '<svg viewBox="0 0 300 50"><text x="-30" y="30">begins outside</text></svg>': "cut: <text> begins outside",
+    '<p style="margin-left: -40px">left': "outside of the screen: <p> left",
+    '<p style="width: 500px">wide': "the page is 508 px wide, the screen 360 px",
+    '<p style="margin: 0">one<p style="margin: -24px 0">two': "covers each other: <p> one and <p> two",
+    '<button style="outline: 0">quiet</button>': "focus is not seen: <button",
+    '<a href="#" style="outline: 2px solid #bbb">pale</a>': "focus is not seen: <a",
+    '<div style="overflow: hidden"><button style="outline-offset: 9px">cut': "focus is not seen: <button",
+}
+
+
+@pytest.mark.web
+@pytest.mark.parametrize("body", MISTAKES)
+def test_the_checks_find_a_mistake(body: str, chromium: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    style = "::placeholder { color: #757575 } input { background: #f4f6f8 }"
+    page.write_text(
+        f'<!DOCTYPE html><meta name="viewport" content="width=device-width"><style>{style}</style>'
+        f'<body style="margin: 8px; background: #fff; color: #000; font: 16px/1.5 sans-serif">{body}'
+    )
+    with opened(chromium, page, width=360, touch=True) as tab:
+        problems = tab.unreadable() + tab.unseen_focus()
+    assert [problem for problem in problems if problem.startswith(MISTAKES[body])] != [], problems
+
+
+@pytest.mark.web
+def test_the_checks_find_requests_and_errors(chromium: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<link rel="icon" href="data:,"><img src="missing.png"><script>alert(1); console.error("a"); b()</script>'
+    )
+    with opened(chromium, page) as tab:
+        assert tab.unreadable() == []
+        assert tab.unseen_focus() == []
+    assert tab.requests == [page.as_uri(), (tmp_path / "missing.png").as_uri()]
+    assert {"1", "a", "b is not defined"} <= set(tab.errors)
