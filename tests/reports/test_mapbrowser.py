@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bertfeat.reports.mappage import map_page
+from tests.support.chromium import opened
 
 pytestmark = pytest.mark.web
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 HOSTILE = "</script><script>alert(1)</script> <img src=http://192.0.2.1/x onerror=alert(2)> \u2028 <!-- <b>spring</b>"
-# A folder here keeps the pictures, to be looked at.
-PICTURES = os.environ.get("BERTFEAT_SCREENS")
 # The colours of the page, and how many points of the canvas have each.
 COUNTS = """() => {
   const canvas = document.getElementById("map"), counts = {};
@@ -53,33 +47,15 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(params=[("light", 1000, False), ("dark", 360, True)], ids=["light", "dark-touch-360"])
-def page(request: pytest.FixtureRequest, address: str) -> Iterator[Any]:
+def page(request: pytest.FixtureRequest, chromium: Any, address: str) -> Iterator[Any]:
     """A tab with the page; nothing may be asked for, and no script may fail."""
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed")
-    from playwright.sync_api import sync_playwright
-
-    scheme, width, has_touch = request.param
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = browser.new_context(
-            color_scheme=scheme, viewport={"width": width, "height": 700}, has_touch=has_touch, is_mobile=has_touch
-        )
-        tab = context.new_page()
-        asked: list[str] = []
-        failed: list[str] = []
-        tab.on("request", lambda found: asked.append(found.url))
-        tab.on("pageerror", lambda error: failed.append(str(error)))
-        tab.on("dialog", lambda dialog: (failed.append(dialog.message), dialog.dismiss()))
-        tab.on("console", lambda said: failed.append(said.text) if said.type == "error" else None)
-        tab.goto(address)
-        tab.evaluate(DRAWN)
-        tab.scheme, tab.has_touch = scheme, has_touch
-        yield tab
-        if PICTURES:
-            tab.screenshot(path=str(Path(PICTURES) / f"map-{scheme}.png"))
-        browser.close()
-    assert ([url for url in asked if not url.startswith("data:")], failed) == ([address], [])
+    scheme, width, touch = request.param
+    with opened(chromium, address, width=width, height=700, scheme=scheme, touch=touch) as tab:
+        found: Any = tab.page
+        found.evaluate(DRAWN)
+        found.scheme, found.has_touch = scheme, touch
+        yield found
+    assert ([url for url in tab.requests if not url.startswith("data:")], tab.errors) == ([address], [])
 
 
 def drawn(page: Any) -> int:

@@ -89,5 +89,7 @@ def commands(
 
 def flags() -> set[str]:
     """Return the flags of all commands."""
-    params = [param for _, command in commands() for param in command.get_params(click.Context(command))]
+    # A command remembers the names of its help flag, which come from the group.
+    root = click.Context(group, **group.context_settings)
+    params = [param for _, command in commands() for param in command.get_params(click.Context(command, root))]
     return {name for param in params for name in param.opts}

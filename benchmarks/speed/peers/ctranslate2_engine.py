@@ -25,7 +25,7 @@ class Peer(BudgetedPeer):
         if task.layers != (task.n_layers,):
             raise ValueError("CTranslate2 gives the last layer only")
         super().__init__(task)
-        n_cores = len(os.sched_getaffinity(0))
+        n_cores = os.cpu_count() or 1
         self.n_parallel = n_cores if task.settings["workers"] else 1
         folder = Path(task.scratch) / "ctranslate2"
         if not folder.exists():
