@@ -43,7 +43,7 @@ def run_python(block: str) -> tuple[str, dict[str, Any]]:
 def run_page(name: str, folder: Path, n_lines: int | None = None) -> dict[str, Any]:
     """Run the blocks of a page from top to bottom, compare the output shown, and return the names that they leave.
 
-    With `n_lines`, so many lines of the reviews are used, and the numbers shown are not compared.
+    With `n_lines`, only the first lines of the reviews are used, and the numbers shown are not compared.
     """
     page = (PAGES / name).read_text(encoding="utf-8")
     shutil.copytree(ROOT / "examples" / "data", folder / "examples" / "data")
