@@ -6,6 +6,8 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
 INSTALLED_WEB := $(VENV)/.installed-web
+# Tests start many processes: with what Python has compiled, each starts sooner.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 # A .venv keeps the Python that it was made with.

@@ -337,7 +337,7 @@ def test_sizes_have_decimal_units():
     assert [size(n) for n in (999, 1_500_000, 4_000_000_000)] == ["1.0 kB", "1.5 MB", "4.0 GB"]
 
 
-@pytest.mark.parametrize("text", ["OPQ4_16,PQ4", "OPQ4,IVF4,PQ4x4fs,RFlat"])
+@pytest.mark.parametrize("text", [pytest.param("OPQ4_16,PQ4", marks=pytest.mark.long), "OPQ4,IVF4,PQ4x4fs,RFlat"])
 def test_small_samples_give_no_warnings(text, tmp_path, capfd):
     build(source(), tmp_path / "one", settings(text))
     assert capfd.readouterr().err == ""

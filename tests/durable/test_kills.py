@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,12 +25,33 @@ pytestmark = pytest.mark.usefixtures("no_fsync")
 REPLACED = ("index", "updated index", "probe", "sweep", "layers", "predictions", "hits", "reports", "row map")
 # These are made in the same steps whether there is an older one or not.
 NEW = tuple(kind for kind in WRITERS if kind not in ("index", "updated index", "sweep", "layers"))
-# A resumed index must compute exactly as the killed process did.
+BUILT = ("index", *(kind for kind in WRITERS if kind.startswith("build")))
+
+
+def marks(kind: str, every: bool) -> list[pytest.MarkDecorator]:
+    # A resumed index must compute exactly as the killed process did.
+    numeric = [pytest.mark.numeric] if kind in (*BUILT, "updated index") else []
+    return [*numeric, pytest.mark.long] if every and kind in BUILT else numeric
+
+
+# Indexes pass many steps again and again, and every step of "build Flat" is one of the index or of another build.
 CASES = [
-    pytest.param(kind, kinds is REPLACED, marks=[pytest.mark.numeric] if "index" in kind or "build" in kind else [])
+    pytest.param(kind, kinds is REPLACED, every, marks=marks(kind, every))
     for kinds in (NEW, REPLACED)
     for kind in kinds
+    for every in (True, False)
+    if every or (kind in BUILT and kind != "build Flat")
 ]
+
+
+def drilled(passed: list[str], every: bool) -> list[int]:
+    """Return the numbers of the steps to die at: all, or the first and the last of those that files alike pass."""
+    alike = [re.sub(r"\d+", "0", name) for name in passed]
+    turned = alike[::-1]
+    last = {name: len(alike) - turned.index(name) for name in alike}
+    return [n for n, name in enumerate(alike, 1) if every or n in (alike.index(name) + 1, last[name])]
+
+
 Die = Callable[[str, Path, Path, int], int]
 
 
@@ -60,9 +82,9 @@ def die() -> Iterator[Die]:
         server.stdin.close()
 
 
-@pytest.mark.parametrize(("kind", "replaces"), CASES, ids={True: "replaced", False: "new"}.get)
+@pytest.mark.parametrize(("kind", "replaces", "every"), CASES)
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_and_the_same_call_finishes(
-    kind: str, replaces: bool, die: Die, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, replaces: bool, every: bool, die: Die, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, passed = WRITERS[kind], []
     (tmp_path / "old").mkdir()
@@ -76,7 +98,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_and_the_same_call_finishes
     assert new
     assert old != new
     root = tmp_path / "killed"
-    for point, name in enumerate([*passed, None], start=1):
+    for point, name in [*((n, passed[n - 1]) for n in drilled(passed, every)), (len(passed) + 1, None)]:
         shutil.copytree(tmp_path / "old", root)
         assert die(kind, root, inputs, point) == (-signal.SIGKILL if name else 0), name
         found = pieces(root)

@@ -80,7 +80,7 @@ def check(store: Store, expected: Expected, order: list[int], stored: str) -> No
         pytest.param(2048, 1, 1, "float16", marks=pytest.mark.long),
         (2048, 3, 1, "float16"),
         (700, 4, 2, "float32"),
-        (20_000, 4, 1, "float32"),
+        pytest.param(20_000, 4, 1, "float32", marks=pytest.mark.long),
     ],
 )
 def test_every_layer_equals_the_naive_loop(

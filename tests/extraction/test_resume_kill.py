@@ -14,6 +14,8 @@ from bertfeat.progress import Silent
 from bertfeat.store import verify
 from tests.support.cli_runs import three_shards
 from tests.support.drill import STEPS, orphans, result_files, run_killed_at, run_pooled, write_corpus
+from tests.support.families import SENTENCES
+from tests.support.static_files import write_vectors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -79,8 +81,16 @@ class KillsFirstWorker(Silent):
             os.kill(self.killed, signal.SIGKILL)
 
 
-def test_a_worker_of_a_real_run_that_is_killed_is_replaced(tmp_path, settings):
+@pytest.mark.parametrize("kind", ["static", pytest.param("bert", marks=pytest.mark.long)])
+def test_a_worker_of_a_real_run_that_is_killed_is_replaced(tmp_path, settings, kind):
+    """Three real processes; with static vectors, none of them takes seconds to import transformers."""
     many = settings | {"shard_bytes": 4_000}
+    if kind == "static":
+        words = sorted({word for sentence in SENTENCES for word in sentence.split()})
+        glove = write_vectors(
+            tmp_path / "glove.txt", {word: [n + k / 8 for k in range(32)] for n, word in enumerate(words)}
+        )
+        many |= {"model": str(glove), "shard_bytes": 4_000}
     kills = KillsFirstWorker()
     store = extract(output=tmp_path / "s", progress=kills, **many, workers=2)
     assert kills.killed is not None

@@ -23,7 +23,8 @@ from bertfeat.heads.probefolder import save_probe
 from bertfeat.probes import learningrows
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.store.reader import Store
-from tests.support.probe_stores import METADATA, Stores, numbered, word_frame, write_fake
+from tests.support.drill import Zygote
+from tests.support.probe_stores import METADATA, Stores, numbered, predict_all, word_frame, write_fake
 from tests.support.store_fakes import HIDDEN
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -237,18 +238,13 @@ class TestSaving:
             tagger.save(tmp_path / "probe")
         tagger.save(tmp_path / "probe", overwrite=True)
 
-    def test_a_new_process_predicts_the_same(self, tagger: FittedProbe, stores: Stores, tmp_path: Path) -> None:
+    def test_a_new_process_predicts_the_same(
+        self, tagger: FittedProbe, stores: Stores, tmp_path: Path, warm: Zygote
+    ) -> None:
         used = {"ner": (tagger, stores.words_dev), "is_medical": (fit_probe(stores.train, "is_medical"), stores.dev)}
         for name, (fitted, _) in used.items():
             fitted.save(tmp_path / name)
-        script = (
-            "import sys, bertfeat, torch\n"
-            "torch.set_num_threads(1)\n"
-            "for probe, store in zip(sys.argv[1::2], sys.argv[2::2]):\n"
-            "    bertfeat.load_probe(probe).predict(store).write_parquet(probe + '.parquet')\n"
-        )
-        named = [str(path) for name, (_, store) in used.items() for path in (tmp_path / name, store.path)]
-        subprocess.run([sys.executable, "-c", script, *named], check=True, timeout=240)
+        assert warm.run(predict_all, {tmp_path / name: store.path for name, (_, store) in used.items()}) == 0
         for name, (fitted, store) in used.items():
             assert pl.read_parquet(tmp_path / f"{name}.parquet").equals(fitted.predict(store))
             loaded = load_probe(tmp_path / name)

@@ -240,8 +240,17 @@ class TestColumnsAndErrors:
         written = sentences.predict_input(stores.files["dev"], tmp_path / "o.csv", errors=True, id_column="id")
         assert (written.n_rows, written.n_without, written.n_gold) == (wrong.height, 3, everything.height)
 
-    @pytest.mark.parametrize("level", ["word", "token"])
-    @pytest.mark.parametrize("head", ["linear", "bilstm", "centroid"])
+    @pytest.mark.parametrize(
+        ("head", "level"),
+        [
+            ("linear", "word"),
+            ("bilstm", "token"),
+            ("centroid", "word"),
+            pytest.param("linear", "token", marks=pytest.mark.long),
+            pytest.param("bilstm", "word", marks=pytest.mark.long),
+            pytest.param("centroid", "token", marks=pytest.mark.long),
+        ],
+    )
     def test_words_and_tokens(self, words: Store, stores: Stores, tmp_path: Path, level: str, head: str) -> None:
         params = SMALL if head == "bilstm" else {"max_epochs": 1} if head == "linear" else {}
         probe = fit_probe(stores.words_train, "label", level=level, feature="layer_06", head=head, **params)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +28,9 @@ from bertfeat.pipelines._taskexamples import Examples, LabelledTexts, cut_exampl
 from bertfeat.pipelines._training import Settings
 from bertfeat.records import Document
 from bertfeat.text.tokenizer import Tokenizer
+from tests.support.drill import Zygote
 from tests.support.families import SENTENCES, build_model
-from tests.support.pipeline_runs import refusal, result_of, run
+from tests.support.pipeline_runs import refusal, result_of, run, run_killed
 from tests.support.places import ROOT
 from tests.support.probe_stores import blocks, write_jsonl
 
@@ -180,21 +179,7 @@ def test_correlations_are_those_of_scipy() -> None:
     assert correlate(true, np.ones(80), bootstrap=False).value == 0
 
 
-KILLED = """
-import os, runpy, signal, sys, torch
-steps, plain = [], torch.optim.AdamW.step
-def step(self, closure=None):
-    steps.append(0)
-    if len(steps) == 7:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain(self, closure)
-torch.optim.AdamW.step = step
-torch.set_num_threads(1)
-runpy.run_path("pipelines/finetune.py", run_name="__main__")
-"""
-
-
-def test_a_killed_run_ends_with_the_same_weights(tiny: Path, tmp_path: Path) -> None:
+def test_a_killed_run_ends_with_the_same_weights(tiny: Path, tmp_path: Path, warm: Zygote) -> None:
     rows = [{"text": row.text, "label": row.kept["label"]} for row in rows_of("classify")]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     asked = [
@@ -212,9 +197,8 @@ def test_a_killed_run_ends_with_the_same_weights(tiny: Path, tmp_path: Path) -> 
         "5",
     ]
     whole = result_of(tmp_path / "whole", "finetune", *asked)
-    command = [sys.executable, "-c", KILLED, *map(str, asked), "--out", str(tmp_path / "killed")]
-    killed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = warm.run(run_killed, 7, "finetune", *asked, "--out", tmp_path / "killed")
+    assert killed == -signal.SIGKILL
     assert {one.name for one in (tmp_path / "killed").iterdir()} == {"training.pt"}
     continued = result_of(tmp_path / "killed", "finetune", *asked)
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]

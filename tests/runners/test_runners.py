@@ -149,7 +149,12 @@ def test_a_shard_that_always_kills_its_worker_gets_three_tries_and_the_others_ar
 
 
 @pytest.mark.parametrize(
-    ("number", "name"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGSEGV, "SIGSEGV"), (40, "signal 40")]
+    ("number", "name"),
+    [
+        (signal.SIGABRT, "SIGABRT"),
+        pytest.param(signal.SIGSEGV, "SIGSEGV", marks=pytest.mark.long),
+        (40, "signal 40"),
+    ],
 )
 def test_a_shard_that_aborts_its_worker_is_named_with_the_cause(tmp_path, number, name):
     """An abort or a crash in a C++ library, and a signal without a name."""

@@ -97,10 +97,20 @@ def wait_for(address: str, pid: int, timeout_s: float = _ALARM_S) -> int:
     return ask(address, os.waitpid, (pid,))
 
 
-def serve(address: str) -> None:
-    """Be the zygote: fork a child for each request, until killed."""
+def _load() -> None:
+    """Import what an extraction takes most seconds to import, and build what transformers keeps for a process."""
+    import transformers.models.bert.modeling_bert  # noqa: F401
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    import bertfeat.encoder.loading
     import bertfeat.extraction.run  # noqa: F401
 
+    get_checkpoint_conversion_mapping("bert")
+
+
+def serve(address: str) -> None:
+    """Be the zygote: fork a child for each request, until killed."""
+    _load()
     statuses: dict[int, int] = {}
     with Listener(address, backlog=64) as listener:
         while True:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import runpy
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +35,19 @@ def refusal(name: str, *arguments: object) -> str:
     assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
     assert ran.err.startswith("bertfeat: ")
     return ran.err
+
+
+def run_killed(n_steps: int, name: str, *arguments: object) -> None:
+    """Run a pipeline in a process that is for it alone, and is killed before a step of the optimizer."""
+    import torch
+
+    number, plain = itertools.count(1), torch.optim.AdamW.step
+
+    def step(optimizer: Any, closure: Any = None) -> Any:
+        if next(number) == n_steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(optimizer, closure)
+
+    torch.optim.AdamW.step = step  # type: ignore[method-assign]
+    torch.set_num_threads(1)
+    run(name, *arguments)
