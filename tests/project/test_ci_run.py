@@ -51,7 +51,7 @@ def test_chromium_is_installed_where_apt_can(
         "make test", *asked, *web, "make test-cpus", "make check", "make docs"
     ]  # fmt: skip
     last = done.stdout.splitlines()[-1]
-    assert ("was tested in Chromium" in last, "was NOT tested in a browser" in last) == (is_tested, not is_tested)
+    assert ("were tested in Chromium" in last, "were NOT tested in a browser" in last) == (is_tested, not is_tested)
     assert last.endswith("tests: said by make test")
 
 
