@@ -7,25 +7,10 @@ from typing import Any
 
 import pytest
 
-import bertfeat
-from tests.support.chromium import opened, served
-from tests.support.index_stores import SENSES, documents, make_store
+from tests.support.chromium import opened
+from tests.support.index_stores import ODD, SENSES
 
 pytestmark = pytest.mark.web
-
-HOSTILE = "<script>alert(1)</script><img src=http://192.0.2.1/x onerror=alert(2)> a spring of markup"
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The addresses of a page of sentences and of one of words."""
-    folder = tmp_path_factory.mktemp("browser")
-    rows = [*documents(8), {"id": "hostile", "text": HOSTILE, "label": "<b>markup</b>", "n": 99}]
-    store = make_store(folder / "made", rows, levels="sentence,word", layers="6")
-    for level in ("sentence", "word"):
-        bertfeat.build_index(store, folder / f"{level}s.index", level=level).close()
-    with served(folder / "sentences.index") as texts, served(folder / "words.index") as words:
-        yield {"sentence": texts, "word": words}
 
 
 @pytest.fixture
@@ -99,7 +84,7 @@ def test_a_screen_of_360_pixels(page: Any, servers: dict[str, str]) -> None:
 def test_markup_in_the_corpus_is_text(page: Any, servers: dict[str, str]) -> None:
     page.goto(f"{servers['sentence']}?q=spring+of+markup")
     page.wait_for_selector(".hits li")
-    assert page.locator(".hits .text").first.inner_text() == HOSTILE
+    assert ODD[0] in page.locator(".hits .text").all_inner_texts()
     assert page.locator(".hits img, .hits script, .hits b").count() == 0
 
 
