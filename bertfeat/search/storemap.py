@@ -181,7 +181,8 @@ def map_store(
         with publish_file(path) as sink:
             shown = _write(path, sink, table, rows, drawn, points)
             # Made before the Parquet file gets its place, so that a failure leaves neither.
-            html = _page(shown, table.colours, opened.path.name, made, word, color) if page else b""
+            name = (opened.path.resolve() if isinstance(opened.path, Path) else opened.path).name
+            html = _page(shown, table.colours, name, made, word, color) if page else b""
         if beside is not None:
             publish_bytes(beside, html)
     return made
