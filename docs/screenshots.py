@@ -1,4 +1,4 @@
-"""Screenshots of the pages that docs/gallery.md makes, taken in headless Chromium by `make screenshots`."""
+"""Screenshots of the pages that docs/gallery.md makes, for all of docs/, in headless Chromium: `make screenshots`."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ def point(page: Page) -> None:
 
 
 def search(page: Page) -> None:
-    """Ask the search page as a user does."""
+    """Ask the search page as a user does, with a filter."""
     page.locator("#q").fill("a funny and touching film")
-    page.keyboard.press("Enter")
+    page.locator("summary").click()
+    page.locator("select[name='f.label']").select_option("positive")
+    page.get_by_role("button", name="Search").click()
     page.wait_for_selector(".hits li")
 
 
 def take(browser: Browser, name: str, address: str | Path, use: Callable[[Page], None] | None = None) -> None:
-    """Write gallery-NAME.png, wide and light, and gallery-NAME-narrow.png, dark and 360 pixels wide."""
+    """Write NAME.png, wide and light, and NAME-narrow.png, dark and 360 pixels wide."""
     for end, width, scheme in (("", 1000, "light"), ("-narrow", 360, "dark")):
-        path = OUT / f"gallery-{name}{end}.png"
+        path = OUT / f"{name}{end}.png"
         with opened(browser, address, width=width, height=800, scheme=scheme) as tab:
             if use:
                 use(tab.page)
@@ -56,7 +58,7 @@ def main() -> None:
         with launched() as browser, served(folder / "reviews.index") as address:
             take(browser, "layers", folder / "geometry" / "layers.html")
             take(browser, "map", folder / "map.html", point)
-            take(browser, "search", address, search)
+            take(browser, "serve", address, search)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from bertfeat.store.reader import Store
     from tests.support.drill import Zygote
 
 # Before transformers is imported anywhere; child processes inherit it.
@@ -157,6 +158,28 @@ def chromium() -> Iterator[Browser]:
     assert CHROMIUM, "Chromium is not installed"
     with launched() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def odd_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store of sentences and words, some of them odd."""
+    from tests.support.index_stores import ODD, documents, make_store
+
+    rows = [*documents(0), *({"id": text[:60], "text": text, "label": text[:90], "n": 90.5} for text in ODD)]
+    return make_store(tmp_path_factory.mktemp("odd") / "made", rows, levels="sentence,word", layers="6")
+
+
+@pytest.fixture(scope="session")
+def servers(odd_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The addresses of search pages of the sentences and the words of `odd_store`; both load torch, so once."""
+    import bertfeat
+    from tests.support.chromium import served
+
+    folder = tmp_path_factory.mktemp("served")
+    for level in ("sentence", "word"):
+        bertfeat.build_index(odd_store, folder / f"{level}s.index", level=level).close()
+    with served(folder / "sentences.index") as sentences, served(folder / "words.index") as words:
+        yield {"sentence": sentences, "word": words}
 
 
 @pytest.fixture

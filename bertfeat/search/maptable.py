@@ -56,11 +56,17 @@ class MapTable:
         return frame
 
 
-def page_texts(frame: pl.DataFrame) -> list[str]:
-    """Return the texts of rows for a page, with their pairs, cut."""
-    text = pl.concat_str([name for name in _TEXTS if name in frame.columns], separator="\n", ignore_nulls=True)
+def cut_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with the texts of all columns cut, as a page holds them."""
+    text = pl.col(pl.String)
     cut = pl.when(text.str.len_chars() > _PAGE_TEXT).then(text.str.head(_PAGE_TEXT - 1) + "…").otherwise(text)
-    return frame.select(cut).to_series().to_list()
+    return frame.with_columns(cut)
+
+
+def page_texts(frame: pl.DataFrame) -> list[str]:
+    """Return the texts of rows for a page, with their pairs."""
+    names = [name for name in _TEXTS if name in frame.columns]
+    return frame.select(pl.concat_str(names, separator="\n", ignore_nulls=True)).to_series().to_list()
 
 
 def neighbour_structs(ids: IntArray, distances: Float32Array) -> pl.Series:

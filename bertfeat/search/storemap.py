@@ -27,7 +27,7 @@ from bertfeat.progress import Progress, reporting
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.reports.mappage import map_page
 from bertfeat.search.filters import PositionFilters
-from bertfeat.search.maptable import MapTable, neighbour_structs, page_texts
+from bertfeat.search.maptable import MapTable, cut_texts, neighbour_structs, page_texts
 from bertfeat.search.rowneighbours import Neighbours, RowParts
 from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
 from bertfeat.storage import local_path
@@ -181,7 +181,8 @@ def map_store(
         with publish_file(path) as sink:
             shown = _write(path, sink, table, rows, drawn, points)
             # Made before the Parquet file gets its place, so that a failure leaves neither.
-            html = _page(shown, table.colours, opened.path.name, made, word, color) if page else b""
+            name = (opened.path.resolve() if isinstance(opened.path, Path) else opened.path).name
+            html = _page(shown, table.colours, name, made, word, color) if page else b""
         if beside is not None:
             publish_bytes(beside, html)
     return made
@@ -226,7 +227,7 @@ def _moved(drawn: Sequence[_Drawn], seed: int, progress: Progress) -> Iterable[_
 def _write(
     path: Path, sink: Sink, table: MapTable, rows: IntArray, drawn: Iterable[_Drawn], points: IntArray
 ) -> pl.DataFrame:
-    """Write the Parquet file; return some of its rows, ascending, without neighbours."""
+    """Write the Parquet file; return some of its rows for a page: ascending, without neighbours, long texts cut."""
     kept: list[pl.DataFrame] = []
     with frame_writer(path, sink) as write:
         for at, places, ids, distances in drawn:
@@ -234,7 +235,7 @@ def _write(
             frame = frame.with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1]))
             write(frame.with_columns(neighbour_structs(ids, distances)))
             first, last = np.searchsorted(points, [at.start, at.stop])
-            kept.append(frame[points[first:last] - at.start])
+            kept.append(cut_texts(frame[points[first:last] - at.start]))
     return pl.concat(kept)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertfeat.reports.mappage import map_page
-from tests.support.chromium import opened
+from tests.support.chromium import contrast, luminance, opened
 
 pytestmark = pytest.mark.web
 
@@ -66,6 +67,19 @@ def drawn(page: Any) -> int:
     return int(sum(counts.values()) - max(counts.values()))
 
 
+def pale(page: Any) -> list[str]:
+    """Return the colours of the legend that differ from the page by less than 3:1 (WCAG 2.2, 1.4.11)."""
+    below = luminance(np.array([20, 24, 28] if page.scheme == "dark" else [255] * 3))
+    return [
+        colour for colour in legend_colours(page) if contrast(luminance(np.array(colour.split(), float)), below) < 3
+    ]
+
+
+def legend_colours(page: Any) -> list[str]:
+    found = page.locator("#legend i").evaluate_all("dots => dots.map(dot => getComputedStyle(dot).backgroundColor)")
+    return [" ".join(re.findall(r"\d+", colour)) for colour in found]
+
+
 def corner(page: Any) -> tuple[float, float]:
     """Return where the point in the corner is when all are shown: they fit the narrower side with a margin."""
     box = page.locator("#map").bounding_box()
@@ -92,12 +106,16 @@ def test_look_search_colour_and_move(page: Any) -> None:
     # Colours: the most frequent values; a scale; one for each of the first eleven of many.
     legend = page.locator("#legend li")
     assert legend.all_inner_texts() == [*(f"<i>label {n}</i> (80)" for n in (1, 2, 0)), "(none) (60)"]
+    assert set(legend_colours(page)) <= page.evaluate(COUNTS).keys()
+    assert pale(page) == []
     page.locator("#colour").select_option("score")
     assert legend.all_inner_texts() == ["0", "14.95", "29.9", "no number (1)"]
+    assert pale(page) == []
     page.locator("#colour").select_option("size")
     assert legend.all_inner_texts() == ["0", "148.5", "297", "no number (200)"]
     page.locator("#colour").select_option("id")
     assert legend.all_inner_texts()[-1] == "289 others (289)"
+    assert pale(page) == []
     page.locator("#colour").select_option("")
     assert legend.count() == 0
     # Search: the others fade, and Enter goes from hit to hit.
@@ -108,6 +126,11 @@ def test_look_search_colour_and_move(page: Any) -> None:
         page.keyboard.press("Enter")
         assert page.locator("#status").inner_text() == f"Hit {n} of 11: [bank] number {text}"
         assert tip.inner_text().startswith(f"[bank] number {text}")
+    # Enter right after a change of the text goes to the hits of the new text.
+    page.locator("#search").evaluate(
+        """box => { box.value = "number 7"; box.dispatchEvent(new Event("input")); box.form.requestSubmit(); }"""
+    )
+    assert page.locator("#status").inner_text() == "Hit 1 of 11: [bank] number 7"
     page.locator("#reset").click()
     assert page.locator("#status").inner_text() == "300 rows."
     # Keys.

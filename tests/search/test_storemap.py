@@ -149,6 +149,21 @@ def test_a_word_is_drawn_with_its_contexts_and_the_page_holds_the_same(store: St
     assert re.search(r"this plane shows \d+\.\d % of the variance", data["note"])
 
 
+def test_long_texts_and_values_are_cut_on_the_page_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "v.npy", np.eye(4, dtype=np.float32))
+    frame = pl.DataFrame({"text": ["a" * 300, "b" * 301, "c", None], "body": ["d" * 5000] * 4})
+    frame.write_ndjson(tmp_path / "ids.jsonl")
+    ids = ("--ids", tmp_path / "ids.jsonl")
+    good("import", tmp_path / "v.npy", "-o", tmp_path / "s", "--level", "sentence", *ids)
+    monkeypatch.chdir(tmp_path / "s")
+    good("map", ".", "-o", tmp_path / "m.parquet")
+    assert Page(tmp_path / "m.html").texts["title"] == ["s: sentence, embedding"]
+    assert pl.read_parquet(tmp_path / "m.parquet")["body"].str.len_chars().to_list() == [5000] * 4
+    data = Page(tmp_path / "m.html").data
+    assert data["text"] == ["a" * 300, "b" * 299 + "…", "c", ""]
+    assert data["columns"][1] == {"name": "body", "values": ["d" * 299 + "…"] * 4}
+
+
 def test_a_hostile_corpus_is_text_and_nothing_is_loaded(tmp_path: Path) -> None:
     lines = [{"text": f"{HOSTILE} {n}", "<b>": HOSTILE, "n": float(n)} for n in range(4)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")

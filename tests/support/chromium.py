@@ -79,21 +79,32 @@ class Tab:
         right = min(size["width"], box["x"] + box["width"] + _AROUND)
         bottom = min(size["height"], box["y"] + box["height"] + _AROUND)
         clip: FloatRect = {"x": left, "y": top, "width": right - left, "height": bottom - top}
-        with_focus = _luminance(self.page.screenshot(clip=clip))
+        with_focus = luminance(_pixels(self.page.screenshot(clip=clip)))
         element.evaluate("one => one.blur()")
-        without = _luminance(self.page.screenshot(clip=clip))
+        without = luminance(_pixels(self.page.screenshot(clip=clip)))
         element.evaluate("one => one.focus({focusVisible: true, preventScroll: true})")
-        ratio = (np.maximum(with_focus, without) + 0.05) / (np.minimum(with_focus, without) + 0.05)
-        return int((ratio >= 3).sum()), 2 * (right - left - 2 * _AROUND + bottom - top - 2 * _AROUND)
+        return int((contrast(with_focus, without) >= 3).sum()), 2 * (
+            right - left - 2 * _AROUND + bottom - top - 2 * _AROUND
+        )
 
 
-def _luminance(png: bytes) -> np.ndarray:
-    """Return the relative luminance of pixels, float64 (height, width) (WCAG 2.2)."""
-    from PIL import Image
-
-    shares = np.asarray(Image.open(io.BytesIO(png)).convert("RGB")) / 255
+def luminance(colours: np.ndarray) -> np.ndarray:
+    """Return the relative luminance of colours of 0 to 255, (..., 3), as float64 (...) (WCAG 2.2)."""
+    shares = colours / 255
     linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
     return linear @ np.array([0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the contrast of two luminances, from 1 to 21 (WCAG 2.2)."""
+    return (np.maximum(one, other) + 0.05) / (np.minimum(one, other) + 0.05)
+
+
+def _pixels(png: bytes) -> np.ndarray:
+    """Return the colours of a picture, uint8 (height, width, 3)."""
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
 @contextlib.contextmanager

@@ -37,6 +37,14 @@ main()
 faiss.omp_set_num_threads(1)
 
 
+# Texts that a page may show wrongly: markup, no place to break a line, other directions and scripts.
+ODD = [
+    "<script>alert(1)</script><img src=http://192.0.2.1/x onerror=alert(2)> & a spring of markup",
+    "a spring " + "unbroken" * 40,
+    "\u202eturned\u202c  spring\twith \u0645\u0635\u0631\u0641 and \u94f6\u884c",
+]
+
+
 def put_nan(store: Store, level: str, feature: str, row: int, value: int) -> None:
     """Overwrite a value of a stored vector with NaN in place, which no writer of bertfeat does."""
     part = Path(store.path) / store.parts(level)[0].path
