@@ -40,7 +40,7 @@ Examples:
 @option(_WHAT, "--level", metavar="LEVEL", help="What a row stands for.  [default: the first of the format]")
 @option(_WHAT, "--feature", metavar="NAME", help="Such as layer_11 or concat_last4.  [default: all stored layers]")
 @option(_WHAT, "--layers", metavar="LAYERS", help="Layers instead: all, last4, numbers and ranges such as 0,4,-1.")
-@option(_WHAT, "--limit", type=int, metavar="N", help="The first N documents only.")
+@option(_WHAT, "--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N documents.")
 def command(store: str, output: str, as_json: bool, quiet: bool, **values: Any) -> None:
     """Write vectors of a store as files of another tool."""
     from bertfeat.cli.progress import counted, human_bytes
