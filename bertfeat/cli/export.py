@@ -48,7 +48,8 @@ def command(store: str, output: str, as_json: bool, quiet: bool, **values: Any) 
 
     written = export(store, output, progress=False if quiet or as_json else None, **values)
     if as_json:
-        click.echo(json.dumps({**asdict(written), "path": str(written.path)}))
+        facts = asdict(written)
+        click.echo(json.dumps({"output": str(facts.pop("path")), **facts}))
     elif not quiet:
         rows = f"{counted(written.n_rows, f'{written.level} row')} of {counted(written.n_documents, 'document')}"
         without = f"; {counted(written.n_without_vector, 'row')} without a vector" if written.n_without_vector else ""

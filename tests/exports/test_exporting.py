@@ -85,7 +85,7 @@ def layers_of(store: Store, level: str) -> np.ndarray[Any, Any]:
 def test_npy_comes_back(store: Store, tmp_path: Path) -> None:
     for level in ("word", "sentence"):
         done = good("export", store.path, "--to", "npy", "-o", tmp_path / level, "--level", level, "--json")
-        assert done.json["features"] == [*LAYERS]
+        assert (done.json["output"], done.json["features"]) == (str(tmp_path / level), [*LAYERS])
         array = np.load(tmp_path / level / "vectors.npy")
         assert np.array_equal(array, layers_of(store, level).transpose(1, 0, 2))
         assert array.dtype == np.float16
@@ -307,30 +307,36 @@ def blocks_of(read: list[int]) -> Any:
 
 def test_a_run_resumes_at_the_shard_that_was_not_finished(tmp_path: Path) -> None:
     store, passed, read = many(tmp_path), [], []
-    out, work = tmp_path / "out.jsonl", tmp_path / ".out.jsonl.export"
-    bertfeat.export(store, tmp_path / "whole.jsonl", to="google-jsonl")
+    out, work = tmp_path / "out", tmp_path / ".out.export"
 
     def hook(name: str) -> None:
         passed.append(name)
         if passed.count("export.saved") == 3:
             raise Stopped
 
-    for settings, expected in (({}, [2, 3]), ({"limit": 3}, [0, 1, 2])):
+    # With other settings it begins again.
+    for settings, expected in (
+        ({}, [2, 3]),
+        ({"limit": 3}, [0, 1, 2]),
+        ({"layers": "1"}, [0, 1, 2, 3]),
+        ({"to": "projector", "feature": "layer_01"}, [0, 1, 2, 3]),
+    ):
+        settings = {"to": "npy", **settings}
+        bertfeat.export(store, tmp_path / "whole", **settings)
         passed.clear()
         read.clear()
         with mock.patch.object(steps, "hook", hook), pytest.raises(Stopped):
-            bertfeat.export(store, out, to="google-jsonl")
+            bertfeat.export(store, out, to="npy")
         # Bytes behind the last saved place are cut off.
-        with (work / "result").open("ab") as file:
-            file.write(b"torn")
+        with (work / "result" / "vectors.npy").open("ab") as file:
+            file.write(b"torn" * 10_000)
         with mock.patch.object(exporting.Selection, "blocks", blocks_of(read)):
-            bertfeat.export(store, out, to="google-jsonl", **settings)
-        # With other settings it begins again.
+            bertfeat.export(store, out, **settings)
         assert read == expected
-        lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
-        assert out.read_bytes() == b"".join(lines[: settings.get("limit")])
+        assert content_of(out) == content_of(tmp_path / "whole")
         assert not work.exists()
-        out.unlink()
+        shutil.rmtree(out)
+        shutil.rmtree(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("to", SOME_FORMATS)
