@@ -23,7 +23,7 @@ import pytest
 import bertfeat
 from bertfeat.durable import steps
 from bertfeat.encoder.wordvectors import open_word_vectors, read_vectors
-from bertfeat.errors import RunError
+from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.exports import exporting, selectedrows
 from bertfeat.exports.exporting import FORMATS
 from bertfeat.extraction.importing import import_vectors
@@ -260,6 +260,16 @@ class Stopped(BaseException):
     """An interruption at a step."""
 
 
+def stopped_at(wanted: str) -> Any:
+    """Stop at a step, inside a `with`."""
+
+    def hook(name: str) -> None:
+        if name == wanted:
+            raise Stopped
+
+    return mock.patch.object(steps, "hook", hook)
+
+
 def stops(store: Path, out: Path, to: str, feature: str | None, passed: list[str]) -> Iterator[int]:
     """Stop an export at some of its steps, the last two among them, and yield its number."""
     for point in {*range(1, len(passed) + 1, 11), len(passed) - 1, len(passed)}:
@@ -312,20 +322,21 @@ def test_a_run_resumes_at_the_shard_that_was_not_finished(tmp_path: Path) -> Non
     def hook(name: str) -> None:
         passed.append(name)
         if passed.count("export.saved") == 3:
-            raise Stopped
+            raise error
 
     # With other settings it begins again.
-    for settings, expected in (
-        ({}, [2, 3]),
-        ({"limit": 3}, [0, 1, 2]),
-        ({"layers": "1"}, [0, 1, 2, 3]),
-        ({"to": "projector", "feature": "layer_01"}, [0, 1, 2, 3]),
+    for error, settings, expected in (
+        (Stopped(), {}, [2, 3]),
+        (StoreError("a part is lost"), {}, [2, 3]),
+        (Stopped(), {"limit": 3}, [0, 1, 2]),
+        (Stopped(), {"layers": "1"}, [0, 1, 2, 3]),
+        (Stopped(), {"to": "projector", "feature": "layer_01"}, [0, 1, 2, 3]),
     ):
         settings = {"to": "npy", **settings}
         bertfeat.export(store, tmp_path / "whole", **settings)
         passed.clear()
         read.clear()
-        with mock.patch.object(steps, "hook", hook), pytest.raises(Stopped):
+        with mock.patch.object(steps, "hook", hook), pytest.raises(type(error)):
             bertfeat.export(store, out, to="npy")
         # Bytes behind the last saved place are cut off.
         with (work / "result" / "vectors.npy").open("ab") as file:
@@ -377,12 +388,7 @@ def test_what_a_kill_left_of_a_published_file_is_not_written_to(tmp_path: Path) 
 
 def test_a_published_file_that_was_moved_stays_as_its_owner_left_it(tmp_path: Path) -> None:
     store, out, mine = many(tmp_path), tmp_path / "out.jsonl", tmp_path / "mine.jsonl"
-
-    def stop(name: str) -> None:
-        if name == "export.renamed":
-            raise Stopped
-
-    with mock.patch.object(steps, "hook", stop), pytest.raises(Stopped):
+    with stopped_at("export.renamed"), pytest.raises(Stopped):
         bertfeat.export(store, out, to="google-jsonl")
     whole = out.read_bytes()
     with out.rename(mine).open("ab") as file:
@@ -391,19 +397,29 @@ def test_a_published_file_that_was_moved_stays_as_its_owner_left_it(tmp_path: Pa
     assert (out.read_bytes(), mine.read_bytes()) == (whole, whole + b"mine")
 
 
-def test_two_exports_to_one_place_do_not_mix(tmp_path: Path) -> None:
-    store, said = many(tmp_path), []
+def test_a_stop_while_a_folder_is_replaced_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    store, out = many(tmp_path), tmp_path / "out"
+    for step, limit in (("folder.aside", 1), ("folder.renamed", None)):
+        old = bertfeat.export(store, out, to="npy", limit=1, overwrite=True)
+        with stopped_at(step), pytest.raises(Stopped):
+            bertfeat.export(store, out, to="npy", overwrite=True)
+        with pytest.raises(UserError, match="there is an export to npy already"):
+            bertfeat.export(store, out, to="npy")
+        assert len(np.load(out / "vectors.npy")) == (old.n_rows if limit else store.n_rows("word"))
+
+
+def test_another_export_or_file_at_the_same_place_is_left_alone(tmp_path: Path) -> None:
+    store, out, settings = many(tmp_path), tmp_path / "words.txt", {"to": "word2vec", "layers": "0"}
 
     def hook(name: str) -> None:
         if name == "export.finished":
-            with pytest.raises(RunError, match="another process is exporting to it") as refusal:
-                bertfeat.export(store, tmp_path / "out", to="npy")
-            said.append(refusal)
+            with pytest.raises(RunError, match="another process is exporting to it"):
+                bertfeat.export(store, out, **settings)
+            out.write_text("mine")
 
-    with mock.patch.object(steps, "hook", hook):
-        bertfeat.export(store, tmp_path / "out", to="npy")
-    assert len(said) == 1
-    assert len(np.load(tmp_path / "out" / "vectors.npy")) == store.n_rows("word")
+    with mock.patch.object(steps, "hook", hook), pytest.raises(UserError, match="there is a file already"):
+        bertfeat.export(store, out, **settings)
+    assert out.read_text() == "mine"
 
 
 def content_of(path: Path) -> Any:
@@ -437,7 +453,7 @@ def test_a_kill_at_any_step_and_then_a_run_gives_the_same(tmp_path: Path, warm: 
     assert content_of(out) == content_of(whole)
 
 
-def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> None:
+def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path, tiny_folder: Path) -> None:
     out, text = tmp_path / "out", tmp_path / "w.txt"
     (tmp_path / "mine.txt").write_text("mine")
     sentences = import_vectors(write_npy(tmp_path / "v.npy", numbers(3, 2)), tmp_path / "s", level="sentence")
@@ -445,7 +461,8 @@ def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> Non
     spaced = {"level": "sentence", "ids": tmp_path / "ids.txt"}
     import_vectors(tmp_path / "v.npy", tmp_path / "spaced", **spaced)
     (tmp_path / "empty.txt").write_text("\n")
-    empty = bertfeat.extract(tmp_path / "empty.txt", tmp_path / "empty", levels="word", layers="-1")
+    settings = {"model": str(tiny_folder), "levels": "word", "layers": "-1"}
+    empty = bertfeat.extract(tmp_path / "empty.txt", tmp_path / "empty", **settings)
     (tmp_path / "rows.jsonl").write_text('{"doc_id": "a"}\n{"doc_id": "b"}\n')
     one = write_npy(tmp_path / "one.npy", numbers(2, 1))
     wordless = import_vectors(one, tmp_path / "wordless", level="word", ids=tmp_path / "rows.jsonl")
