@@ -40,7 +40,7 @@ Examples:
 @option(_WHAT, "--level", metavar="LEVEL", help="What a row stands for.  [default: the first of the format]")
 @option(_WHAT, "--feature", metavar="NAME", help="Such as layer_11 or concat_last4.  [default: all stored layers]")
 @option(_WHAT, "--layers", metavar="LAYERS", help="Layers instead: all, last4, numbers and ranges such as 0,4,-1.")
-@option(_WHAT, "--limit", type=int, metavar="N", help="The first N documents only.")
+@option(_WHAT, "--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N documents.")
 def command(store: str, output: str, as_json: bool, quiet: bool, **values: Any) -> None:
     """Write vectors of a store as files of another tool."""
     from bertfeat.cli.progress import counted, human_bytes
@@ -48,7 +48,8 @@ def command(store: str, output: str, as_json: bool, quiet: bool, **values: Any) 
 
     written = export(store, output, progress=False if quiet or as_json else None, **values)
     if as_json:
-        click.echo(json.dumps({**asdict(written), "path": str(written.path)}))
+        facts = asdict(written)
+        click.echo(json.dumps({"output": str(facts.pop("path")), **facts}))
     elif not quiet:
         rows = f"{counted(written.n_rows, f'{written.level} row')} of {counted(written.n_documents, 'document')}"
         without = f"; {counted(written.n_without_vector, 'row')} without a vector" if written.n_without_vector else ""

@@ -30,7 +30,13 @@ _WHAT, _HOW, _PAGE = "What", "How", "Page"
     help="umap needs umap-learn.",
 )
 @option(
-    _HOW, "--neighbors", type=click.IntRange(min=1), default=10, show_default=True, help="Nearest rows of each row."
+    _HOW,
+    "--neighbors",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=10,
+    show_default=True,
+    help="Nearest rows of each.",
 )
 @option(
     _HOW,
@@ -40,7 +46,7 @@ _WHAT, _HOW, _PAGE = "What", "How", "Page"
     show_default=True,
     help="Distance of neighbours, and of UMAP.",
 )
-@option(_HOW, "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+@option(_HOW, "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Random seed.")
 @option(_HOW, "--max-memory", type=ByteSize(), default="4GB", show_default=True, help="Of the index of neighbours.")
 @option(_PAGE, "--color", metavar="COLUMN", help="Column that gives the colours at first.")
 @option(_PAGE, "--no-page", is_flag=True, help="Write the Parquet file only.")
@@ -67,7 +73,8 @@ def command(
         **values,
     )
     if as_json:
-        click.echo(json.dumps(made.to_dict()))
+        facts = made.to_dict()
+        click.echo(json.dumps({"output": facts.pop("path"), **facts}))
     elif not quiet:
         shown = "" if made.shown_variance is None else f", {100 * made.shown_variance:.1f} % of the variance"
         sample = f" ({counted(made.n_points, 'random row')})" if made.n_points < made.n_rows else ""

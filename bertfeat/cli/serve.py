@@ -20,6 +20,7 @@ _PACKAGES = ("jinja2", "starlette", "uvicorn")
     RUN,
     "--port",
     type=click.IntRange(0, 65535),
+    metavar="N",
     default=8000,
     show_default=True,
     help="Port on 127.0.0.1; 0 takes a free one.",

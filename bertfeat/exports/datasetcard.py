@@ -17,7 +17,8 @@ _SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 10**6: "100K
 _SIZES |= {10**8: "10M<n<100M", 10**9: "100M<n<1B"}
 _ROW_OF = {Level.TOKEN: "a sub-word token", Level.WORD: "a word", Level.SENTENCE: "a whole document"}
 _SETTINGS = (
-    *("family", "layers", "combine", "pooling", "word_pooling", "max_length", "stride", "store_dtype"),
+    *("family", "layers", "combine", "pooling", "word_pooling", "prompt", "include_special_tokens"),
+    *("document_context", "max_length", "stride", "store_dtype"),
     *("weights_sha256", "tokenizer_sha256", "versions", "plan_hash"),
 )
 _READ = """

@@ -252,7 +252,6 @@ def _publish(writer: Output, path: Path, *, overwrite: bool) -> None:
     if not writer.endings:
         replace_folder(writer.result, path.absolute(), check)
         return
-    check()
     if overwrite:
         writer.result.replace(path)
     elif not files.link_exclusive(writer.result, path):

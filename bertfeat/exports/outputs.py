@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,8 +63,9 @@ class Output(ABC):
         for place, (file, path) in enumerate(zip(self._opened, self.paths(), strict=True)):
             if saved is None:
                 file.write(self.header(place))
-            elif file.seek(0, io.SEEK_END) < saved[path.name]:
-                raise ValueError(f"{path} is shorter than it was")
+            elif os.fstat(file.fileno()).st_nlink > 1 or file.seek(0, io.SEEK_END) < saved[path.name]:
+                # A kill between publishing and cleaning up leaves two names of one file.
+                raise ValueError(f"{path} is shorter than it was, or published")
             else:
                 file.truncate(file.seek(saved[path.name]))
 
@@ -154,7 +156,14 @@ class Npy(Output):
 
     def encoded(self, rows: Rows) -> list[bytes | memoryview]:
         """Return values and columns of whole documents."""
-        return [np.ascontiguousarray(rows.vectors.transpose(1, 0, 2)).data, rows.columns.write_ndjson().encode()]
+        # polars does not write bytes as JSON: they become text as Python prints them.
+        texts = [
+            pl.Series(column.name, [None if value is None else str(value) for value in column.to_list()], pl.String)
+            for column in rows.columns
+            if "Binary" in str(column.dtype)
+        ]
+        lines = rows.columns.with_columns(texts).write_ndjson().encode()
+        return [np.ascontiguousarray(rows.vectors.transpose(1, 0, 2)).data, lines]
 
 
 class Word2vec(Output):

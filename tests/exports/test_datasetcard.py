@@ -59,11 +59,13 @@ def test_datasets_reads_a_store_with_its_card(tmp_path: Path, monkeypatch: pytes
 def test_it_is_printed_and_says_nothing_about_the_machine(tmp_path: Path, tiny_folder: Path) -> None:
     corpus = tmp_path / "c.txt"
     corpus.write_text("the bank\n")
-    store = bertfeat.extract(corpus, tmp_path / "s", model=str(tiny_folder), levels="word,sentence", layers="0,-1")
+    settings = {"levels": "word,sentence", "layers": "0,-1", "prompt": "find `it`: "}
+    store = bertfeat.extract(corpus, tmp_path / "s", model=str(tiny_folder), **settings)
     card = good("card", store.path).out
     assert card == bertfeat.dataset_card(store)
     assert str(tiny_folder.parent) not in card
     assert f"# Features of `{tiny_folder.name}`" in card
+    assert "- prompt: `` find `it`:  ``\n" in card
     configs = yaml.safe_load(card.split("---\n")[1])["configs"]
     assert [(config["config_name"], config.get("default")) for config in configs] == [
         ("word", None),
@@ -88,10 +90,10 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         assert "/home" not in card
 
 
-def test_mistakes_are_one_line(tmp_path: Path) -> None:
+def test_mistakes_are_one_line(tmp_path: Path, tiny_folder: Path) -> None:
     corpus = tmp_path / "c.txt"
     corpus.write_text("\n")
-    empty = bertfeat.extract(corpus, tmp_path / "s", levels="word", layers="-1")
+    empty = bertfeat.extract(corpus, tmp_path / "s", model=str(tiny_folder), levels="word", layers="-1")
     full = import_vectors(write_npy(tmp_path / "v.npy", numbers(2, 2)), tmp_path / "f", level="sentence")
     for flags, said in (
         ((empty.path,), "has no rows"),

@@ -23,7 +23,7 @@ import pytest
 import bertfeat
 from bertfeat.durable import steps
 from bertfeat.encoder.wordvectors import open_word_vectors, read_vectors
-from bertfeat.errors import RunError
+from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.exports import exporting, selectedrows
 from bertfeat.exports.exporting import FORMATS
 from bertfeat.extraction.importing import import_vectors
@@ -34,10 +34,10 @@ from tests.support.kills import die_at
 from tests.support.places import ROOT, TESTS
 from tests.support.vector_files import numbers, sentence_arrays, write_conll, write_hdf5, write_npy
 
-pytestmark = pytest.mark.numeric
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("no_fsync")]
 
 CONLL = ROOT / "examples" / "data" / "wnut17_dev.conll"
-LAYERS = ("layer_05", "layer_06")
+LAYERS = ("layer_02", "layer_03")
 HDF5 = ("neurox-hdf5", "structural-probes-hdf5")
 # All formats grow in the same way: two stand for the others in the short run.
 SOME_FORMATS = [
@@ -47,10 +47,10 @@ ENDINGS = {"google-jsonl": ".jsonl", "word2vec": ".txt", "npy": "", "projector":
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
     """A store of several shards, of which the last was appended."""
     folder = tmp_path_factory.mktemp("export")
-    settings = {"levels": "token,word,sentence", "layers": "-2..-1", "shard_bytes": 100_000}
+    settings = {"model": str(tiny_folder), "levels": "token,word,sentence", "layers": "-2..-1", "shard_bytes": 30_000}
     blocks = CONLL.read_text("utf-8").split("\n\n")
     for name, some in (("first", blocks[:6]), ("more", blocks[6:8])):
         (folder / f"{name}.conll").write_text("\n\n".join(some) + "\n", "utf-8")
@@ -66,16 +66,16 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> Store:
     folder = tmp_path_factory.mktemp("gaps")
     vectors = np.array([[0, 1], [np.nan, np.nan], [2, 0.1], [-1, 1e-7], [65504, -0.0], [3, 4]], np.float32)
     rows = [("a", "New\tYork"), ("a", "is\u2028big"), ("b", "a\r\nb"), ("c", "'\"\\"), ("d", "x/y"), ("y/d", "x\0")]
-    lines = [json.dumps({"doc_id": doc, "word": word, "note": None}) for doc, word in rows]
-    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    settings = {"level": "word", "ids": folder / "rows.jsonl", "store_dtype": "float32"}
+    frame = pl.DataFrame(rows, ["doc_id", "word"], orient="row").with_columns(note=None, raw=b"\xff", raws=[b"\xff"])
+    frame.write_parquet(folder / "rows.parquet")
+    settings = {"level": "word", "ids": folder / "rows.parquet", "store_dtype": "float32"}
     return import_vectors(write_npy(folder / "v.npy", vectors), folder / "store", **settings)
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a few documents at a time."""
-    monkeypatch.setattr(selectedrows, "_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(selectedrows, "_BLOCK_BYTES", 8_000)
 
 
 def layers_of(store: Store, level: str) -> np.ndarray[Any, Any]:
@@ -85,18 +85,18 @@ def layers_of(store: Store, level: str) -> np.ndarray[Any, Any]:
 def test_npy_comes_back(store: Store, tmp_path: Path) -> None:
     for level in ("word", "sentence"):
         done = good("export", store.path, "--to", "npy", "-o", tmp_path / level, "--level", level, "--json")
-        assert done.json["features"] == [*LAYERS]
+        assert (done.json["output"], done.json["features"]) == (str(tmp_path / level), [*LAYERS])
         array = np.load(tmp_path / level / "vectors.npy")
         assert np.array_equal(array, layers_of(store, level).transpose(1, 0, 2))
         assert array.dtype == np.float16
         files = (tmp_path / level / "vectors.npy", tmp_path / level / "rows.jsonl")
         back = import_vectors(files[0], tmp_path / f"{level}-back", level=level, ids=files[1])
-        assert np.array_equal(back.numpy(level, "layer_01"), store.numpy(level, "layer_06"))
+        assert np.array_equal(back.numpy(level, "layer_01"), store.numpy(level, "layer_03"))
         names = [column.name for column in store.schema(level).columns]
         assert back.polars(level, names).equals(store.polars(level, names))
     good("export", store.path, "--to", "npy", "-o", tmp_path / "one", "--level", "token", "--layers=-1", "--limit", "4")
     ids = store.polars("token", ["doc_id"])["doc_id"].to_numpy()
-    assert np.array_equal(np.load(tmp_path / "one" / "vectors.npy"), store.numpy("token", "layer_06")[ids < 4])
+    assert np.array_equal(np.load(tmp_path / "one" / "vectors.npy"), store.numpy("token", "layer_03")[ids < 4])
 
 
 def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_hdf5_is_read_by_structural_probes_and_comes_back(store: Store, tmp_path
             assert found.dtype == np.float32
             assert np.array_equal(found, store.numpy("word", layer))
         back = import_vectors(path, tmp_path / name, level="word")
-        assert np.array_equal(back.numpy("word", "layer_01"), store.numpy("word", "layer_06"))
+        assert np.array_equal(back.numpy("word", "layer_01"), store.numpy("word", "layer_03"))
         import h5py
 
         # `generate_subword_embeddings_from_hdf5` wants [CLS] and [SEP], and no name that is not a number.
@@ -185,20 +185,20 @@ def test_repeated_sentences_are_numbered_as_neurox_does(tmp_path: Path) -> None:
     assert index == {"Yes .": "0", "No": "1", "Yes . (Occurrence 2)": "2", "Yes . (Occurrence 3)": "3"}
 
 
-def test_word2vec_has_unique_keys_and_is_a_model(store: Store, tmp_path: Path) -> None:
+def test_word2vec_has_unique_keys_and_is_a_model(store: Store, tmp_path: Path, tiny_folder: Path) -> None:
     """A corpus of single words with themselves as ids makes static vectors of these words."""
     words = ["bank", "river", "money"]
     (tmp_path / "words.jsonl").write_text("".join(json.dumps({"text": word, "id": word}) + "\n" for word in words))
-    settings = {"levels": "sentence", "layers": "-1", "id_column": "id", "text_column": "text"}
+    settings = {"model": str(tiny_folder), "levels": "sentence", "layers": "-1", "id_column": "id"}
     listed = bertfeat.extract(tmp_path / "words.jsonl", tmp_path / "listed", **settings)
     good("export", listed.path, "--to", "word2vec", "-o", tmp_path / "v.txt")
     found = bertfeat.Encoder(str(tmp_path / "v.txt")).words(["money bank"])["layer_00"].to_list()
-    assert np.array_equal(np.array(found, np.float16), listed.numpy("sentence", "layer_06")[[2, 0]])
-    flags = ("--feature", "layer_06", "--level", "word", "--limit", "5")
+    assert np.array_equal(np.array(found, np.float16), listed.numpy("sentence", "layer_03")[[2, 0]])
+    flags = ("--feature", "layer_03", "--level", "word", "--limit", "5")
     good("export", store.path, "--to", "word2vec", "-o", tmp_path / "w.txt", *flags)
     header, *lines = (tmp_path / "w.txt").read_text("utf-8").splitlines()
     keys = [line.split(" ")[0] for line in lines]
-    assert header.split() == [str(len(set(keys))), "384"]
+    assert header.split() == [str(len(set(keys))), "32"]
     assert keys[0] == "Stabilized/0/0"
 
 
@@ -228,6 +228,8 @@ def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> Non
         assert np.array_equal(back.numpy("word", feature), gaps.numpy("word", "embedding"), equal_nan=True)
         if ids is not None:
             assert back.polars("word", ["doc_id", "word"]).equals(gaps.polars("word", ["doc_id", "word"]))
+            # JSON has no bytes.
+            assert {*back.polars("word", ["raw", "raws"]).iter_rows()} == {(r"b'\xff'", r"[b'\xff']")}
 
 
 def test_layers_by_name_and_a_row_that_the_projector_would_skip(tmp_path: Path) -> None:
@@ -258,9 +260,19 @@ class Stopped(BaseException):
     """An interruption at a step."""
 
 
+def stopped_at(wanted: str) -> Any:
+    """Stop at a step, inside a `with`."""
+
+    def hook(name: str) -> None:
+        if name == wanted:
+            raise Stopped
+
+    return mock.patch.object(steps, "hook", hook)
+
+
 def stops(store: Path, out: Path, to: str, feature: str | None, passed: list[str]) -> Iterator[int]:
     """Stop an export at some of its steps, the last two among them, and yield its number."""
-    for point in {*range(1, len(passed) + 1, 7), len(passed) - 1, len(passed)}:
+    for point in {*range(1, len(passed) + 1, 11), len(passed) - 1, len(passed)}:
         n_passed = 0
 
         def hook(name: str, point: int = point) -> None:
@@ -274,7 +286,6 @@ def stops(store: Path, out: Path, to: str, feature: str | None, passed: list[str
         yield point
 
 
-@pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("to", SOME_FORMATS)
 def test_a_stop_at_a_step_and_then_a_run_gives_the_same(tmp_path: Path, to: str) -> None:
     store, passed = many(tmp_path), []
@@ -304,36 +315,41 @@ def blocks_of(read: list[int]) -> Any:
     return blocks
 
 
-@pytest.mark.usefixtures("no_fsync")
 def test_a_run_resumes_at_the_shard_that_was_not_finished(tmp_path: Path) -> None:
     store, passed, read = many(tmp_path), [], []
-    out, work = tmp_path / "out.jsonl", tmp_path / ".out.jsonl.export"
-    bertfeat.export(store, tmp_path / "whole.jsonl", to="google-jsonl")
+    out, work = tmp_path / "out", tmp_path / ".out.export"
 
     def hook(name: str) -> None:
         passed.append(name)
         if passed.count("export.saved") == 3:
-            raise Stopped
+            raise error
 
-    for settings, expected in (({}, [2, 3]), ({"limit": 3}, [0, 1, 2])):
+    # With other settings it begins again.
+    for error, settings, expected in (
+        (Stopped(), {}, [2, 3]),
+        (StoreError("a part is lost"), {}, [2, 3]),
+        (Stopped(), {"limit": 3}, [0, 1, 2]),
+        (Stopped(), {"layers": "1"}, [0, 1, 2, 3]),
+        (Stopped(), {"to": "projector", "feature": "layer_01"}, [0, 1, 2, 3]),
+    ):
+        settings = {"to": "npy", **settings}
+        bertfeat.export(store, tmp_path / "whole", **settings)
         passed.clear()
         read.clear()
-        with mock.patch.object(steps, "hook", hook), pytest.raises(Stopped):
-            bertfeat.export(store, out, to="google-jsonl")
+        with mock.patch.object(steps, "hook", hook), pytest.raises(type(error)):
+            bertfeat.export(store, out, to="npy")
         # Bytes behind the last saved place are cut off.
-        with (work / "result").open("ab") as file:
-            file.write(b"torn")
+        with (work / "result" / "vectors.npy").open("ab") as file:
+            file.write(b"torn" * 10_000)
         with mock.patch.object(exporting.Selection, "blocks", blocks_of(read)):
-            bertfeat.export(store, out, to="google-jsonl", **settings)
-        # With other settings it begins again.
+            bertfeat.export(store, out, **settings)
         assert read == expected
-        lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
-        assert out.read_bytes() == b"".join(lines[: settings.get("limit")])
+        assert content_of(out) == content_of(tmp_path / "whole")
         assert not work.exists()
-        out.unlink()
+        shutil.rmtree(out)
+        shutil.rmtree(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("to", SOME_FORMATS)
 def test_a_full_disk_is_one_line_and_the_next_run_resumes(
     tmp_path: Path, to: str, capfd: pytest.CaptureFixture[str]
@@ -357,7 +373,6 @@ def test_a_full_disk_is_one_line_and_the_next_run_resumes(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.usefixtures("no_fsync")
 def test_what_a_kill_left_of_a_published_file_is_not_written_to(tmp_path: Path) -> None:
     store, out = many(tmp_path), tmp_path / "out.hdf5"
 
@@ -369,6 +384,42 @@ def test_what_a_kill_left_of_a_published_file_is_not_written_to(tmp_path: Path) 
         with mock.patch.object(steps, "hook", stop), pytest.raises(Stopped):
             bertfeat.export(store, out, to="neurox-hdf5", overwrite=overwrite)
     assert not out.samefile(tmp_path / ".out.hdf5.export" / "result")
+
+
+def test_a_published_file_that_was_moved_stays_as_its_owner_left_it(tmp_path: Path) -> None:
+    store, out, mine = many(tmp_path), tmp_path / "out.jsonl", tmp_path / "mine.jsonl"
+    with stopped_at("export.renamed"), pytest.raises(Stopped):
+        bertfeat.export(store, out, to="google-jsonl")
+    whole = out.read_bytes()
+    with out.rename(mine).open("ab") as file:
+        file.write(b"mine")
+    bertfeat.export(store, out, to="google-jsonl")
+    assert (out.read_bytes(), mine.read_bytes()) == (whole, whole + b"mine")
+
+
+def test_a_stop_while_a_folder_is_replaced_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    store, out = many(tmp_path), tmp_path / "out"
+    for step, limit in (("folder.aside", 1), ("folder.renamed", None)):
+        old = bertfeat.export(store, out, to="npy", limit=1, overwrite=True)
+        with stopped_at(step), pytest.raises(Stopped):
+            bertfeat.export(store, out, to="npy", overwrite=True)
+        with pytest.raises(UserError, match="there is an export to npy already"):
+            bertfeat.export(store, out, to="npy")
+        assert len(np.load(out / "vectors.npy")) == (old.n_rows if limit else store.n_rows("word"))
+
+
+def test_another_export_or_file_at_the_same_place_is_left_alone(tmp_path: Path) -> None:
+    store, out, settings = many(tmp_path), tmp_path / "words.txt", {"to": "word2vec", "layers": "0"}
+
+    def hook(name: str) -> None:
+        if name == "export.finished":
+            with pytest.raises(RunError, match="another process is exporting to it"):
+                bertfeat.export(store, out, **settings)
+            out.write_text("mine")
+
+    with mock.patch.object(steps, "hook", hook), pytest.raises(UserError, match="there is a file already"):
+        bertfeat.export(store, out, **settings)
+    assert out.read_text() == "mine"
 
 
 def content_of(path: Path) -> Any:
@@ -402,7 +453,7 @@ def test_a_kill_at_any_step_and_then_a_run_gives_the_same(tmp_path: Path, warm: 
     assert content_of(out) == content_of(whole)
 
 
-def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> None:
+def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path, tiny_folder: Path) -> None:
     out, text = tmp_path / "out", tmp_path / "w.txt"
     (tmp_path / "mine.txt").write_text("mine")
     sentences = import_vectors(write_npy(tmp_path / "v.npy", numbers(3, 2)), tmp_path / "s", level="sentence")
@@ -410,7 +461,8 @@ def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> Non
     spaced = {"level": "sentence", "ids": tmp_path / "ids.txt"}
     import_vectors(tmp_path / "v.npy", tmp_path / "spaced", **spaced)
     (tmp_path / "empty.txt").write_text("\n")
-    empty = bertfeat.extract(tmp_path / "empty.txt", tmp_path / "empty", levels="word", layers="-1")
+    settings = {"model": str(tiny_folder), "levels": "word", "layers": "-1"}
+    empty = bertfeat.extract(tmp_path / "empty.txt", tmp_path / "empty", **settings)
     (tmp_path / "rows.jsonl").write_text('{"doc_id": "a"}\n{"doc_id": "b"}\n')
     one = write_npy(tmp_path / "one.npy", numbers(2, 1))
     wordless = import_vectors(one, tmp_path / "wordless", level="word", ids=tmp_path / "rows.jsonl")
@@ -420,14 +472,14 @@ def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> Non
     nothing = import_vectors(write_npy(tmp_path / "n.npy", nothing), tmp_path / "nothing", level="sentence")
     for words, said in (
         ((store.path, "--to", "npz", "-o", out), "--to 'npz'"),
-        ((store.path, "--to", "npy", "-o", out, "--limit", "0"), "--limit 0 is below 1"),
+        ((store.path, "--to", "npy", "-o", out, "--limit", "0"), "0 is not in the range"),
         ((store.path, "--to", "google-jsonl", "-o", out), "name a file that ends in .jsonl or .json"),
         ((store.path, "--to", "npy", "-o", out, "--level", "wrod"), "no level 'wrod'"),
         ((store.path, "--to", "npy", "-o", out, "--layers", "9"), "layer 9 is out of range"),
         ((store.path, "--to", "npy", "-o", out, "--feature", "layer_01"), "layer_01"),
-        ((store.path, "--to", "npy", "-o", out, "--feature", "layer_05", "--layers", "5"), "drop one"),
+        ((store.path, "--to", "npy", "-o", out, "--feature", "layer_02", "--layers", "2"), "drop one"),
         ((store.path, "--to", "word2vec", "-o", text), "name one: --feature"),
-        ((store.path, "--to", "word2vec", "-o", text, "--layers", "5,6"), "holds one vector per row"),
+        ((store.path, "--to", "word2vec", "-o", text, "--layers", "2,3"), "holds one vector per row"),
         ((store.path, "--to", "word2vec", "-o", tmp_path / "mine.txt"), "there is a file already"),
         ((store.path, "--to", "npy", "-o", tmp_path), "holds files that are not part of an export to npy"),
         ((store.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl", "--level", "sentence"), "token or word"),
@@ -480,7 +532,7 @@ def test_gensim_reads_it(store: Store, gaps: Store, tmp_path: Path) -> None:
     python = os.environ.get("STATIC_PYTHON") or (sys.executable if find_spec("gensim") else None)
     if python is None:
         pytest.skip("gensim is not installed; point STATIC_PYTHON at the python of an environment that has it")
-    for made, feature in ((store, "layer_06"), (gaps, "embedding")):
+    for made, feature in ((store, "layer_03"), (gaps, "embedding")):
         bertfeat.export(made, tmp_path / "w.vec", to="word2vec", level="word", feature=feature, overwrite=True)
         keys = [*open_word_vectors(tmp_path / "w.vec").rows]
         (tmp_path / "keys.json").write_text(json.dumps([keys]), "utf-8")

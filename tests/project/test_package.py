@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import bertfeat, refused
-from tests.support.fresh_installs import QUICKSTART, build
+from tests.support.fresh_installs import EXTRAS, QUICKSTART, build
 from tests.support.places import ROOT
 
 
@@ -35,9 +35,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     assert names == sources | recipes | pages | {"bertfeat/py.typed"}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert {"minilm", "probes", "ray", "s3", "gcs", "sentencepiece", "hdf5", "serve"} <= set(
-        metadata.get_all("Provides-Extra")
-    )
+    assert set(metadata.get_all("Provides-Extra")) == {*EXTRAS, "dev", "docs", "web"}
 
 
 def test_the_sdist_builds_the_wheel_and_has_the_licence(built: tuple[Path, Path]) -> None:
