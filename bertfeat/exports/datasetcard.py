@@ -13,8 +13,8 @@ from bertfeat.storage import ObjectPath
 from bertfeat.store.storedescription import StoreDescription
 
 # The hub's names for numbers of rows.
-_SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 10**6: "100K<n<1M", 10**7: "1M<n<10M"}
-_SIZES |= {10**8: "10M<n<100M", 10**9: "100M<n<1B"}
+# The hub's categories of sizes are between these, which are powers of ten from a thousand on.
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 _ROW_OF = {Level.TOKEN: "a sub-word token", Level.WORD: "a word", Level.SENTENCE: "a whole document"}
 _SETTINGS = (
     *("family", "layers", "combine", "pooling", "word_pooling", "prompt", "include_special_tokens"),
@@ -66,7 +66,9 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
 def _head(store: StoreDescription, levels: list[Level], license_: str | None) -> list[str]:
     """Return the block of YAML."""
     most = max(store.n_rows(level) for level in levels)
-    size = next((name for limit, name in _SIZES.items() if most < limit), "n>1B")
+    n_passed = sum(most >= 10 ** (3 + place) for place in range(len(_SIZES)))
+    bounds = ("n", *_SIZES, "n")[n_passed : n_passed + 2]
+    size = "n>1T" if bounds[0] == "1T" else "<".join(dict.fromkeys((bounds[0], "n", bounds[1])))
     lines = ["---", f"pretty_name: {_quoted(f'Features of {_model(store)}')}"]
     lines += [f"license: {_quoted(license_.strip())}"] if license_ else []
     lines += ["tags:", "- bertfeat", "- embeddings", "size_categories:", f"- {_quoted(size)}", "configs:"]
