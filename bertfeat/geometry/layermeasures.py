@@ -104,6 +104,7 @@ def compare_layers(
         reports.stage("comparing samples")
         k = min(N_NEIGHBOURS, len(places) - 1)
         near = [neighbours(layer.sample, k, Metric.COSINE)[1] for layer in layers]
+        shared = np.array([[overlap(first, second) for second in near] for first in near])
         settings = {
             "store": str(one.path),
             "model": model_text(one.metadata),
@@ -123,7 +124,8 @@ def compare_layers(
             rows=tuple(_measure(layer, layers, cka[number]) for number, layer in enumerate(layers)),
             cka=_known(cka),
             cka_debiased=_known(unbiased),
-            neighbour_overlap=_known(np.array([[overlap(first, second) for second in near] for first in near])),
+            # Among equal rows no row is nearer than another.
+            neighbour_overlap=_known(np.where(np.isnan(cka), np.nan, shared)),
             moved=_moved(layers, names),
             settings=settings,
         )
