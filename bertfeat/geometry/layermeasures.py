@@ -216,11 +216,10 @@ def _moved(layers: Sequence[_Layer], names: Sequence[str]) -> dict[str, tuple[Mo
         if layer.same is None:
             continue
         one, two = layer.sums.types, layers[layer.same].sums.types
-        kept = np.flatnonzero(one.sums.any(axis=1) & two.sums.any(axis=1))
-        far = shifts(one.sums[kept], two.sums[kept])
+        far = shifts(one.sums, two.sums)
         order = [place for place in np.argsort(-far, kind="stable").tolist() if not math.isnan(far[place])]
         found[layer.column.feature.name] = tuple(
-            MovedWord(names[kept[place]], int(one.counts[kept[place]]), float(far[place])) for place in order[:_N_MOVED]
+            MovedWord(names[place], int(one.counts[place]), float(far[place])) for place in order[:_N_MOVED]
         )
     return found
 

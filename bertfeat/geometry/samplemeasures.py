@@ -106,14 +106,14 @@ def _correlation(one: Float64Array, two: Float64Array) -> float:
 
 
 def shifts(one: Float64Array, two: Float64Array) -> Float64Array:
-    """Return how far each word moved between two spaces, (n,): 0 for not at all, about 1 for no relation left.
+    """Return how far words moved between two spaces, (n,): 0 for not at all, about 1 for no relation left, or NaN.
 
     One less the correlation of the word's cosines with all other words, there and here (the local measure of Hamilton
     et al. 2016, with all words for neighbours): a rotation of a space changes nothing, and the spaces may differ in
-    width.
+    width. NaN where a word has the same cosine with all others.
 
     Args:
-        one: float64 (n, dim), a vector for each word, none of them zero.
+        one: float64 (n, dim), a vector for each word.
         two: float64 (n, other dim), the same words.
     """
     sides = [_cosines(vectors) for vectors in (one, two)]
