@@ -104,6 +104,7 @@ def compare_layers(
         reports.stage("comparing samples")
         k = min(N_NEIGHBOURS, len(places) - 1)
         near = [neighbours(layer.sample, k, Metric.COSINE)[1] for layer in layers]
+        shared = np.array([[overlap(first, second) for second in near] for first in near])
         settings = {
             "store": str(one.path),
             "model": model_text(one.metadata),
@@ -123,7 +124,8 @@ def compare_layers(
             rows=tuple(_measure(layer, layers, cka[number]) for number, layer in enumerate(layers)),
             cka=_known(cka),
             cka_debiased=_known(unbiased),
-            neighbour_overlap=_known(np.array([[overlap(first, second) for second in near] for first in near])),
+            # Among equal rows no row is nearer than another.
+            neighbour_overlap=_known(np.where(np.isnan(cka), np.nan, shared)),
             moved=_moved(layers, names),
             settings=settings,
         )
@@ -214,11 +216,10 @@ def _moved(layers: Sequence[_Layer], names: Sequence[str]) -> dict[str, tuple[Mo
         if layer.same is None:
             continue
         one, two = layer.sums.types, layers[layer.same].sums.types
-        kept = np.flatnonzero(one.sums.any(axis=1) & two.sums.any(axis=1))
-        far = shifts(one.sums[kept], two.sums[kept])
+        far = shifts(one.sums, two.sums)
         order = [place for place in np.argsort(-far, kind="stable").tolist() if not math.isnan(far[place])]
         found[layer.column.feature.name] = tuple(
-            MovedWord(names[kept[place]], int(one.counts[kept[place]]), float(far[place])) for place in order[:_N_MOVED]
+            MovedWord(names[place], int(one.counts[place]), float(far[place])) for place in order[:_N_MOVED]
         )
     return found
 

@@ -28,32 +28,32 @@ Matrix = tuple[tuple[float | None, ...], ...]
 _LINES = {
     "anisotropy": "Anisotropy. The mean cosine of two random rows (Ethayarajh 2019): near 0, vectors point in all "
     "directions; near 1, all point the same way, and the cosine of a pair says little before this value is subtracted.",
-    "anisotropy_centred": "Anisotropy, centred. The same after the mean of all rows is subtracted: what stays above 0 "
-    "is more than one common direction.",
+    "anisotropy_centred": "Anisotropy, centred. The same after the mean of all rows is subtracted: near 0, the mean "
+    "was all that rows had in common; well above 0, a few rows lie far away from all others.",
     "top3_anisotropy": "Anisotropy from three dimensions. How much of the anisotropy comes from the three dimensions "
     "that add most to it (Timkey & van Schijndel 2021).",
     "self_similarity": "Self-similarity of words. The mean cosine of two occurrences of one word (Ethayarajh 2019): 1 "
     "means that context changes nothing; compare it with the anisotropy of the same layer.",
     "within_sentence": "Similarity within a document. The mean cosine of the rows of a document with their mean "
     "(Ethayarajh 2019): the higher, the more alike the words of a text are; compare it with the anisotropy.",
-    "norm_mean": "Mean norm. The mean length of the vectors: where layers differ much, the longest decides their sum.",
+    "norm_mean": "Mean norm. The mean length of the vectors: in a sum of layers, those with long vectors count most.",
     "norm_sd": "Deviation of the norm. The standard deviation of the lengths of the vectors.",
     "top3_share": "Share of the three largest dimensions. The part of the squared length that three dimensions hold: "
-    "if it is large, they alone decide distances.",
+    "if it is large, they decide most of every cosine and inner product.",
     "effective_rank": "Effective rank. How many directions the variance fills, as if it were spread evenly: the "
     "exponential of the entropy of the covariance's eigenvalues (Roy & Vetterli 2007).",
     "intrinsic_dimension": "Intrinsic dimension. The dimension of the surface that rows lie on, curved or not, from "
     "the distances to the two nearest neighbours (Facco et al. 2017).",
     "cka_other": "CKA with the same layer of the other store. 1 means the same geometry up to rotation and scale, 0 "
-    "no linear relation (Kornblith et al. 2019).",
+    "no linear relation (Kornblith et al. 2019). Too high where rows are few: the debiased values are below.",
     "rsa_other": "RSA with the same layer of the other store. The rank correlation (Spearman) of the cosines of all "
-    "pairs of sampled rows in the two stores (Kriegeskorte et al. 2008).",
+    "pairs of sampled rows in the two stores: 1 means the same order, 0 no relation (Kriegeskorte et al. 2008).",
 }
 # The same for figures of all pairs of layers.
 _MATRICES = {
     "cka": "CKA of all pairs of layers. Linear CKA (Kornblith et al. 2019): 1 means that two layers are the same up to "
-    "rotation and scale. It is too high where rows are few: without any relation it is about the number of dimensions "
-    "over the number of rows.",
+    "rotation and scale. It is too high where rows are few: without any relation it can be as large as the number of "
+    "dimensions over the number of rows.",
     "cka_debiased": "CKA of all pairs of layers, debiased. The same from unbiased estimates (Song et al. 2012; Nguyen "
     "et al. 2021): about 0 where two layers have no linear relation, also with few rows.",
     "neighbour_overlap": "Common nearest neighbours of all pairs of layers. The share of the nearest neighbours of a "
@@ -105,7 +105,7 @@ class LayerComparison:
 
     Attributes:
         rows: A row for each layer: those of the store, then those of the other store.
-        cka: Linear CKA of all pairs of `rows`, (n_layers, n_layers); None where a layer is constant.
+        cka: Linear CKA of all pairs of `rows`, (n_layers, n_layers); in all matrices None where a layer is constant.
         cka_debiased: The same from unbiased estimates.
         neighbour_overlap: The mean share of common nearest neighbours of all pairs of `rows`, (n_layers, n_layers).
         moved: For each layer that both stores have, the words that moved most, the farthest first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -131,8 +132,9 @@ class PairSums:
     """Sums of the products of the values of pairs of layers: they give linear CKA without a matrix of rows by rows.
 
     Products are made in float32 of what is left after a shift by the mean of the first block, and added up in float64:
-    a large common mean does not lower the precision. The squared length of a row is one more value of it, so that the
-    same products hold what the unbiased estimate needs.
+    a large common mean does not lower the precision. Values are scaled by the largest of the first block, so that
+    products fit into float32. The squared length of a row is one more value of it, so that the same products hold what
+    the unbiased estimate needs.
 
     Args:
         pairs: Pairs of numbers of layers.
@@ -142,7 +144,7 @@ class PairSums:
     def __init__(self, pairs: Sequence[tuple[int, int]], dims: Sequence[int]) -> None:
         self._products = {(i, j): np.zeros((dims[i] + 1, dims[j] + 1)) for i, j in pairs}
         self._sums = {number: np.zeros(dims[number] + 1) for pair in pairs for number in pair}
-        self._shifts: dict[int, Float32Array] = {}
+        self._frames: dict[int, tuple[float, Float32Array]] = {}
         self._n = 0
 
     @property
@@ -154,7 +156,12 @@ class PairSums:
         """Add the same rows of all layers, each (n, dim)."""
         values = {}
         for number, total in self._sums.items():
-            moved = vectors[number] - self._shifts.setdefault(number, vectors[number].mean(axis=0))
+            if number not in self._frames:
+                # A power of two: the division rounds nothing.
+                scale = 2.0 ** (math.frexp(np.abs(vectors[number]).max())[1] - 1)
+                self._frames[number] = scale, (vectors[number] / scale).mean(axis=0)
+            scale, mean = self._frames[number]
+            moved = vectors[number] / scale - mean
             values[number] = np.column_stack([moved, np.square(moved).sum(axis=1)])
             total += values[number].sum(axis=0, dtype=np.float64)
         for (i, j), product in self._products.items():
@@ -164,8 +171,8 @@ class PairSums:
     def results(self) -> Iterator[tuple[tuple[int, int], Float64Array, float]]:
         """Yield each pair with its sums of products of deviations from the mean, (dim, dim), and its unbiased HSIC.
 
-        HSIC is that of equation 5 of Song et al. 2012, times n(n - 3), which CKA does not depend on. What was yielded
-        is freed.
+        HSIC is that of equation 5 of Song et al. 2012, times factors that CKA does not depend on: n(n - 3), and the
+        scales of both layers. What was yielded is freed.
         """
         n = self._n
         while self._products:
@@ -177,7 +184,8 @@ class PairSums:
             rows = np.append(one[:-1], -1) @ product @ np.append(two[:-1], -1)
             hsic = np.square(inner).sum() - product[-1, -1] - 2 * rows / (n - 2)
             hsic += totals[0] * totals[1] / ((n - 1) * (n - 2))
-            yield pair, inner - np.outer(one[:-1], two[:-1] / n), float(hsic)
+            scale = self._frames[i][0] * self._frames[j][0]
+            yield pair, scale * (inner - np.outer(one[:-1], two[:-1] / n)), float(hsic)
 
 
 def effective_rank(scatter: Float64Array, total: float = 0.0) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.nearest import Metric, nearest, unit_length
+from bertfeat.nearest import Metric, lengths_of, nearest
 from bertfeat.records import Float32Array, Float64Array, IntArray
 
 N_NEIGHBOURS = 10
@@ -27,7 +27,7 @@ def neighbours(rows: Float32Array, k: int, metric: Metric) -> tuple[npt.NDArray[
 
 
 def intrinsic_dimension(rows: Float32Array) -> float:
-    """Return the two-nearest-neighbour intrinsic dimension (Facco et al. 2017); NaN for less than 10 different rows.
+    """Return the two-nearest-neighbour intrinsic dimension (Facco et al. 2017); NaN for fewer than 10 different rows.
 
     The ratio of the distances to the second and to the first neighbour has the distribution ``1 - ratio**-dimension``.
     The line through the origin is fitted without the largest tenth of the ratios, as in the paper; of equal rows one
@@ -61,7 +61,7 @@ def overlap(one: IntArray, two: IntArray) -> float:
 
 def centred_cosine(rows: Float32Array, mean: Float64Array) -> float:
     """Return the mean cosine of all pairs of rows (n, dim) after a mean (dim,) is subtracted."""
-    units = unit_length((rows - mean).astype(np.float32)).astype(np.float64)
+    units = _units(rows - mean)
     n_pairs = len(rows) * (len(rows) - 1)
     return float((np.square(units.sum(axis=0)).sum() - np.square(units).sum()) / n_pairs)
 
@@ -74,35 +74,48 @@ def rsa(one: Float32Array, two: Float32Array) -> float:
     chosen = np.linspace(0, len(one) - 1, min(len(one), N_RSA_ROWS)).astype(np.int64)
     ranks = []
     for rows in (one[chosen], two[chosen]):
-        units = unit_length(rows)
-        cosines = (units @ units.T)[np.triu_indices(len(units), 1)]
+        cosines = _cosines(rows)[np.triu_indices(len(rows), 1)]
         _, place, counts = np.unique(cosines, return_inverse=True, return_counts=True)
         # Equal values share the mean of their ranks.
         ranks.append((np.cumsum(counts) - (counts - 1) / 2)[place])
     return _correlation(ranks[0], ranks[1])
 
 
+def _units(vectors: Float32Array | Float64Array) -> Float64Array:
+    """Return vectors (n, dim) divided by their lengths; zero vectors stay zero."""
+    lengths = lengths_of(vectors)
+    units: Float64Array = vectors / np.where(lengths > 0, lengths, 1)[:, None]
+    return units
+
+
+def _cosines(vectors: Float32Array | Float64Array) -> Float64Array:
+    """Return the cosines of all pairs of vectors (n, dim), (n, n), without the last digits, which are rounding error.
+
+    Float32 would not do: with a large common mean, cosines differ only in the seventh digit.
+    """
+    units = _units(vectors)
+    return np.round(units @ units.T, 12)
+
+
 def _correlation(one: Float64Array, two: Float64Array) -> float:
     """Return the Pearson correlation of two lists of numbers (n,); NaN where one is constant."""
+    if not (len(one) and np.ptp(one) and np.ptp(two)):
+        return np.nan
     first, second = one - one.mean(), two - two.mean()
-    below = np.sqrt((first @ first) * (second @ second))
-    return float(first @ second / below) if below > 0 else np.nan
+    return float(first @ second / np.sqrt((first @ first) * (second @ second)))
 
 
 def shifts(one: Float64Array, two: Float64Array) -> Float64Array:
-    """Return how far each word moved between two spaces, (n,): 0 for not at all, about 1 for no relation left.
+    """Return how far words moved between two spaces, (n,): 0 for not at all, about 1 for no relation left, or NaN.
 
     One less the correlation of the word's cosines with all other words, there and here (the local measure of Hamilton
     et al. 2016, with all words for neighbours): a rotation of a space changes nothing, and the spaces may differ in
-    width.
+    width. NaN where a word has the same cosine with all others.
 
     Args:
-        one: float64 (n, dim), a vector for each word, none of them zero.
+        one: float64 (n, dim), a vector for each word.
         two: float64 (n, other dim), the same words.
     """
-    sides = []
-    for vectors in (one, two):
-        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        sides.append(units @ units.T)
+    sides = [_cosines(vectors) for vectors in (one, two)]
     places = range(len(one))
     return np.array([1 - _correlation(*(np.delete(cosines[place], place) for cosines in sides)) for place in places])

@@ -21,9 +21,11 @@ import scipy.stats
 
 import bertfeat
 from bertfeat.errors import UserError
-from bertfeat.geometry import layermeasures, layerrows
+from bertfeat.geometry import layermeasures, layerresult, layerrows
+from bertfeat.geometry.layerresult import LayerComparison
 from bertfeat.geometry.layersums import effective_rank, passes
 from bertfeat.geometry.samplemeasures import intrinsic_dimension, rsa, shifts
+from bertfeat.reports.layerplots import plot_panels
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
 from tests.support.places import ROOT
@@ -89,7 +91,7 @@ def with_their_mean(vectors: np.ndarray) -> float:
 def gram_cka(one: np.ndarray, two: np.ndarray) -> float:
     """Return linear CKA from centred Gram matrices of rows by rows (Kornblith et al. 2019, equations 1 and 3)."""
     centre = np.eye(len(one)) - 1 / len(one)
-    first, second = (centre @ x @ x.T @ centre for x in (one, two))
+    first, second = ((centre @ x) @ (centre @ x).T for x in (one, two))
     return float((first * second).sum() / np.sqrt((first * first).sum() * (second * second).sum()))
 
 
@@ -97,7 +99,8 @@ def unbiased_hsic(one: np.ndarray, two: np.ndarray) -> float:
     """Return equation 5 of Song et al. 2012, with Gram matrices without their diagonals."""
     n, every = len(one), np.ones(len(one))
     first, second = ((x @ x.T) * (1 - np.eye(n)) for x in (one, two))
-    product = np.trace(first @ second) - 2 / (n - 2) * every @ first @ second @ every
+    # The sum is the trace of the product.
+    product = (first * second).sum() - 2 / (n - 2) * every @ first @ second @ every
     product += (every @ first @ every) * (every @ second @ every) / ((n - 1) * (n - 2))
     return float(product / (n * (n - 3)))
 
@@ -144,13 +147,13 @@ def reference(vectors: np.ndarray, words: pl.Series, documents: pl.Series, min_c
     }
 
 
-def check_against_references(store: Store, level: str = "word", n_rows: int | None = None) -> None:
+def check_against_references(store: Store) -> LayerComparison:
     """Compare all measures of a store, whose rows all are in the sample, with references of rows by rows."""
-    frame = store.polars(level, ["doc_id", level])[:n_rows]
-    found = bertfeat.compare_layers(store, level=level, min_count=3)
-    layers = [store.numpy(level, row.feature)[:n_rows].astype(np.float64) for row in found.rows]
+    frame = store.polars("word", ["doc_id", "word"])
+    found = bertfeat.compare_layers(store, min_count=3)
+    layers = [store.numpy("word", row.feature).astype(np.float64) for row in found.rows]
     for row, vectors in zip(found.rows, layers, strict=True):
-        for name, value in reference(vectors, frame[level], frame["doc_id"], 3).items():
+        for name, value in reference(vectors, frame["word"], frame["doc_id"], 3).items():
             assert getattr(row, name) == pytest.approx(value, rel=1e-4, abs=1e-5), (row.feature, name)
         assert row.top3_dimensions == tuple(np.argsort(-np.square(vectors).sum(axis=0))[:3])
     np.testing.assert_allclose(found.cka, [[gram_cka(x, y) for y in layers] for x in layers], rtol=1e-4)
@@ -160,16 +163,18 @@ def check_against_references(store: Store, level: str = "word", n_rows: int | No
     common = [[np.mean([len({*a} & {*b}) / 10 for a, b in zip(x, y, strict=True)]) for y in lists] for x in lists]
     # Neighbours of equal cosine may be ordered otherwise.
     np.testing.assert_allclose(found.neighbour_overlap, common, atol=0.02)
+    return found
 
 
 def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_against_references(store)
-    whole = bertfeat.compare_layers(store, min_count=3)
+    whole = check_against_references(store)
     # The same in many blocks, which divide documents, and passes.
     monkeypatch.setattr(layerrows, "_BLOCK_BYTES", 44_000)
     monkeypatch.setattr(layermeasures, "free_memory", lambda: 24_000)
+    planned = []
+    monkeypatch.setattr(layermeasures, "passes", lambda *given: planned.append(passes(*given)) or planned[-1])
     again = bertfeat.compare_layers(store, min_count=3)
-    assert len(passes([24] * 3, 12_000)) == 3
+    assert len(planned[0]) == len(passes([24] * 3, 12_000)) == 3
     assert (len(passes([24] * 3, 10**6)), passes([9, 4], 1)) == (1, [[(0, 0)], [(0, 1)], [(1, 1)]])
     np.testing.assert_allclose(again.cka, whole.cka, rtol=1e-5)
     np.testing.assert_allclose(again.cka_debiased, whole.cka_debiased, rtol=1e-4, atol=1e-5)
@@ -188,7 +193,7 @@ def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: py
 def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     """A rotated and scaled space is the same space; independent noise has nothing to do with it."""
     rng = np.random.default_rng(1)
-    vectors = rng.normal(size=(1500, 12)) * np.linspace(0.5, 2, 12) + 1
+    vectors = rng.normal(size=(800, 12)) * np.linspace(0.5, 2, 12) + 1
     turn = np.linalg.qr(rng.normal(size=(12, 12)))[0]
     one = imported(tmp_path, "one", vectors)
     turned = bertfeat.compare_layers(one, imported(tmp_path, "turned", 3 * vectors @ turn), level="sentence")
@@ -224,8 +229,8 @@ def test_known_dimensions() -> None:
     assert effective_rank(np.cov(rng.normal(size=(20_000, 8)).T)) == pytest.approx(8, abs=0.05)
     assert np.isnan(effective_rank(np.zeros((3, 3))))
     for dim, room in ((1, 0.1), (2, 0.2), (5, 0.7)):
-        flat = np.zeros((1500, 20), np.float32)
-        flat[:, :dim] = rng.uniform(size=(1500, dim))
+        flat = np.zeros((1000, 20), np.float32)
+        flat[:, :dim] = rng.uniform(size=(1000, dim))
         turned = flat @ np.linalg.qr(rng.normal(size=(20, 20)))[0].astype(np.float32)
         assert intrinsic_dimension(turned) == pytest.approx(dim, abs=room)
         # Equal rows count once, and so do 0 and -0.
@@ -234,12 +239,22 @@ def test_known_dimensions() -> None:
     assert np.isnan(intrinsic_dimension(np.ones((100, 4), np.float32)))
     one, two = (rng.integers(-2, 3, size=(40, dim)).astype(np.float32) + 0.1 for dim in (3, 4))
     upper = np.triu_indices(40, 1)
-    expected = scipy.stats.spearmanr(cosines(one)[upper].round(6), cosines(two)[upper].round(6)).statistic
-    assert rsa(one, two) == pytest.approx(expected, abs=0.01)
     # Equal cosines share their rank.
+    expected = scipy.stats.spearmanr(*(cosines(x.astype(np.float64))[upper].round(12) for x in (one, two))).statistic
+    assert rsa(one, two) == pytest.approx(expected, abs=1e-6)
     square = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], np.float32)
     assert rsa(square, square) == pytest.approx(1)
     assert np.isnan(rsa(square, np.ones((4, 2), np.float32)))
+    # A large common mean, as some models have: cosines that differ in the eighth digit only.
+    base = rng.normal(size=(200, 3))
+    shifted = (base + 3000).astype(np.float32)
+    upper = np.triu_indices(200, 1)
+    expected = scipy.stats.spearmanr(*(cosines(rows.astype(np.float64))[upper] for rows in (base, shifted))).statistic
+    assert rsa(base.astype(np.float32), shifted) == pytest.approx(expected, abs=0.01)
+    # On a ray, all cosines are 1 but for rounding: no order, and no word that moved.
+    ray = np.outer(rng.uniform(1, 2, 200), rng.normal(size=7))
+    assert np.isnan(rsa(base.astype(np.float32), ray.astype(np.float32)))
+    assert np.isnan(shifts(base, ray)).all()
     # Of many rows, those from the whole sample.
     many = rng.normal(size=(3000, 3)).astype(np.float32)
     changed = np.concatenate([many[:1500], rng.normal(size=(1500, 3)).astype(np.float32)])
@@ -283,6 +298,13 @@ def check_page(path: Path, n_drawings: int) -> str:
     return text
 
 
+@pytest.fixture
+def quick_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw a line and a matrix in the PNG; the long test draws all."""
+    monkeypatch.setattr(layerresult, "plot_panels", lambda panels, stem: plot_panels(panels[::14], stem))
+
+
+@pytest.mark.usefixtures("quick_plots")
 def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> None:
     """Rows of another store are in another order, some are missing, some words are unknown or others."""
     ids = store.polars("word", ["doc_id", "word_index", "word"])
@@ -296,6 +318,7 @@ def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> No
     done = good("layers", store.path, other.path, "-o", tmp_path / "out", "--min-count", "2", "--json").json
     kept = np.sort([row for n, row in enumerate(order) if n != 1])
     assert done["n_rows"] == len(kept) == len(order) - 1
+    assert done["n_documents"] == len(set(documents[kept]))
     sides = [(row["side"], row["feature"]) for row in done["rows"]]
     assert sides == [*(("store", f"layer_{i:02d}") for i in range(3)), ("other", "layer_00"), ("other", "layer_01")]
     one = store.numpy("word", 1).astype(np.float64)[kept]
@@ -318,14 +341,16 @@ def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> No
     assert json.loads((tmp_path / "out" / "layers.json").read_text()) == done
     with (tmp_path / "out" / "layers.csv").open(newline="") as lines:
         table = list(csv.DictReader(lines))
-    assert [float(line["anisotropy"]) for line in table] == [line["anisotropy"] for line in done["rows"]]
+    for line, measured in zip(table, done["rows"], strict=True):
+        measured["top3_dimensions"] = " ".join(map(str, measured["top3_dimensions"]))
+        assert line == {name: "" if value is None else str(value) for name, value in measured.items()}
     assert (tmp_path / "out" / "layers.png").read_bytes().startswith(b"\x89PNG")
     # 12 lines and 3 matrices, each with a sentence.
     text = check_page(tmp_path / "out" / "layers.html", 15)
     assert "The words that moved most" in text
 
 
-def test_a_result_shows_and_draws_itself(tmp_path: Path) -> None:
+def test_a_result_shows_and_draws_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
     words = ["<script>alert(1)</script>", "a&b", "c\u202e"] * 8
     ids = {"doc_id": [n // 3 for n in range(24)], "word_index": [n % 3 for n in range(24)], "word": words}
@@ -342,9 +367,8 @@ def test_a_result_shows_and_draws_itself(tmp_path: Path) -> None:
     assert line.figure is not matrix.figure
     with pytest.raises(UserError, match="did you mean 'anisotropy'"):
         found.plot("anisotropi")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertfeat.geometry.layerresult.plot_panels", lambda _, stem: Path(f"{stem}.png").touch())
-        found.write(tmp_path / "out")
+    monkeypatch.setattr(layerresult, "plot_panels", lambda _, stem: Path(f"{stem}.png").touch())
+    found.write(tmp_path / "out")
     text = check_page(tmp_path / "out" / "layers.html", 15)
     assert "&lt;script&gt;alert(1)" in text
     assert "\u202e" not in text
@@ -391,8 +415,14 @@ def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch
     row = found.rows[0]
     assert row.anisotropy == pytest.approx(1)
     assert (row.effective_rank, row.intrinsic_dimension, row.anisotropy_centred) == (None, None, None)
-    assert found.cka == found.cka_debiased == ((None,),)
+    assert found.cka == found.cka_debiased == found.neighbour_overlap == ((None,),)
     json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    # Very large and very small values, whose products do not fit into float32.
+    some = np.random.default_rng(7).normal(size=(40, 6))
+    sizes = [imported(tmp_path, f"times {size}", some * size) for size in (1e12, 1e-15)]
+    both = bertfeat.compare_layers(*sizes, level="sentence")
+    assert (both.rows[0].cka_other, both.cka_debiased[0][1]) == (pytest.approx(1, abs=1e-5), pytest.approx(1, abs=1e-4))
+    assert both.rows[0].effective_rank == pytest.approx(both.rows[1].effective_rank, rel=1e-5)
     # Zero vectors have cosine 0 with all others.
     zeros = np.eye(4)[[0, 0, 1, 1, 1]] * [[1], [1], [1], [1], [0]]
     assert bertfeat.compare_layers(imported(tmp_path, "zeros", zeros), level="sentence").rows[0].anisotropy == 0.2
@@ -415,10 +445,10 @@ def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch
 
 def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     """Several shards, an appended store, words without vectors, a text without words, special tokens."""
-    texts = ["Angela sings .", "", "the dog runs and the cat sits", *(f"the cat runs {n} and sings" for n in range(30))]
-    for name, some in (("one.txt", texts[:20]), ("two.txt", texts[20:])):
+    texts = ["Angela sings .", "", "the dog runs and the cat sits", *(f"the cat runs {n} and sings" for n in range(9))]
+    for name, some in (("one.txt", texts[:9]), ("two.txt", texts[9:])):
         (tmp_path / name).write_text("\n".join(some) + "\n")
-    settings: Any = {"model": str(tiny_folder), "levels": "token,word,sentence", "layers": "0,3", "shard_bytes": 60_000}
+    settings: Any = {"model": str(tiny_folder), "levels": "token,word,sentence", "layers": "0,3", "shard_bytes": 20_000}
     settings |= {"max_length": 8, "on_overlong": "truncate"}
     grown = bertfeat.extract(tmp_path / "one.txt", tmp_path / "grown", **settings)
     grown = bertfeat.append(grown, tmp_path / "two.txt")
@@ -433,17 +463,13 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     assert tokens.settings["n_rows"] == kept.sum() < len(kept)
     texts_of = bertfeat.compare_layers(grown, level="sentence")
     assert texts_of.settings["n_rows"] == grown.valid("sentence", "layer_03").sum() == len(texts) - 1
-    untrained = bertfeat.extract(tmp_path / "one.txt", tmp_path / "random", random_weights=0, **settings)
-    both = bertfeat.compare_layers(grown, untrained, min_count=2)
-    assert both.settings["n_rows"] == untrained.valid("word", "layer_03").sum() < words.settings["n_rows"]
-    assert both.settings["other_model"].endswith("with random weights of seed 0")
-    assert 0 < (both.rows[1].cka_other or 0) < 0.99
     (tmp_path / "empty.csv").write_text("text\n")
     empty = bertfeat.extract(tmp_path / "empty.csv", tmp_path / "empty", **settings)
     assert "0 rows at level word have a vector" in refused("layers", empty.path, "-o", tmp_path / "out")
-    untrained._metadata["tokenizer_sha256"] = "another"
+    other = bertfeat.open_store(grown.path)
+    other._metadata["tokenizer_sha256"] = "another"
     with pytest.raises(UserError, match="tokens of two tokenizers cannot be matched"):
-        bertfeat.compare_layers(grown, untrained, level="token")
+        bertfeat.compare_layers(grown, other, level="token")
 
 
 @pytest.mark.long
@@ -462,3 +488,6 @@ def test_real_models_equal_references(tmp_path: Path) -> None:
     assert [row.cka_other for row in both.rows[3:7]] == pytest.approx([1] * 4)
     against = bertfeat.compare_layers(trained, untrained)
     assert all(0 < (row.cka_other or 0) < 0.95 for row in against.rows[:7])
+    assert against.settings["other_model"].endswith("with random weights of seed 1")
+    against.write(tmp_path / "out")
+    assert (tmp_path / "out" / "layers.png").read_bytes().startswith(b"\x89PNG")
