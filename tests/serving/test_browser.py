@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +11,8 @@ from typing import Any
 import pytest
 
 import bertfeat
-from tests.support.chromium import opened
+from tests.support.chromium import opened, served
 from tests.support.index_stores import SENSES, documents, make_store
-from tests.support.places import ROOT
 
 pytestmark = pytest.mark.web
 
@@ -31,22 +27,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     folder = tmp_path_factory.mktemp("browser")
     rows = [*documents(8), {"id": "hostile", "text": HOSTILE, "label": "<b>markup</b>", "n": 99}]
     store = make_store(folder / "made", rows, levels="sentence,word", layers="6")
-    addresses, processes = {}, []
-    try:
-        for level in ("sentence", "word"):
-            bertfeat.build_index(store, folder / f"{level}s.index", level=level).close()
-            command = [sys.executable, "-m", "bertfeat", "serve", str(folder / f"{level}s.index"), "--port", "0"]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
-            output = processes[-1].stdout
-            assert output is not None
-            addresses[level] = next(found[0] for line in output if (found := re.match(r"http://\S+", line)))
-        yield addresses
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
-    assert [process.returncode for process in processes] == [0, 0]
+    for level in ("sentence", "word"):
+        bertfeat.build_index(store, folder / f"{level}s.index", level=level).close()
+    with served(folder / "sentences.index") as texts, served(folder / "words.index") as words:
+        yield {"sentence": texts, "word": words}
 
 
 @pytest.fixture(params=["light", "dark"])
@@ -81,6 +65,23 @@ def test_type_enter_and_more_like_this(page: Any, servers: dict[str, str]) -> No
     assert first not in page.locator(".hits .text").all_inner_texts()
     page.go_back()
     assert page.locator("#q").input_value() == "loan from a bank"
+    page.go_forward()
+    page.locator("#q").fill("spring")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{servers['sentence']}?q=spring")
+
+
+def test_what_a_screen_reader_says(page: Any, servers: dict[str, str]) -> None:
+    page.goto(f"{servers['sentence']}?q=spring&k=2")
+    said = page.locator("body").aria_snapshot()
+    for line in ('heading "sentences.index" [level=1]', "search:", 'searchbox "Text": spring', 'combobox "label":'):
+        assert f"- {line}" in said
+    assert re.search(r'- heading "2 hits in [\d.]+ s" \[level=2\]\n\s+- list:\n\s+- listitem:', said)
+    assert len(re.findall(r"- paragraph: .?cosine 0\.\d{4} d\d{3} ", said)) == 2
+    assert len(set(re.findall(r'link "More like this : (d\d{3})"', said))) == 2
+    page.goto(f"{servers['sentence']}?q=spring&k=x")
+    assert page.title() == "Error · spring · sentences.index"
+    assert "- alert: k 'x' is not" in page.locator("body").aria_snapshot()
 
 
 def test_keys(page: Any, servers: dict[str, str]) -> None:

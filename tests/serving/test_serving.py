@@ -24,7 +24,7 @@ from bertfeat.errors import UserError
 from bertfeat.search.index import Index
 from bertfeat.serving.answers import Answers
 from bertfeat.serving.boundedwork import BoundedWork
-from bertfeat.serving.pagequery import Facet, PageQuery, find_facets
+from bertfeat.serving.pagequery import Facet, PageQuery, _choices, find_facets
 from bertfeat.serving.passages import passage
 from bertfeat.serving.searchpage import SearchPage
 from tests.support.command_line import good
@@ -412,6 +412,8 @@ def test_columns_with_names_and_values_of_all_kinds(tmp_path: Path, tiny_folder:
                     value,
                 )
         assert len(hits_of(client, q="text 0", **{"f.float": "0.."})) == 1
+        many = [str(number) for number in range(51)]
+        assert (len(_choices(pl.Series(many[1:]))), _choices(pl.Series(many))) == (50, ())
         page = client.get("/", params={"q": "text", "f.spaced": " a  b "}).text
         assert 'value=" a  b "' in page
         assert page.count('class="document"') == 1
