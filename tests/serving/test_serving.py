@@ -26,7 +26,7 @@ from bertfeat.serving.answers import Answers
 from bertfeat.serving.boundedwork import BoundedWork
 from bertfeat.serving.pagequery import Facet, PageQuery, _choices, find_facets
 from bertfeat.serving.passages import passage
-from bertfeat.serving.searchpage import SearchPage
+from bertfeat.serving.searchpage import SearchPage, _json
 from tests.support.command_line import good
 from tests.support.index_stores import SENSES, known_store, tiny_store
 from tests.support.vector_files import write_npy
@@ -81,7 +81,7 @@ def error_of(client: TestClient, **parameters: Any) -> str:
 class TestJson:
     def test_the_hits_are_those_of_the_command(self, page: TestClient, sentences: Index) -> None:
         lines = good("search", sentences.path, COIL, "-k", "4", "--columns", "label,n", "--json").out.splitlines()
-        answer = page.get("/api/search", params={"q": COIL, "k": 4})
+        answer = page.get("/api/search", params={"q": f" {COIL} ", "k": 4})
         assert answer.headers["content-type"] == "application/json"
         assert [{**hit, "row": None} for hit in answer.json()["hits"]] == [
             {**json.loads(line), "row": None} for line in lines
@@ -120,6 +120,8 @@ class TestJson:
         assert (info["n_vectors"], info["level"]) == (24, "sentence")
         assert info["filters"] == {"label": ["coil", "money", "river", "season"], "n": None}
         assert set(index_summary(sentences)) < set(info)
+        # The name of a file need not be Unicode.
+        assert _json("\udcff").body == b'"?"'
 
     def test_no_such_page(self, page: TestClient) -> None:
         assert "Not Found; there are GET /, /api/search" in page.get("/nope").json()["error"]["message"]
@@ -417,6 +419,7 @@ def test_columns_with_names_and_values_of_all_kinds(tmp_path: Path, tiny_folder:
         page = client.get("/", params={"q": "text", "f.spaced": " a  b "}).text
         assert 'value=" a  b "' in page
         assert page.count('class="document"') == 1
+        assert 'class="column">n_hits<' not in page
 
 
 def test_numbers_of_single_precision_are_found_as_they_are_written() -> None:
@@ -473,3 +476,5 @@ def test_the_passage_with_most_words_of_the_query() -> None:
 def test_a_long_query_and_a_long_text_take_bounded_work() -> None:
     text = " ".join(f"word{number % 5000}" for number in range(100_000))
     assert sum(len(piece.text) for piece in passage(text, " ".join(f"word{n}" for n in range(250)))) < 600
+    # Words behind the first 200,000 characters are not looked for.
+    assert not any(piece.is_marked for piece in passage("x " * 100_000 + "needle", "needle"))
