@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -93,7 +93,7 @@ class Client(threading.Thread):
                 body = answer.read()
                 if answer.status != 200 or not json.loads(body)["hits"]:
                     self.lost.append(f"{answer.status} {body[:200]!r}")
-            except (OSError, ValueError) as error:
+            except (OSError, HTTPException, ValueError) as error:
                 self.lost.append(repr(error))
                 connection.close()
             self.seconds.append(time.perf_counter() - started)

@@ -20,8 +20,8 @@ from bertfeat.serving.searchpage import MAX_PARAMETERS_BYTES, SearchPage
 
 _HOST = "127.0.0.1"
 _MAX_THREADS = 4
-_MAX_WAITING = 100
-_MAX_CONNECTIONS = 200
+_MAX_WAITING = 50
+_MAX_CONNECTIONS = 100
 _TIMEOUT_S = 30.0
 # After this time a connection must have moved on if it waits for its client.
 _PATIENCE_S = 10.0
@@ -91,7 +91,8 @@ def web_server(application: Any) -> uvicorn.Server:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=_MAX_CONNECTIONS,
+            # Accepted in one step, before the first of them can be counted.
+            backlog=_MAX_CONNECTIONS // 4,
             h11_max_incomplete_event_size=2 * MAX_PARAMETERS_BYTES,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=_LAST_SECONDS,
@@ -100,10 +101,13 @@ def web_server(application: Any) -> uvicorn.Server:
 
 
 class _Connection(H11Protocol):  # type: ignore[misc]
-    """A connection that is cut if its client neither ends its request nor reads the answer."""
+    """A connection that is cut if there are too many, or its client neither ends its request nor reads the answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        if len(self.connections) > _MAX_CONNECTIONS:
+            transport.abort()
+            return
         self._waited_for: tuple[object, int] | None = None
         self.loop.call_later(_PATIENCE_S, self._check)
 

@@ -67,6 +67,9 @@ class Facet:
     def _number(self, text: str) -> int | float:
         try:
             number = int(text) if self.dtype.is_integer() else float(text)
+            if self.dtype == pl.Float32:
+                # The one of the column that is nearest to 0.1 is another number than 0.1.
+                number = float(pl.Series([number], dtype=pl.Float32)[0])
         except ValueError:
             number = math.nan
         if not abs(number) <= _MOST[self.dtype.is_integer()]:
@@ -94,10 +97,13 @@ def find_facets(store: Store, level: Level) -> dict[str, Facet]:
 def _choices(values: pl.Series) -> tuple[str, ...]:
     if values.dtype == pl.Boolean:
         return ("false", "true")
-    texts: list[str] = [] if values.dtype.is_numeric() else values.drop_nulls().unique().sort().to_list()
+    distinct = values.drop_nulls().unique()
+    if values.dtype.is_numeric() or len(distinct) > _MAX_CHOICES:
+        return ()
+    texts: list[str] = distinct.sort().to_list()
     # An empty choice is that of no filter, and a form changes the ends of lines.
-    is_short = len(texts) <= _MAX_CHOICES and all(0 < len(text) <= MAX_VALUE for text in texts)
-    return tuple(texts) if is_short and not any("\n" in text or "\r" in text for text in texts) else ()
+    is_short = all(0 < len(text) <= MAX_VALUE and not {"\n", "\r"} & set(text) for text in texts)
+    return tuple(texts) if is_short else ()
 
 
 @dataclass(frozen=True, slots=True)

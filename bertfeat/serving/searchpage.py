@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bertfeat.choices import Level
@@ -184,8 +184,10 @@ def _response(text: str, status: int, kind: str) -> Response:
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    content = (_PAGES / name).read_bytes()
+
     async def answer(request: Request) -> Response:  # noqa: ARG001
-        return FileResponse(_PAGES / name, media_type=kind)
+        return Response(content, media_type=kind)
 
     return answer
 

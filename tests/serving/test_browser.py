@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,23 @@ def test_type_enter_and_more_like_this(page: Any, servers: dict[str, str]) -> No
     assert first not in page.locator(".hits .text").all_inner_texts()
     page.go_back()
     assert page.locator("#q").input_value() == "loan from a bank"
+    page.go_forward()
+    page.locator("#q").fill("spring")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{servers['sentence']}?q=spring")
+
+
+def test_what_a_screen_reader_says(page: Any, servers: dict[str, str]) -> None:
+    page.goto(f"{servers['sentence']}?q=spring&k=2")
+    said = page.locator("body").aria_snapshot()
+    for line in ('heading "sentences.index" [level=1]', "search:", 'searchbox "Text": spring', 'combobox "label":'):
+        assert f"- {line}" in said
+    assert re.search(r'- heading "2 hits in [\d.]+ s" \[level=2\]\n\s+- list:\n\s+- listitem:', said)
+    assert len(re.findall(r"- paragraph: .?cosine 0\.\d{4} d\d{3} ", said)) == 2
+    assert len(set(re.findall(r'link "More like this : (d\d{3})"', said))) == 2
+    page.goto(f"{servers['sentence']}?q=spring&k=x")
+    assert page.title() == "Error · spring · sentences.index"
+    assert "- alert: k 'x' is not" in page.locator("body").aria_snapshot()
 
 
 def test_keys(page: Any, servers: dict[str, str]) -> None:

@@ -24,7 +24,7 @@ from bertfeat.serving.answers import Answers
 from bertfeat.serving.boundedwork import BoundedWork
 from bertfeat.serving.searchpage import SearchPage
 from tests.support.command_line import refused
-from tests.support.index_stores import known_store, tiny_store
+from tests.support.index_stores import known_store
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -32,11 +32,8 @@ HOST = b"Host: 127.0.0.1\r\n"
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
-    folder = tmp_path_factory.mktemp("serve")
-    store = tiny_store(folder / "tiny", tiny_folder, levels="sentence")
-    bertfeat.build_index(store, folder / "index", threads=1).close()
-    return folder / "index"
+def index(index_folders: dict[str, Path]) -> Path:
+    return index_folders["sentence"]
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +130,23 @@ def test_clients_that_do_nothing_lose_their_connections(server: uvicorn.Server, 
         client.sendall(b"GET / HTTP/1.1\r\nHo")
     wait_for(lambda: b"200 OK" in sent(port, b"GET /page.js HTTP/1.1\r\n" + HOST + b"\r\n", b"\r\n"))
     wait_for(lambda: not server.server_state.connections)
+    for client in many:
+        client.close()
+
+
+def test_connections_beyond_the_bound_are_cut(
+    server: uvicorn.Server, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise silent ones take all file descriptors of the process, and each further one prints a traceback."""
+    monkeypatch.setattr(localserver, "_MAX_CONNECTIONS", 2)
+    wait_for(lambda: not server.server_state.connections)
+    many = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(5)]
+    for client in many[2:]:
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(1) == b""
+    assert len(server.server_state.connections) == 2
+    many[0].sendall(b"GET /page.js HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert many[0].recv(12) == b"HTTP/1.1 200"
     for client in many:
         client.close()
 

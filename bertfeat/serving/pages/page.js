@@ -3,19 +3,13 @@
 
 const form = document.querySelector("form");
 const box = document.getElementById("q");
-const like = form.querySelector("[name=like]");
 
-form.addEventListener("submit", () => {
+form.addEventListener("formdata", ({ formData: fields }) => {
   // A text in the box is searched for; without one, the row as before.
-  if (like && box.value.trim()) like.disabled = true;
-  for (const field of form.querySelectorAll("[name]")) {
-    if (field.value.trim() === "" || (field.name === "k" && field.value === "10")) field.disabled = true;
+  if (fields.get("q").trim()) fields.delete("like");
+  for (const [name, value] of [...fields]) {
+    if (value === "" || (name === "k" && value === "10")) fields.delete(name);
   }
-});
-
-// Back from the browser's memory: the fields of the form are as they were sent.
-addEventListener("pageshow", () => {
-  for (const field of form.querySelectorAll(":disabled")) field.disabled = false;
 });
 
 addEventListener("keydown", (event) => {
