@@ -1,4 +1,4 @@
-"""Tests of `.ci/run`: when it tries the search page in Chromium; its commands here only write down their calls."""
+"""Tests of `.ci/run`: when it tries the pages in Chromium; its commands here only write down their calls."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from tests.support.places import ROOT
 
 TOOLS = ("bash", "cat", "chmod", "dirname", "mktemp", "rm", "tail", "tee", "timeout")
+# Where there is apt-get, there is `timeout`.
+pytestmark = pytest.mark.skipif(shutil.which("timeout") is None, reason="this system has no `timeout`")
 
 
 @pytest.mark.parametrize(
