@@ -70,6 +70,10 @@ def page_texts(frame: pl.DataFrame) -> list[str]:
 
 
 def neighbour_structs(ids: IntArray, distances: Float32Array) -> pl.Series:
-    """Return neighbours, each (n, k), as structs of two lists."""
+    """Return neighbours, each (n, k), as structs of two lists: shorter ones where an index found fewer (-1, NaN)."""
     lists = pl.Schema({"ids": pl.List(pl.Int64), "distances": pl.List(pl.Float32)})
-    return pl.DataFrame({"ids": ids, "distances": distances}).cast(lists).to_struct("neighbors")
+    frame = pl.DataFrame({"ids": ids, "distances": distances}).cast(lists)
+    if (ids < 0).any():
+        found = pl.element().ge(0), pl.element().is_not_nan()
+        frame = frame.with_columns(pl.col(name).list.filter(one) for name, one in zip(lists, found, strict=True))
+    return frame.to_struct("neighbors")

@@ -27,6 +27,7 @@ from bertfeat.ann import coordinates
 from bertfeat.errors import UserError
 from bertfeat.reports import mappage
 from bertfeat.search import rowneighbours, storemap
+from bertfeat.search.maptable import neighbour_structs
 from bertfeat.search.storemap import map_store
 from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as run
@@ -111,6 +112,14 @@ def test_coordinates_and_neighbours_are_the_exact_ones(store: Store, tmp_path: P
     # The same store and seed give the same bytes.
     again = map_store(store, tmp_path / "2.parquet", level="word", metric=metric, neighbors=5, sample=300, seed=3)
     assert again.path.read_bytes() == made.path.read_bytes()
+
+
+def test_a_row_with_fewer_neighbours_has_shorter_lists():
+    ids, distances = np.array([[1, 2], [0, -1], [-1, -1]]), np.array([[0.5, 1], [0.5, np.nan], [np.nan, np.nan]], "f4")
+    found = neighbour_structs(ids, distances).to_list()
+    assert [row["ids"] for row in found] == [[1, 2], [0], []]
+    assert [row["distances"] for row in found] == [[0.5, 1.0], [0.5], []]
+    assert neighbour_structs(ids[:1], distances[:1]).dtype == neighbour_structs(ids, distances).dtype
 
 
 def test_equal_vectors_are_neighbours_and_never_their_own(tmp_path: Path) -> None:
