@@ -43,10 +43,14 @@ _TYPICAL_RECALL = {"SQ8": 0.985, "SQfp16": 0.998, "Flat": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The vectors that an index is built from: how many, and their width before the transform."""
+    """The vectors that an index is built from: how many, and their width before the transform.
+
+    `n_given` is the number of queries that are given to tune by.
+    """
 
     n_vectors: int
     dim: int
+    n_given: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class MemoryPlan:
     @property
     def stages(self) -> dict[str, int]:
         """The most memory that each stage holds, in bytes."""
-        n_queries = min(self.settings.n_queries, self.shape.n_vectors)
+        n_queries = min(self.settings.n_queries, self.shape.n_vectors) + self.shape.n_given
         # A query, its hits for all parameters that are tried, and its true hits.
         queries = n_queries * (12 * self.shape.dim + 4096)
         batch = self._batch_bytes

@@ -21,7 +21,8 @@ DESCRIPTION = "index.json"
 INDEX = "index.faiss"
 ROWS = "rows.parquet"
 TRANSFORM = "transform.safetensors"
-FILES = (INDEX, ROWS, TRANSFORM)
+QUERIES = "queries.safetensors"
+FILES = (INDEX, ROWS, TRANSFORM, QUERIES)
 
 # No real index comes near these; they keep sums of numbers from a file within 64 bits.
 _MAX_DIM = 1 << 20
@@ -119,11 +120,20 @@ class IndexDescription:
 
     def _check_files(self) -> None:
         wanted = {INDEX, TRANSFORM} if self.has_transform else {INDEX}
-        if self.files.keys() - {ROWS} != wanted:
+        if self.files.keys() - {ROWS, QUERIES} != wanted:
             raise ValueError(f"files are {sorted(self.files)!r:.200}")
         for name, found in self.files.items():
             if not _DIGEST.fullmatch(found.digest):
                 raise ValueError(f"files.{name}.digest is {found.digest!r:.40}")
+
+
+@dataclass(frozen=True)
+class _OnGiven:
+    """The measurements with given queries."""
+
+    recall_at_10: float
+    n_queries: int
+    queries_per_s: float
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,7 @@ class _Measured:
     target_met: bool | None = None
     n_queries: int | None = None
     queries_per_s: float | None = None
+    given: _OnGiven | None = None
 
 
 def _names(kind: Any) -> set[str]:

@@ -20,13 +20,14 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.filling import TRAINED, Filling
 from bertfeat.ann.indextraining import threads, trained
 from bertfeat.ann.transforms import Transform, fit_transform
-from bertfeat.ann.tuning import HeldOut, tune
+from bertfeat.ann.tuning import HeldOut, reached, tune
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.vectorparts import VectorParts
+from bertfeat.ann.vectorparts import VectorParts, checked_queries
 from bertfeat.durable import files
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.steps import step
 from bertfeat.errors import RunError, UserError
+from bertfeat.records import Float32Array
 
 INDEX = "index.faiss"
 TRANSFORM = "transform.safetensors"
@@ -65,8 +66,10 @@ class BuildResult:
     seconds: dict[str, float]
 
 
-def plan_build(n_vectors: int, dim: int, settings: BuildSettings) -> list[MemoryPlan]:
+def plan_build(n_vectors: int, dim: int, settings: BuildSettings, n_given: int = 0) -> list[MemoryPlan]:
     """Return the indexes to build, in turn, until one reaches the recall; nothing is read or written.
+
+    `n_given` is the number of queries that are given to tune by.
 
     Raises:
         UserError: There are no vectors; the factory string is wrong; it or the transform needs more vectors; or the
@@ -75,25 +78,35 @@ def plan_build(n_vectors: int, dim: int, settings: BuildSettings) -> list[Memory
     if n_vectors < 1:
         raise UserError("there are no vectors to index; choose a store, level and feature that has some")
     settings.transform.check(dim, n_vectors)
-    return candidates(Shape(n_vectors, dim), settings)
+    return candidates(Shape(n_vectors, dim, n_given), settings)
 
 
-def build(source: VectorParts, workdir: Path, settings: BuildSettings, *, source_id: str = "") -> BuildResult:
+def build(
+    source: VectorParts,
+    workdir: Path,
+    settings: BuildSettings,
+    *,
+    source_id: str = "",
+    queries: Float32Array | None = None,
+) -> BuildResult:
     """Build an index of all vectors of a source, or resume its build.
 
     Args:
         source: The vectors.
         workdir: A folder for this build, made if missing; the finished index is there too.
         settings: How to build.
-        source_id: An identifier of the source: a build resumes only with the same source.
+        source_id: An identifier of the source and the queries: a build resumes only with the same.
+        queries: float32 (n_queries, dim), raw: 2 or more queries to tune by; None to tune by vectors of the source.
 
     Raises:
-        UserError: See `plan_build`; or the folder holds another build; or a vector holds NaN or infinity.
+        UserError: See `plan_build`; or the folder holds another build; or a vector or a query holds NaN or infinity.
         RunError: The system refused a write; the same call resumes.
     """
-    plans = plan_build(source.n_vectors, source.dim, settings)
+    if queries is not None:
+        queries = checked_queries(queries, source.dim)
+    plans = plan_build(source.n_vectors, source.dim, settings, 0 if queries is None else len(queries))
     _open(workdir, plans, settings, source_id)
-    builder = _Builder(source, workdir, settings)
+    builder = _Builder(source, workdir, settings, queries)
     with threads(settings.threads):
         return builder.result() or builder.build(plans)
 
@@ -118,6 +131,7 @@ class _Builder:
     source: VectorParts
     workdir: Path
     settings: BuildSettings
+    queries: Float32Array | None
 
     def build(self, plans: list[MemoryPlan]) -> BuildResult:
         """Build one index after the other until one reaches the recall."""
@@ -129,7 +143,7 @@ class _Builder:
             if held is None or measured[-1]["target_met"]:
                 break
         # The first of equal ones.
-        best = max(range(len(measured)), key=lambda i: measured[i]["recall_at_10"] or 0.0)
+        best = max(range(len(measured)), key=lambda i: reached(measured[i]))
         return self._finish(best, plans[best], measured)
 
     def result(self) -> BuildResult | None:
@@ -160,7 +174,7 @@ class _Builder:
         path = self.workdir / QUERIES
         if (arrays := indexfiles.read_arrays(path)) is not None:
             return HeldOut(**arrays)
-        held = HeldOut.of(self.source, transform, self.settings, plan.exact_bytes)
+        held = HeldOut.of(self.source, transform, self.settings, plan.exact_bytes, self.queries)
         indexfiles.write_arrays(path, held._asdict())
         return held
 

@@ -4,6 +4,7 @@
     INDEX/index.faiss              the faiss index
     INDEX/rows.parquet             the row of the store that each vector comes from
     INDEX/transform.safetensors    the fitted transform, if there is one
+    INDEX/queries.safetensors      the queries that it was tuned by, if some were given
 
 The digests show whether a file is the one that was written, not who wrote it, and faiss checks little of what it reads:
 build an index again from its store where you do not trust its author.
@@ -14,19 +15,23 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from bertfeat.ann.description import DESCRIPTION, FILES, TRANSFORM, FileDigest, IndexDescription
+from bertfeat.ann.description import DESCRIPTION, FILES, QUERIES, TRANSFORM, FileDigest, IndexDescription
 from bertfeat.ann.indexfiles import write_arrays
 from bertfeat.ann.transforms import Transform
+from bertfeat.ann.vectorparts import checked_queries
 from bertfeat.durable import files
 from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_bytes, replace_folder
 from bertfeat.errors import UserError
+from bertfeat.records import Float32Array
 from bertfeat.store import codec
 
 _MAX_DESCRIPTION_BYTES = 16 << 20
+_MAX_QUERY_BYTES = 1 << 30
 
 
 def building_folder(final: Path) -> Path:
@@ -66,6 +71,29 @@ def read_transform(folder: Path, description: IndexDescription) -> Transform | N
             f"{description.index_dim} as {DESCRIPTION} says; build the index again"
         )
     return found
+
+
+def write_queries(folder: Path, vectors: Float32Array) -> None:
+    """Write the queries that an index is tuned by, float32 (n_queries, dim), raw."""
+    write_arrays(folder / QUERIES, {"vectors": vectors})
+
+
+def read_queries(folder: Path, description: IndexDescription) -> Float32Array | None:
+    """Return the queries that an index was tuned by, float32 (n_queries, dim), raw; None if none were given.
+
+    Raises:
+        UserError: The file is missing, damaged, or differs from the description.
+    """
+    if QUERIES not in description.files:
+        return None
+    path = folder / QUERIES
+    try:
+        found = load(_read_limited(path, _MAX_QUERY_BYTES))["vectors"]
+        if found.dtype != np.float32 or found.ndim != 2 or len(found) < 2:
+            raise ValueError(f"its vectors are {found.dtype} of shape {found.shape}")
+        return checked_queries(found, description.dim)
+    except (OSError, ValueError, KeyError, SafetensorError, UserError) as error:
+        raise _unreadable(path, error) from error
 
 
 def write_description(folder: Path, description: IndexDescription) -> None:

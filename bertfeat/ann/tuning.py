@@ -1,7 +1,8 @@
 """Tuning of an index: the search parameters that find enough, measured by queries whose nearest vectors are known.
 
-The queries are vectors of the index, each of which must not find itself. One half of them finds the search parameters;
-recall is reported on the other half.
+The queries are vectors of the index, each of which must not find itself; or given ones, which come from elsewhere and
+are harder: parameters that are enough for vectors of the index may be too few for them. One half of the queries finds
+the search parameters; recall is reported on the other half.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -25,7 +26,7 @@ from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorParts, sample_positions
 from bertfeat.nearest import Metric
-from bertfeat.records import Float32Array, Float64Array, IntArray
+from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
 
 K = 10
 
@@ -42,8 +43,9 @@ _REFINE_FACTORS = (4, 16, 64)
 class HeldOut(NamedTuple):
     """Queries, and their nearest vectors among the others, by exact search.
 
-    `positions` int64 (n_queries,) are the places of the queries in the index, `vectors` float32 (n_queries, dim) the
-    raw vectors; `truth` int64 (n_queries, K) and `truth_scores` float32 (n_queries, K) are their nearest vectors.
+    `positions` int64 (n_queries,) are the places of the queries in the index, -1 for given ones, which have none;
+    `vectors` float32 (n_queries, dim) are the raw vectors; `truth` int64 (n_queries, K) and `truth_scores` float32
+    (n_queries, K) are their nearest vectors.
     """
 
     positions: IntArray
@@ -53,18 +55,42 @@ class HeldOut(NamedTuple):
 
     @classmethod
     def of(
-        cls, source: VectorParts, transform: Transform | None, settings: BuildSettings, max_bytes: int = 256 << 20
+        cls,
+        source: VectorParts,
+        transform: Transform | None,
+        settings: BuildSettings,
+        max_bytes: int = 256 << 20,
+        given: Float32Array | None = None,
     ) -> Self:
-        """Choose random queries and search for their nearest vectors in `max_bytes`; the source is read twice."""
+        """Choose random queries and search for their nearest vectors in `max_bytes`; the source is read twice.
+
+        `given`, float32 (n_given, dim), are further queries, raw.
+        """
         # Not the vectors that training draws with the same seed.
         own = sample_positions(source.n_vectors, settings.n_queries, settings.seed + 1)
         vectors = prepared_rows(source, own, None, Metric.IP)
+        if given is not None:
+            vectors = np.concatenate([vectors, given])
+            own = np.concatenate([own, np.full(len(given), -1)])
         scores, truth = exact_search(source, vectors, K, settings.metric, transform, exclude=own, max_bytes=max_bytes)
         return cls(own, vectors, truth, scores)
 
     def half(self, which: int) -> HeldOut:
         """Return every second query, from the first (0) or the second (1) on."""
-        return HeldOut(**{name: array[which::2] for name, array in self._asdict().items()})
+        return self._only(slice(which, None, 2))
+
+    @property
+    def own(self) -> HeldOut:
+        """The queries that are vectors of the index."""
+        return self._only(self.positions >= 0)
+
+    @property
+    def given(self) -> HeldOut:
+        """The queries that come from elsewhere."""
+        return self._only(self.positions < 0)
+
+    def _only(self, chosen: slice | BoolArray) -> HeldOut:
+        return HeldOut(**{name: array[chosen] for name, array in self._asdict().items()})
 
 
 def tune(index: VectorIndex, held: HeldOut, source: VectorParts, target: float) -> dict[str, Any]:
@@ -72,31 +98,47 @@ def tune(index: VectorIndex, held: HeldOut, source: VectorParts, target: float) 
 
     Args:
         index: The index of all vectors of the source.
-        held: Queries.
+        held: Queries. If there are given ones, they find the parameters.
         source: The vectors, read a few times to score what was found.
         target: The recall@10 to reach.
 
     Returns:
-        JSON values: `recall_at_10` on queries that the `parameters` were not tuned on, `recall_target`, `target_met`,
-        `n_queries`, `queries_per_s` of one call with all of these, and `tried`: parameters with their recall on the
-        other queries. If nothing reaches the target, the parameters are those that find most.
+        JSON values: `recall_at_10` on queries that the `parameters` were not tuned on, all of them vectors of the
+        index; `n_queries`; `queries_per_s` of one call with all of these; `given`, the same three values of given
+        queries, if there are any; `recall_target`; `target_met`, by the given queries if there are any; and `tried`:
+        parameters with their recall on the queries that found them. If nothing reaches the target, the parameters are
+        those that find most.
     """
-    search = _Search(index, held.half(0), source, target)
+    own, given = held.own, held.given
+    search = _Search(index, (given if len(given.positions) else own).half(0), source, target)
     index.parameters = search.best()
-    half = held.half(1)
-    started = time.perf_counter()
-    found = _search_others(index, half)
-    seconds = max(time.perf_counter() - started, 1e-9)
-    scores = exact_scores(source, half.vectors, found, index.metric, index.transform)
-    recall = float(_recalls(found, scores, half, index.metric).mean())
+    values = _measured(index, own.half(1), source)
+    if len(given.positions):
+        values["given"] = _measured(index, given.half(1), source)
     return {
-        "recall_at_10": recall,
+        **values,
         "recall_target": target,
-        "target_met": recall >= target,
-        "n_queries": len(found),
-        "queries_per_s": round(len(found) / seconds, 1),
+        "target_met": reached(values) >= target,
         "parameters": dict(index.parameters),
         "tried": search.tried(),
+    }
+
+
+def reached(measured: Mapping[str, Any]) -> float:
+    """Return the recall@10 that counts among the values of `tune`: that of given queries, or of the index's own."""
+    return float(measured.get("given", measured)["recall_at_10"] or 0)
+
+
+def _measured(index: VectorIndex, held: HeldOut, source: VectorParts) -> dict[str, Any]:
+    """Measure an index as it is set."""
+    started = time.perf_counter()
+    found = _search_others(index, held)
+    seconds = max(time.perf_counter() - started, 1e-9)
+    scores = exact_scores(source, held.vectors, found, index.metric, index.transform)
+    return {
+        "recall_at_10": float(_recalls(found, scores, held, index.metric).mean()),
+        "n_queries": len(found),
+        "queries_per_s": round(len(found) / seconds, 1),
     }
 
 
@@ -201,7 +243,9 @@ def _is_flat(recalls: list[float]) -> bool:
 
 
 def _search_others(index: VectorIndex, held: HeldOut) -> IntArray:
-    """Return the nearest other vectors of queries that are in the index, int64 (n_queries, K)."""
+    """Return the nearest vectors of queries, without the queries themselves, int64 (n_queries, K)."""
+    if (held.positions < 0).all():
+        return index.search(held.vectors, K).positions
     positions = index.search(held.vectors, K + 1).positions
     is_self = positions == held.positions[:, None]
     # The query itself goes last and is cut off; if it was not found, the last hit is.

@@ -18,6 +18,7 @@ _HELP = """Indexes find the most similar rows of a store.
 Examples:
   bertfeat index build features -o sentences.index --level sentence --transform center
   bertfeat index build features -o words.index --level word --feature layer_11 --max-memory 8GB
+  bertfeat index build features -o tuned.index --level sentence --tune-queries questions.txt
   bertfeat index update sentences.index grown-features
   bertfeat index info sentences.index
   bertfeat index eval sentences.index --queries queries.jsonl --qrels qrels.tsv
@@ -31,6 +32,10 @@ read: an index that does not fit is refused, and the best one that fits is named
 --index auto searches exactly up to 16.8 million values (43,000 vectors of 384). Larger collections use an inverted-file
 index; the number of lists that a search reads is tuned until it finds --recall of the ten nearest. Or name any index
 of faiss: Flat, HNSW32, IVF1024,SQ8, ...
+
+Recall is measured with random vectors of the index. Queries from other texts may find less. With --tune-queries FILE,
+queries like those to come are searched for instead: a file of texts as for bertfeat search --queries, the store of
+another text, or vectors as .npy. The recall of both is printed.
 """
 
 
@@ -66,6 +71,8 @@ def command() -> None:
 )
 @option(_HOW, "--query-prompt-name", metavar="NAME", help="Prompt of queries.  [default: the model's query prompt]")
 @option(_HOW, "--recall", type=float, default=0.95, show_default=True, help="Part of the ten nearest to be found.")
+@option(_HOW, "--tune-queries", metavar="FILE", help="Queries that must find --recall: texts, a store, or .npy.")
+@option(_HOW, "--text-column", metavar="NAME", help="Column of --tune-queries with the text.  [default: text]")
 @option(_HOW, "--max-memory", type=ByteSize(), default="4GB", show_default=True, help="To build it, and to hold it.")
 @option(_HOW, "--seed", type=int, default=0, show_default=True, help="Random seed.")
 @option(RUN, "--threads", type=click.IntRange(min=1), help="Threads to compute on.  [default: all]")
@@ -77,6 +84,8 @@ def build(
     level: str | None,
     feature: str | None,
     query_prompt_name: str | None,
+    tune_queries: str | None,
+    text_column: str | None,
     overwrite: bool,
     as_json: bool,
     quiet: bool,
@@ -89,9 +98,8 @@ def build(
 
     settings = parse_settings(**values)
     with reporting(False if quiet or as_json else None) as progress:
-        index, was_there = build_or_find(
-            store, output, settings, level, feature, query_prompt_name, overwrite=overwrite, progress=progress
-        )
+        asked = (level, feature, query_prompt_name, tune_queries, text_column)
+        index, was_there = build_or_find(store, output, settings, *asked, overwrite=overwrite, progress=progress)
     with index:
         if as_json:
             click.echo(json.dumps({**index_summary(index), "was_complete": was_there}))
@@ -106,8 +114,9 @@ def build(
 def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
     """Add the new rows of a grown store.
 
-    STORE is that of the index after `bertfeat extract --append`, or another one whose first rows are the same. Recall
-    is measured again. The index is replaced when the new one is whole.
+    STORE is that of the index after `bertfeat extract --append`, or another one whose first rows are the same. The
+    index is tuned and measured again, by the queries of its --tune-queries if there were some: it holds them. It is
+    replaced when the new one is whole.
     """
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.progress import reporting
@@ -143,8 +152,9 @@ def evaluate(
 ) -> None:
     """Measure recall@1, @10 and @100 against exact search, and speed.
 
-    The queries are random vectors of the index; each is left out of its own hits. With --qrels, nDCG@10, MRR@10 and
-    recall@100 of the file's queries come first.
+    The queries are random vectors of the index; each is left out of its own hits. For an index that was built with
+    --tune-queries, its queries follow, those that did not tune it. With --qrels, nDCG@10, MRR@10 and recall@100 of the
+    file's queries come first.
     """
     if (queries is None) != (qrels is None):
         raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())
@@ -160,6 +170,6 @@ def evaluate(
         "index": index,
         **({} if retrieval is None else {"retrieval": retrieval}),
         **measured,
-        **{name: summary[name] for name in ("factory", "bytes_per_vector", "build_s")},
+        **{name: summary[name] for name in ("factory", "bytes_per_vector", "build_s", "tuned_by")},
     }
     click.echo(json.dumps(result) if as_json else "\n".join(eval_lines(result)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ def _summary(path: Path, description: IndexDescription, origin: Origin) -> dict[
         "factory": description.factory,
         "parameters": dict(description.parameters),
         "recall_at_10": description.measured.get("recall_at_10"),
+        "tuned_by": None if origin.tuned_by is None else dataclasses.asdict(origin.tuned_by),
         "n_bytes": n_bytes,
         "bytes_per_vector": round(n_bytes / max(description.n_vectors, 1), 2),
         "build_s": round(sum(description.seconds.values()), 3),
@@ -103,18 +105,30 @@ def eval_lines(result: dict[str, Any]) -> list[str]:
         lines += ["", f"against exact search: {result['n_queries']:,} vectors as queries, each without itself"]
     else:
         lines += [f"{result['index']}: {result['n_queries']:,} vectors as queries, each without itself"]
-    recalls = {name: result[name] for name in ("recall@1", "recall@10", "recall@100")}
-    if result["factory"] == "Flat" and set(recalls.values()) <= {1.0, None}:
-        lines.append(f"{'recall':<17}1.0000: Flat searches exactly")
-    else:
-        lines += [f"{name:<17}{'too few vectors' if v is None else f'{v:.4f}'}" for name, v in recalls.items()]
-    single = f"{result['ms_per_query']:.3g} ms for a single query"
+    lines += _recall_lines(result, result["factory"])
+    if given := result.get("given"):
+        tuned_by = result["tuned_by"]
+        lines += [
+            "",
+            f"{given['n_queries']:,} of {tuned_by['n_queries']:,} queries of {tuned_by['name']}, not tuned on",
+        ]
+        lines += [*_recall_lines(given, result["factory"]), ""]
     return [
         *lines,
-        f"{'queries/s':<17}{result['queries_per_s']:,.0f} in a batch; {single}",
         f"{'bytes per vector':<17}{result['bytes_per_vector']:g}",
         f"{'build time':<17}{human_time(result['build_s'])}",
     ]
+
+
+def _recall_lines(measured: dict[str, Any], factory: str) -> list[str]:
+    """Return the recall and the speed for some queries."""
+    recalls = {name: measured[name] for name in ("recall@1", "recall@10", "recall@100")}
+    if factory == "Flat" and set(recalls.values()) <= {1.0, None}:
+        lines = [f"{'recall':<17}1.0000: Flat searches exactly"]
+    else:
+        lines = [f"{name:<17}{'too few vectors' if v is None else f'{v:.4f}'}" for name, v in recalls.items()]
+    single = f"{measured['ms_per_query']:.3g} ms for a single query"
+    return [*lines, f"{'queries/s':<17}{measured['queries_per_s']:,.0f} in a batch; {single}"]
 
 
 def _what(summary: dict[str, Any]) -> str:
@@ -123,15 +137,20 @@ def _what(summary: dict[str, Any]) -> str:
 
 
 def _recall(summary: dict[str, Any]) -> str:
-    recall = summary["recall_at_10"]
+    recall, measured = summary["recall_at_10"], summary["measured"]
     if recall is None:
         return ""
-    missed = "" if summary["measured"].get("target_met") else f", short of {summary['settings']['recall']:g}"
+    missed = "" if measured.get("target_met") else f", short of {summary['settings']['recall']:g}"
+    if given := measured.get("given"):
+        of = f"for queries of {summary['tuned_by']['name']}" if summary["tuned_by"] else "for given queries"
+        return f", recall@10 {given['recall_at_10']:.4f} {of}{missed}, {recall:.4f} for its own vectors"
     return f", recall@10 {recall:.4f}{missed}"
 
 
 def _speed(summary: dict[str, Any]) -> str:
     measured = summary["measured"]
+    if given := measured.get("given"):
+        return f"; {given['n_queries']:,} of the queries did not tune it, {given['queries_per_s']:,.0f} queries/s"
     if None in (measured.get("queries_per_s"), measured.get("n_queries")):
         return ""
     return f" on {measured['n_queries']:,} queries that it was not tuned on, {measured['queries_per_s']:,.0f} queries/s"

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class TunedBy:
+    """Queries that an index was tuned by: what had them (the name of a file or a store), their digest and number."""
+
+    name: str
+    digest: str
+    n_queries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The store that an index was built from.
 
@@ -35,6 +44,7 @@ class Origin:
         rows_digest: The digest of the rows in the index.
         given_words: Whether the corpus consists of words.
         query_prompt: The text that is put before each query; None for that of the store's rows.
+        tuned_by: The queries that were given to tune by; None if it was tuned by its own vectors.
     """
 
     spec: FeatureSpec
@@ -45,10 +55,17 @@ class Origin:
     rows_digest: str
     given_words: bool
     query_prompt: str | None = None
+    tuned_by: TunedBy | None = None
 
     @classmethod
     def of(
-        cls, store: Store, spec: FeatureSpec, index: Path, rows_digest: str, query_prompt: str | None = None
+        cls,
+        store: Store,
+        spec: FeatureSpec,
+        index: Path,
+        rows_digest: str,
+        query_prompt: str | None = None,
+        tuned_by: TunedBy | None = None,
     ) -> Self:
         """Return the origin of an index in the folder `index`; raise a StoreError if a copied store has no plan."""
         from bertfeat.search.queryvectors import gives_words
@@ -63,6 +80,7 @@ class Origin:
             rows_digest=rows_digest,
             given_words=gives_words(store),
             query_prompt=query_prompt,
+            tuned_by=tuned_by,
         )
 
     @classmethod

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from bertfeat.ann.evaluation import recall_of_each, retrieval_metrics
 from bertfeat.ann.exact import exact_scores, exact_search
+from bertfeat.ann.indexfolder import read_queries
 from bertfeat.ann.vectorparts import sample_positions
 from bertfeat.errors import UserError
 from bertfeat.records import IntArray
@@ -34,7 +35,8 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
 
     Returns:
         `n_queries`, `recall@K` for K of 1, 10 and 100 (None where the index holds K vectors or fewer), `queries_per_s`
-        for 10 hits each, and `ms_per_query` of queries one at a time.
+        for 10 hits each, and `ms_per_query` of queries one at a time. If the index was tuned by given queries, `given`
+        has the same values for those of them that did not tune it.
 
     Raises:
         UserError: The index holds fewer than 2 vectors, or its store is not there.
@@ -45,13 +47,22 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
         raise UserError(f"`n_queries={n_queries}` is below 1")
     source = StoreParts(index.store, index.level, index.spec.feature)
     own = sample_positions(source.n_vectors, n_queries, seed)
-    queries = index.vectors(own)
+    measured = _measured(index, source, index.vectors(own), own)
+    if (given := read_queries(index.path, index.description)) is not None:
+        measured["given"] = _measured(index, source, given[1::2])
+    return measured
+
+
+def _measured(
+    index: Index, source: StoreParts, queries: npt.NDArray[Any], own: IntArray | None = None
+) -> dict[str, Any]:
+    """Measure an index with queries; `own` are the positions of those that are among its vectors."""
     ks = [k for k in RECALL_KS if k < index.n_vectors]
     true_scores, truth = exact_search(source, queries, max(ks), index.metric, index.transform, exclude=own)
     recalls: dict[str, float | None] = dict.fromkeys(f"recall@{k}" for k in RECALL_KS)
     for k in ks:
         # A search for more hits is more thorough, so each K is a search of its own; one more, for the query itself.
-        found = _without(index.nearest(queries, k + 1)[1], own)
+        found = index.nearest(queries, k)[1] if own is None else _without(index.nearest(queries, k + 1)[1], own)
         scores = exact_scores(source, queries, found, index.metric, index.transform)
         each = recall_of_each(found, truth, k, found_scores=scores, truth_scores=true_scores, metric=index.metric)
         recalls[f"recall@{k}"] = float(each.mean())
@@ -60,9 +71,9 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
     index.nearest(queries, k)
     seconds = max(time.perf_counter() - started, 1e-9)
     return {
-        "n_queries": len(own),
+        "n_queries": len(queries),
         **recalls,
-        "queries_per_s": len(own) / seconds,
+        "queries_per_s": len(queries) / seconds,
         "ms_per_query": _alone_ms(index, queries, k),
     }
 

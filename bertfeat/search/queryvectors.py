@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.choices import Level
+from bertfeat.choices import Level, Pooling
 from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
@@ -36,6 +36,31 @@ class EncodedQueries:
 def gives_words(store: Store) -> bool:
     """Tell whether a store's corpus consists of words; raise a StoreError if a copied store has no plan."""
     return bool(store.metadata["is_split_into_words"]) or any(file.format in WORD_FORMATS for file in store.plan.inputs)
+
+
+def find_query_prompt(store: Store, level: Level, name: str | None) -> str | None:
+    """Return the text that is put before each query of an index; None for that of the store's rows.
+
+    By default it is the model's own prompt for queries, if the rows are the model's own sentence embeddings or were
+    made with a prompt. An empty name gives no prompt.
+
+    Raises:
+        UserError: The model has no prompt of that name, or the level is not `sentence`.
+    """
+    if level is not Level.SENTENCE:
+        if name is not None:
+            raise UserError(f"`query_prompt_name` {name!r} is for the sentence level, and the index is of {level} rows")
+        return None
+    prompts: Mapping[str, str] = store.metadata.get("prompts", {})
+    if name is None:
+        if store.metadata["pooling"] == Pooling.MODEL:
+            return prompts.get("query")
+        # sentence-transformers writes an empty prompt for models without one.
+        return prompts.get("query") or None if store.metadata.get("prompt") else None
+    if name and name not in prompts:
+        there = f"choose one of {', '.join(sorted(prompts))}" if prompts else "it names no prompts"
+        raise UserError(f"`query_prompt_name` {name!r}: the model of {store.path} has no prompt of that name; {there}")
+    return prompts[name] if name else ""
 
 
 class QueryEncoder:

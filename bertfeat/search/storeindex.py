@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.description import INDEX, ROWS, IndexDescription
+from bertfeat.ann.description import INDEX, QUERIES, ROWS, IndexDescription
 from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.ann.indexfolder import building_folder, publish, read_description, write_transform
 from bertfeat.ann.transforms import TransformSpec
-from bertfeat.choices import Level, Pooling
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.steps import step
@@ -21,9 +20,11 @@ from bertfeat.errors import UserError
 from bertfeat.nearest import parse_metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
-from bertfeat.search.origin import Origin
+from bertfeat.search.origin import Origin, TunedBy
+from bertfeat.search.queryvectors import find_query_prompt
 from bertfeat.search.rowsdigest import digest_rows
 from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
+from bertfeat.search.tunequeries import GivenQueries, QueryFinder, TuneQueries
 from bertfeat.search.workplace import empty, fresh_ready, is_index, take_up, tidy, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
@@ -44,41 +45,24 @@ class _Request:
     settings: BuildSettings
     output: Path
     query_prompt: str | None
+    given: GivenQueries | None
 
     def asked(self) -> dict[str, Any]:
         """Return what the index depends on, as JSON values."""
         settings = {name: value for name, value in self.settings.to_json().items() if name not in _RUN_ONLY}
         about = {"level": str(self.spec.level), "feature": self.spec.feature, "store": self.store.manifest["plan_hash"]}
-        return {**settings, **about, **_shown(self.query_prompt)}
+        return {**settings, **about, **_shown(self.query_prompt, self.tuned_by)}
+
+    @property
+    def tuned_by(self) -> TunedBy | None:
+        """The queries to tune by, if some are given."""
+        return None if self.given is None else self.given.about
 
 
-def _shown(query_prompt: str | None) -> dict[str, Any]:
-    return {} if query_prompt is None else {"query_prompt": query_prompt}
-
-
-def find_query_prompt(store: Store, level: Level, name: str | None) -> str | None:
-    """Return the text that is put before each query of an index; None for that of the store's rows.
-
-    By default it is the model's own prompt for queries, if the rows are the model's own sentence embeddings or were
-    made with a prompt. An empty name gives no prompt.
-
-    Raises:
-        UserError: The model has no prompt of that name, or the level is not `sentence`.
-    """
-    if level is not Level.SENTENCE:
-        if name is not None:
-            raise UserError(f"`query_prompt_name` {name!r} is for the sentence level, and the index is of {level} rows")
-        return None
-    prompts: Mapping[str, str] = store.metadata.get("prompts", {})
-    if name is None:
-        if store.metadata["pooling"] == Pooling.MODEL:
-            return prompts.get("query")
-        # sentence-transformers writes an empty prompt for models without one.
-        return prompts.get("query") or None if store.metadata.get("prompt") else None
-    if name and name not in prompts:
-        there = f"choose one of {', '.join(sorted(prompts))}" if prompts else "it names no prompts"
-        raise UserError(f"`query_prompt_name` {name!r}: the model of {store.path} has no prompt of that name; {there}")
-    return prompts[name] if name else ""
+def _shown(query_prompt: str | None, tuned_by: TunedBy | None) -> dict[str, Any]:
+    prompt = {} if query_prompt is None else {"query_prompt": query_prompt}
+    # The digest stands for the queries: the same ones may be in a file of another name.
+    return prompt if tuned_by is None else {**prompt, "tune_queries": tuned_by.digest}
 
 
 def build_index(
@@ -95,6 +79,8 @@ def build_index(
     seed: int = 0,
     threads: int | None = None,
     query_prompt_name: str | None = None,
+    tune_queries: TuneQueries | None = None,
+    text_column: str | None = None,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
 ) -> Index:
@@ -120,6 +106,11 @@ def build_index(
         threads: Threads to compute on; all by default.
         query_prompt_name: The model's prompt that is put before each query, by name, `""` for none; by default the one
             named `query`, if the rows are the model's own embeddings (pooling `model`) or were made with a prompt.
+        tune_queries: Queries like those to come, 2 or more, better 1,000: they have the recall then. A file of texts as
+            `QueryFile` reads it (at word and token level each marks a word in brackets); a store of the same feature
+            of other texts; or vectors as they are in a store: .npy, or float (n_queries, dim). Up to 2,000 random ones
+            are used; one half tunes, the other is measured. By default random vectors of the index are the queries.
+        text_column: The column of `tune_queries` with the text; by default `text`.
         overwrite: Replace an index that is there.
         progress: See `extract`.
 
@@ -142,7 +133,16 @@ def build_index(
     settings = parse_settings(metric=metric, transform=transform, max_memory=max_memory, threads=threads, **asked)
     with reporting(progress) as reports:
         return build_or_find(
-            store, output, settings, level, feature, query_prompt_name, overwrite=overwrite, progress=reports
+            store,
+            output,
+            settings,
+            level,
+            feature,
+            query_prompt_name,
+            tune_queries,
+            text_column,
+            overwrite=overwrite,
+            progress=reports,
         )[0]
 
 
@@ -166,6 +166,8 @@ def build_or_find(
     level: str | None = None,
     feature: str | int | None = None,
     query_prompt_name: str | None = None,
+    tune_queries: TuneQueries | None = None,
+    text_column: str | None = None,
     *,
     overwrite: bool = False,
     progress: Progress,
@@ -175,7 +177,11 @@ def build_or_find(
     where = choose_level(opened, level)
     spec = FeatureSpec.of(opened, where, choose_feature(opened, where, feature))
     query_prompt = find_query_prompt(opened, where, query_prompt_name)
-    request = _Request(opened, spec, settings, local_path(output, "an index"), query_prompt)
+    if tune_queries is None and text_column is not None:
+        raise UserError(f"`text_column` {text_column!r} is of `tune_queries`, and none are given; leave it out")
+    finder = QueryFinder(opened, spec, query_prompt, settings, text_column)
+    given = None if tune_queries is None else finder.find(tune_queries)
+    request = _Request(opened, spec, settings, local_path(output, "an index"), query_prompt, given)
     if isinstance(opened.path, Path) and request.output.resolve().is_relative_to(opened.path.resolve()):
         raise UserError(f"{request.output}: is inside the store {opened.path}; choose another place for the index")
     source = StoreParts(opened, where, spec.feature, progress)
@@ -183,7 +189,7 @@ def build_or_find(
         raise UserError(
             f"{opened.path}: no row of level {where} has a vector of {spec.feature}; there is nothing to index"
         )
-    plan_build(source.n_vectors, source.dim, settings)
+    plan_build(source.n_vectors, source.dim, settings, 0 if given is None else given.about.n_queries)
     tidy(request.output)
     if is_index(request.output) and not overwrite:
         return _standing(request), True
@@ -223,7 +229,7 @@ def _check_same(request: _Request, there: IndexDescription) -> None:
     origin = Origin.from_json(there.source, request.output)
     about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
     settings = {name: value for name, value in there.settings.items() if name not in _RUN_ONLY}
-    about |= _shown(origin.query_prompt)
+    about |= _shown(origin.query_prompt, origin.tuned_by)
     asked = request.asked() | {"store": origin.plan_hash_of(request.store)}
     if fields := named(differing({**settings, **about}, asked)):
         grown = "run bertfeat index update if rows were added, " if origin.plan_hash != asked["store"] else ""
@@ -235,20 +241,24 @@ def _check_same(request: _Request, there: IndexDescription) -> None:
 
 def _make(request: _Request, source: StoreParts, folder: Path, *, overwrite: bool) -> None:
     """Build the index and publish its files."""
-    source.progress.stage("checking vectors")
     try:
+        queries = None if request.given is None else request.given.kept(folder, source.progress)
+        source.progress.stage("checking vectors")
         _, rows_digest = digest_rows(source)
     except UserError:
         if not (folder / _WORK).exists():
             empty(folder)
         raise
-    result = build(source, folder / _WORK, request.settings, source_id=rows_digest)
+    # The queries are those of the folder: with others, all in it was removed.
+    result = build(source, folder / _WORK, request.settings, source_id=rows_digest, queries=queries)
     source.progress.stage("writing the index")
     ready = fresh_ready(folder)
     (ready / INDEX).hardlink_to(result.path)
     step(f"{INDEX}.ready")
     if result.transform is not None:
         write_transform(ready, result.transform)
+    if queries is not None:
+        (ready / QUERIES).hardlink_to(folder / QUERIES)
     write_rows(source, ready)
     settings = request.settings
     description = IndexDescription(
@@ -259,7 +269,9 @@ def _make(request: _Request, source: StoreParts, folder: Path, *, overwrite: boo
         factory=result.factory,
         parameters=result.parameters,
         settings=settings.to_json(),
-        source=Origin.of(request.store, request.spec, request.output, rows_digest, request.query_prompt).to_json(),
+        source=Origin.of(
+            request.store, request.spec, request.output, rows_digest, request.query_prompt, request.tuned_by
+        ).to_json(),
         measured=result.measured,
         seconds=result.seconds,
     )

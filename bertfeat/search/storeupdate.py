@@ -11,7 +11,15 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.growth import extend
 from bertfeat.ann.indexfiles import write_index
-from bertfeat.ann.indexfolder import check_files, publish, read_description, read_transform, write_transform
+from bertfeat.ann.indexfolder import (
+    check_files,
+    publish,
+    read_description,
+    read_queries,
+    read_transform,
+    write_queries,
+    write_transform,
+)
 from bertfeat.ann.indexloading import read_faiss
 from bertfeat.ann.indextraining import threads
 from bertfeat.ann.tuning import HeldOut, tune
@@ -32,8 +40,8 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
     """Add the new rows of a grown store to its index.
 
     What was learned from the first rows stays: the transform, and the lists and codes of a trained index. A `Flat`
-    index without a transform is then the same as a new one; others are tuned and measured again. The index is replaced
-    when the new one is whole.
+    index without a transform is then the same as a new one; others are tuned and measured again, by the same queries if
+    some were given (`tune_queries`). The index is replaced when the new one is whole.
 
     Args:
         index: The index's folder.
@@ -68,7 +76,8 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Pr
     source = StoreParts(opened, spec.level, spec.feature, progress)
     digest = _check_grown(source, there, origin, path)
     settings = BuildSettings(**{**there.settings, "metric": there.metric, "transform": there.transform})
-    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim), settings)
+    n_given = 0 if origin.tuned_by is None else origin.tuned_by.n_queries
+    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim, n_given), settings)
     check_growth(plan)
     with workplace(path) as folder:
         # Another process may have changed the index before this one had the lock.
@@ -79,7 +88,7 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Pr
         with threads(settings.threads):
             grown = _grow(source, there, plan, path, ready)
         write_rows(source, ready)
-        made = Origin.of(opened, spec, path, digest, origin.query_prompt)
+        made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
         publish(ready, path, dataclasses.replace(grown, source=made.to_json()), overwrite=True)
     return open_index(path, store=opened), source.n_vectors - there.n_vectors
 
@@ -108,7 +117,8 @@ def _grow(source: StoreParts, there: IndexDescription, plan: MemoryPlan, path: P
     started = time.perf_counter()
     extend(grown, source, there.n_vectors, plan.n_chunk_rows)
     added = time.perf_counter()
-    held = HeldOut.of(source, transform, settings, plan.exact_bytes)
+    queries = read_queries(path, there)
+    held = HeldOut.of(source, transform, settings, plan.exact_bytes, queries)
     measured = tune(grown, held, source, settings.recall)
     tuned = time.perf_counter()
     parameters = measured.pop("parameters")
@@ -117,6 +127,8 @@ def _grow(source: StoreParts, there: IndexDescription, plan: MemoryPlan, path: P
     write_index(ready / INDEX, grown.index)
     if transform is not None:
         write_transform(ready, transform)
+    if queries is not None:
+        write_queries(ready, queries)
     n_bytes = (ready / INDEX).stat().st_size
     return dataclasses.replace(
         there,

@@ -138,6 +138,31 @@ def test_finished_stages_are_not_repeated(tmp_path):
     np.testing.assert_array_equal(result.transform.mean, fit_transform(source(), CENTER).mean)
 
 
+@pytest.mark.numeric
+def test_given_queries_find_the_parameters(tmp_path):
+    # Half way between clusters, where the nearest vectors are in many lists.
+    rng = np.random.default_rng(5)
+    between = (VECTORS[rng.integers(0, N, 400)] + VECTORS[rng.integers(0, N, 400)]) / 2
+    asked = settings("IVF64,Flat", n_queries=400)
+    alone = build(source(), tmp_path / "alone", asked)
+    tuned = build(source(), tmp_path / "tuned", asked, queries=between)
+    assert tuned.path.read_bytes() == alone.path.read_bytes()
+    assert tuned.parameters["nprobe"] > alone.parameters["nprobe"]
+    assert tuned.measured["recall_at_10"] > alone.measured["recall_at_10"]
+    assert tuned.measured["given"]["recall_at_10"] >= 0.95
+    index = VectorIndex(read_index(tuned.path), Metric.COSINE, tuned.transform, tuned.parameters)
+    truth = brute_force(VECTORS, between[1::2], 10, Metric.COSINE, transform=tuned.transform)[1]
+    found = index.search(between[1::2], 10).positions
+    assert recall(found, truth) == pytest.approx(tuned.measured["given"]["recall_at_10"], abs=1e-12)
+    # With the parameters of the other index, fewer are found than were asked for.
+    index.parameters = alone.parameters
+    assert recall(index.search(between[1::2], 10).positions, truth) < 0.95
+    for wrong, said in [(between[:, 1:], r"queries of shape \(400, 15\)"), (between * np.nan, "query 0 holds NaN")]:
+        with pytest.raises(UserError, match=said):
+            build(source(), tmp_path / "wrong", asked, queries=wrong)
+    assert not (tmp_path / "wrong").exists()
+
+
 def test_a_graph_is_written_less_and_less_often(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
     kept: list[int] = []

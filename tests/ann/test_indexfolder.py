@@ -13,7 +13,7 @@ import pytest
 
 from bertfeat.ann import indexfolder
 from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.description import INDEX, ROWS, TRANSFORM, FileDigest, IndexDescription
+from bertfeat.ann.description import INDEX, QUERIES, ROWS, TRANSFORM, FileDigest, IndexDescription
 from bertfeat.ann.indexfolder import DESCRIPTION
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.ann.vectorparts import ArrayParts
@@ -196,6 +196,28 @@ def test_a_damaged_or_foreign_transform_is_refused(tmp_path):
     path.unlink()
     with pytest.raises(UserError, match="cannot be read: No such file"):
         indexfolder.read_transform(tmp_path / "x", description)
+
+
+def test_damaged_queries_are_refused(tmp_path):
+    folder = tmp_path / "x"
+    write_parts(folder)
+    asked = np.random.default_rng(0).normal(size=(4, DIM)).astype(np.float32)
+    indexfolder.write_queries(folder, asked)
+    description = dataclasses.replace(WHOLE, dim=DIM, files={QUERIES: indexfolder.digest_file(folder / QUERIES)})
+    np.testing.assert_array_equal(indexfolder.read_queries(folder, description), asked)
+    assert indexfolder.read_queries(folder, dataclasses.replace(description, files={})) is None
+    good = (folder / QUERIES).read_bytes()
+    for n in range(0, len(good), 7):
+        (folder / QUERIES).write_bytes(good[:n])
+        with pytest.raises(UserError, match=r"queries.safetensors: cannot be read: .*build the index again"):
+            indexfolder.read_queries(folder, description)
+    for wrong in (asked[:, 1:], asked[0], asked[:1], asked.astype(np.float64), asked * np.float32(np.nan)):
+        indexfolder.write_queries(folder, wrong)
+        with pytest.raises(UserError, match=r"queries.safetensors: cannot be read: "):
+            indexfolder.read_queries(folder, description)
+    (folder / QUERIES).unlink()
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        indexfolder.read_queries(folder, description)
 
 
 def test_publishing_gives_the_index_its_place_and_its_digests(tmp_path):
