@@ -75,7 +75,7 @@ class QueryFinder:
         """Return the queries of a file, a store or an array; random ones if there are more than `n_queries`.
 
         Raises:
-            UserError: They are missing, too few, of another width or of other features, or the vectors of the index
+            UserError: The queries are missing, too few, of another width or feature, or the vectors of the index
                 itself; or a text marks no word where words are searched for.
         """
         if isinstance(queries, np.ndarray):
