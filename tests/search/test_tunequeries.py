@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import signal
 from pathlib import Path
 
@@ -17,13 +19,14 @@ from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
 from tests.support.index_stores import contents, documents, known_store, run_killed, tiny_store, write_jsonl
+from tests.support.places import ROOT
 from tests.support.search_vectors import all_scores
 
 pytestmark = [pytest.mark.usefixtures("one_thread", "no_fsync"), pytest.mark.numeric]
 
 FEATURE = "layer_06"
-REVIEWS = [line.split(" , ")[0] for line in Path("examples/data/reviews.csv").read_text("utf-8").splitlines()[1:61]]
-TEXTS = [text.split(",", 1)[1].strip(' "[]') for text in REVIEWS]
+with (ROOT / "examples" / "data" / "reviews.csv").open(encoding="utf-8", newline="") as _file:
+    TEXTS = [row["text"].replace("[", "(").replace("]", ")") for row in itertools.islice(csv.DictReader(_file), 60)]
 
 
 def marked(text: str, number: int) -> str:
