@@ -2,8 +2,8 @@
 
     python benchmarks/ann_rivals.py FOLDER RIVAL        run by foreign_queries.py, in the environment of the rival
 
-FOLDER has base.npy and queries.npy, float16 (n, dim). The hits of each setting are saved as found-RIVAL-SETTING.npy;
-the last line of the output is a JSON object.
+FOLDER has base.npy and queries.npy, float16 (n, dim). Writes the hits of each setting as found-RIVAL-SETTING.npy and
+the rest as result-RIVAL.json.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Svs(Rival):
             bits = [int(part) for part in self.kind.removeprefix("LVQ").split("x")]
             loader = svs.VectorDataLoader(self._saved(svs, vectors), svs.DataType.float32, dims=vectors.shape[1])
             stored = svs.LVQLoader(loader, primary=bits[0], residual=bits[1] if bits[1:] else 0)
-        how = svs.VamanaBuildParameters(alpha=0.95, graph_max_degree=32, window_size=128, prune_to=30)
+        how = svs.VamanaBuildParameters(alpha=0.95, graph_max_degree=32, window_size=64, prune_to=30)
         self.index = svs.Vamana.build(how, stored, svs.DistanceType.MIP, num_threads=self.n_threads)
 
     def _saved(self, svs: Any, vectors: np.ndarray) -> str:
@@ -278,7 +278,7 @@ def main() -> None:
         alone = _N_ALONE / (time.perf_counter() - started)
         rates = {"queries_per_s": fast, "one_thread": rate(rival, queries, setting, 1)[1], "one_at_a_time": alone}
         result["settings"].append({"setting": setting, **rates})
-    print(json.dumps(result))
+    (folder / f"result-{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -66,26 +66,32 @@ def recall_of(folder: Path, found: np.ndarray) -> float:
 
 
 def measure(folder: Path, rival: str) -> None:
-    """Run a rival in its own process and environment, and write what it gave with the recall of each setting."""
+    """Run a rival in its own process and environment; it writes its result into the folder."""
     library = rival.split()[0]
     python = sys.executable if library in ("bertfeat", "faiss") else os.environ.get("ANN_PYTHON")
     if python is None:
         raise SystemExit(f"{rival}: set ANN_PYTHON to the Python of an environment of benchmarks/requirements-ann.txt")
-    asked = rival.replace("AUTO", results(folder).get("bertfeat", {}).get("factory", "AUTO"))
-    if "AUTO" in asked:
-        raise SystemExit(f"{rival}: measure bertfeat first, whose choice it repeats")
+    asked = rival
+    if "AUTO" in rival:
+        chosen = folder / "result-bertfeat.json"
+        if not chosen.exists():
+            raise SystemExit(f"{rival}: measure bertfeat first, whose choice it repeats")
+        asked = rival.replace("AUTO", json.loads(chosen.read_text(encoding="utf-8"))["factory"])
     command = [python, str(Path(__file__).with_name("ann_rivals.py")), str(folder), asked]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    result = json.loads(done.stdout.splitlines()[-1])
-    for one in result["settings"]:
-        one["recall"] = recall_of(folder, np.load(folder / f"found-{asked}-{one['setting']}.npy"))
-    (folder / f"result-{asked}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    subprocess.run(command, check=True)
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the results so far, by rival."""
-    found = sorted(folder.glob("result-*.json"), key=lambda path: path.stat().st_mtime)
-    return {path.stem.removeprefix("result-"): json.loads(path.read_text(encoding="utf-8")) for path in found}
+    """Return the results so far, by rival, with the recall of each setting."""
+    found = {}
+    for path in sorted(folder.glob("result-*.json"), key=lambda path: path.stat().st_mtime):
+        name, result = path.stem.removeprefix("result-"), json.loads(path.read_text(encoding="utf-8"))
+        for one in result["settings"]:
+            if "recall" not in one:
+                one["recall"] = recall_of(folder, np.load(folder / f"found-{name}-{one['setting']}.npy"))
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        found[name] = result
+    return found
 
 
 def rate_at(settings: list[dict[str, Any]], target: float, name: str) -> float | None:
@@ -125,16 +131,16 @@ def main() -> None:
     parser.add_argument("--feature", default="layer_06")
     parser.add_argument("--n-vectors", type=int, default=1_000_000)
     parser.add_argument("--rival", action="append", help="`bertfeat FACTORY`, `faiss FACTORY`, ...; all by default")
-    parser.add_argument("--table", action="store_true", help="only print what was measured before")
+    parser.add_argument("--table", action="store_true", help="only compare what was measured, and print it")
     arguments = parser.parse_args()
     if not (arguments.folder / "base.npy").exists():
         if None in (arguments.store, arguments.queries):
             parser.error("name the stores with --store and --queries")
         prepare(arguments.folder, arguments)
     for rival in () if arguments.table else RIVALS if arguments.rival is None else arguments.rival:
-        if rival:
-            measure(arguments.folder, rival)
-    print(table(arguments.folder))
+        measure(arguments.folder, rival)
+    if arguments.table or arguments.rival is None:
+        print(table(arguments.folder))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,9 @@ _MAX_LENGTH = 200
 _MAX_LISTS = 1 << 20
 _MAX_LINKS = 256
 _MAX_PQ_BITS = 16
+# Vectors to train each list on; faiss takes 256 by default. With 64, queries of other texts take 5 to 11 % more time
+# for a recall of 0.90 to 0.95. Training 2,048 lists (384 dimensions, 2 cores) took 10 s with 64, and 18 s with 128.
+_TRAINED_EACH = 128
 _REASONS = (
     (re.compile(r"IDMap2?"), "positions are the ids, so leave IDMap out"),
     (re.compile(r"NSG.*|NNDescent.*|CAGRA.*"), "its graph cannot take vectors part by part; use HNSW32"),
@@ -215,7 +218,8 @@ def _read_lists(info: FactoryInfo, found: re.Match[str], storage: str) -> Factor
     if n_links is not None:
         _check("the links of HNSW", int(n_links), 2, _MAX_LINKS)
         fixed_bytes += int(n_lists * _link_bytes(int(n_links)))
-    info = _train(replace(info, n_lists=n_lists, storage=storage), n_lists, 64 * n_lists, fixed_bytes=fixed_bytes)
+    n_wanted = _TRAINED_EACH * n_lists
+    info = _train(replace(info, n_lists=n_lists, storage=storage), n_lists, n_wanted, fixed_bytes=fixed_bytes)
     return _read_codes(info)
 
 
