@@ -127,6 +127,15 @@ def resolve_compute_dtype(choice: ComputeDtype | str, device_kind: str, *, is_bf
     return str(chosen)
 
 
+def has_fast_bfloat16() -> bool:
+    """Tell whether the processor has instructions for bfloat16: AVX-512 BF16 or AMX."""
+    import torch
+
+    # Names that torch keeps to itself; without them the answer is no.
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in names)
+
+
 def default_max_batch_tokens(device_type: str, hidden_size: int) -> int:
     """Return the token budget of a pack.
 

@@ -9,6 +9,7 @@ import click
 
 from bertfeat.choices import Runner
 from bertfeat.config import ExtractConfig
+from bertfeat.devices import has_fast_bfloat16
 from bertfeat.display import model_text
 from bertfeat.progress import Bar
 from bertfeat.records import Plan, Receipt
@@ -65,7 +66,17 @@ def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
             f"{workers}"
         ),
         f"{counted(plan.n_rows, 'row')} in {counted(len(plan.shards), 'shard')}{done}",
+        *_bfloat16_lines(plan),
     ]
+
+
+def _bfloat16_lines(plan: Plan) -> list[str]:
+    """Return a hint where the run computes in float32 on a processor that has instructions for bfloat16."""
+    meta = plan.metadata
+    could_gain = (meta["device_kind"], meta["compute_dtype"]) == ("cpu", "float32") and plan.model.family != "static"
+    if not could_gain or not has_fast_bfloat16():
+        return []
+    return ["this processor has instructions for bfloat16; --dry-run says what --compute-dtype bfloat16 gains"]
 
 
 def counted(n: int, noun: str) -> str:

@@ -261,4 +261,14 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         f"on disk    about {human_bytes(estimate.n_bytes)} in {counted(estimate.n_shards, 'shard')}",
         f"encoder    {estimate.compute_dtype}, windows of up to {estimate.max_length:,} tokens",
         f"time       about {human_time(estimate.seconds)} at {estimate.tokens_per_s:,.0f} tokens/s",
+        *_bfloat16_lines(estimate),
     ]
+
+
+def _bfloat16_lines(estimate: Estimate) -> list[str]:
+    rate = estimate.bfloat16_tokens_per_s
+    if rate is None:
+        return []
+    seconds = estimate.seconds * estimate.tokens_per_s / rate
+    gain = rate / estimate.tokens_per_s
+    return [f"bfloat16   about {human_time(seconds)} with --compute-dtype bfloat16, {gain:.1f} times as fast"]

@@ -18,7 +18,11 @@ from bertfeat.encoder.attention import find_groups, make_layout, packed
 from bertfeat.encoder.family import Family
 from bertfeat.encoder.transfers import to_device
 from bertfeat.errors import RunError, is_out_of_memory
+from bertfeat.ragged import ragged_arange
 from bertfeat.records import BoolArray, IntArray, Pack
+
+# On a CPU, the number of rows of a pack is a multiple of the first number, of small packs of the last.
+_FILLED_ROWS, _FEW_ROWS, _FILLED_ROWS_OF_FEW = 32, 256, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +165,13 @@ class PackEncoder:
         return {0: self._model(self._tensor(pack.input_ids))}
 
     def _packed(self, pack: Pack) -> dict[int, torch.Tensor]:
-        inputs = {"input_ids": pack.input_ids, "position_ids": self._positions(pack)}
+        filled = fill(pack) if self.device.type == "cpu" else pack
+        inputs = {"input_ids": filled.input_ids, "position_ids": self._positions(filled)}
         if self.supports_type_ids:
-            inputs["token_type_ids"] = pack.type_ids
-        with packed(make_layout(pack.lengths, self.device)):
+            inputs["token_type_ids"] = filled.type_ids
+        with packed(make_layout(filled.lengths, self.device)):
             found = self._forward({name: self._tensor(ids).unsqueeze(0) for name, ids in inputs.items()})
-        return {layer: state[0] for layer, state in found.items()}
+        return {layer: state[0, : pack.n_tokens] for layer, state in found.items()}
 
     def _by_length(self, pack: Pack) -> dict[int, torch.Tensor]:
         ids, type_ids = self._tensor(pack.input_ids), self._tensor(pack.type_ids)
@@ -222,6 +227,27 @@ def memory_errors(device: torch.device) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise RunError(f"out of memory on {device} while pooling; pass a smaller `max_batch_tokens`") from error
+
+
+def fill(pack: Pack) -> Pack:
+    """Return the pack with further windows, which repeat its tokens, so that packs have few different sizes.
+
+    oneDNN makes kernels for every number of rows when it first sees it. For a pack of MiniLM in bfloat16 on a Xeon
+    with AMX that takes 22 ms, a third of the time of the pack; in float32, 4 ms.
+    """
+    n_more = -pack.n_tokens % (_FILLED_ROWS if pack.n_tokens > _FEW_ROWS else _FILLED_ROWS_OF_FEW)
+    if not n_more:
+        return pack
+    # Positions up to the longest window are those that the model has.
+    longest = int(pack.lengths.max())
+    more = np.minimum(longest, n_more - np.arange(0, n_more, longest))
+    return Pack(
+        input_ids=np.resize(pack.input_ids, pack.n_tokens + n_more),
+        position_ids=np.concatenate([pack.position_ids, ragged_arange(np.zeros_like(more), more)]),
+        type_ids=np.resize(pack.type_ids, pack.n_tokens + n_more),
+        lengths=np.concatenate([pack.lengths, more]),
+        windows=pack.windows,
+    )
 
 
 def halve(pack: Pack) -> tuple[Pack, Pack]:

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
+from bertfeat.devices import has_fast_bfloat16
+from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
+from bertfeat.encoder.families import STATIC
 from bertfeat.encoder.lanes import encode_packs
+from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
 from bertfeat.extraction.shardtask import ShardTask
@@ -33,7 +39,9 @@ class Estimate:
     """The estimate of a run. Counts are exact if every shard was read (`is_exact`); bytes and time are estimates.
 
     `n_encoded_tokens` includes special tokens and the overlap of windows. `seconds` is wall-clock time at
-    `tokens_per_s`, which is measured on a few packs of the corpus. `random_weights` is their seed, or None.
+    `tokens_per_s`, which is measured on a few packs of the corpus. `bfloat16_tokens_per_s` is the same in bfloat16; it
+    is None unless the run computes in float32 on a processor with instructions for bfloat16. `random_weights` is their
+    seed, or None.
     """
 
     n_documents: int
@@ -48,6 +56,7 @@ class Estimate:
     tokens_per_s: float
     seconds: float
     is_exact: bool
+    bfloat16_tokens_per_s: float | None = None
     random_weights: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +90,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
     task = ShardTask(job)
     n_bad = n_documents = n_tokens = n_encoded = n_bytes = 0
     rows = dict.fromkeys(job.config.levels, 0)
-    tokens_per_s = 0.0
+    tokens_per_s, in_bfloat16 = 0.0, None
     for number, shard in enumerate(shards):
         progress.stage("tokenizing shards", number, len(shards))
         prepared = task.prepare(shard)
@@ -96,6 +105,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
             n_bytes += sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in prepared.text.documents)
         if not tokens_per_s:
             tokens_per_s = _calibrate(task.flow.encoder, prepared.packs)
+            in_bfloat16 = _calibrate_bfloat16(job, task.flow.encoder, prepared.packs) if tokens_per_s else None
     for level, n_rows in rows.items():
         n_bytes += n_rows * row_bytes(level, job.plan.schemas[level].features, job.config.store_dtype)
     return Estimate(
@@ -111,6 +121,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
         tokens_per_s=tokens_per_s,
         seconds=n_encoded * scale / tokens_per_s if tokens_per_s else 0.0,
         is_exact=len(shards) == len(job.plan.shards),
+        bfloat16_tokens_per_s=in_bfloat16,
         random_weights=job.config.random_weights,
     )
 
@@ -129,3 +140,13 @@ def _calibrate(encoder: PackEncoder, packs: Sequence[Pack]) -> float:
         del states
         n_tokens += pack.n_tokens
     return n_tokens / (time.perf_counter() - start)
+
+
+def _calibrate_bfloat16(job: Job, encoder: PackEncoder, packs: Sequence[Pack]) -> float | None:
+    """Return the tokens per second of the same layers in bfloat16; None where a run could not gain by it."""
+    could_gain = encoder.device.type == "cpu" and encoder.compute_dtype is torch.float32 and encoder.family != STATIC
+    if not could_gain or not has_fast_bfloat16():
+        return None
+    config = job.config
+    checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
+    return _calibrate(load_encoder(checkpoint, encoder.layers, compute_dtype=torch.bfloat16), packs)

@@ -20,6 +20,7 @@ import bertfeat.extraction.shardtask
 from bertfeat import BertfeatError, open_store
 from bertfeat.cli import group
 from bertfeat.config import ExtractConfig, flag
+from bertfeat.devices import has_fast_bfloat16
 from bertfeat.errors import CheckFailed, RunError
 from tests.support.command_line import bertfeat as bertfeat_cli
 from tests.support.command_line import good
@@ -160,6 +161,7 @@ class TestDryRun:
             "on",
             "encoder",
             "time",
+            *(["bfloat16"] if has_fast_bfloat16() else []),
         ]
 
     def test_it_needs_no_output(self, base: list[str]) -> None:

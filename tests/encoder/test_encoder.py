@@ -25,7 +25,7 @@ from bertfeat.encoder.attention import (
     packed_attention,
 )
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.encoder import HiddenStates, halve
+from bertfeat.encoder.encoder import HiddenStates, fill, halve
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import ConfigError, RunError, is_out_of_memory
@@ -74,13 +74,13 @@ class TestOutOfMemory:
         forward = encoder._forward
 
         def small_forward(inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-            if inputs["input_ids"].numel() > 17:
+            if inputs["input_ids"].numel() > 24:
                 raise error
             return forward(inputs)
 
         monkeypatch.setattr(encoder, "_forward", small_forward)
         states = encoder.encode(pack)
-        # 42 tokens -> 25 (9 and 16) and 17
+        # 42 tokens -> 25 (9 and 16) and 17, which is filled up to 24
         assert encoder.n_halvings == 2
         for layer in LAYERS:
             torch.testing.assert_close(states.layer(layer), expected.layer(layer))
@@ -141,6 +141,34 @@ class TestOutOfMemory:
         assert (first.windows.tolist(), second.windows.tolist()) == ([0], [1, 2])
         for name in ("input_ids", "position_ids", "type_ids"):
             assert [*getattr(first, name), *getattr(second, name)] == getattr(pack, name).tolist()
+
+
+class TestFill:
+    @pytest.mark.parametrize("lengths", [[3], [9, 8, 7], [40] * 8, [500, 3]])
+    def test_sizes_are_multiples_and_all_positions_are_those_of_windows(self, lengths: list[int]) -> None:
+        pack = random_pack(lengths)
+        filled = fill(pack)
+        n, n_more = pack.n_tokens, filled.n_tokens - pack.n_tokens
+        step = 32 if n > 256 else 8
+        assert filled.n_tokens % step == 0
+        assert 0 <= n_more < step
+        assert filled.lengths.sum() == filled.n_tokens == len(filled.position_ids) == len(filled.type_ids)
+        for name in ("input_ids", "position_ids", "type_ids", "lengths"):
+            assert np.array_equal(getattr(filled, name)[: len(getattr(pack, name))], getattr(pack, name))
+        positions = np.concatenate([np.arange(length) for length in filled.lengths])
+        assert filled.position_ids.tolist() == positions.tolist()
+        assert filled.lengths.max() == max(lengths)
+        assert set(filled.input_ids) == set(pack.input_ids)
+
+    def test_states_are_those_of_the_pack_alone(self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+        encoder, pack = load_encoder(checkpoint, LAYERS, with_pooler=True), random_pack([9, 8, 4])
+        states = encoder.encode(pack)
+        monkeypatch.setattr("bertfeat.encoder.encoder.fill", lambda pack: pack)
+        expected = encoder.encode(pack)
+        for layer in LAYERS:
+            assert states.layer(layer).shape == (21, encoder.hidden_size)
+            torch.testing.assert_close(states.layer(layer), expected.layer(layer), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(states.pooler(), expected.pooler(), atol=1e-5, rtol=1e-5)
 
 
 class TestHiddenStates:
@@ -218,6 +246,33 @@ class TestAttention:
         key, value = (states.repeat_interleave(4 // n_key_heads, dim=1) for states in (key, value))
         scores = (query @ key.transpose(2, 3) / 8**0.5).masked_fill(~seen, -torch.inf)
         torch.testing.assert_close(mixed, (scores.softmax(-1) @ value).transpose(1, 2))
+
+    @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
+    def test_filled_up_keys_are_not_seen(
+        self, dtype: torch.dtype, atol: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(attention, "_has_avx512", lambda: True)
+        torch.manual_seed(0)
+        for length in (10, 12, 31, 61, 300):
+            query = torch.randn(1, 4, 2 * length, 32).to(dtype)
+            key, value = torch.randn(2, 1, 2, 2 * length, 32).to(dtype)
+            assert attention._keys_to_fill(length, query) == -length % 16
+            with packed(make_layout(np.array([length, length]), torch.device("cpu"))):
+                mixed, _ = packed_attention(torch.nn.Module(), query, key, value, None)
+            query, key, value = (states.float().view(1, -1, 2, length, 32) for states in (query, key, value))
+            key, value = (states.repeat_interleave(2, dim=1) for states in (key, value))
+            expected = (query @ key.transpose(3, 4) / 32**0.5).softmax(-1) @ value
+            expected = expected.flatten(2, 3).transpose(1, 2)
+            torch.testing.assert_close(mixed.float(), expected, atol=atol, rtol=0)
+
+    def test_keys_are_filled_up_where_many_are_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(attention, "_has_avx512", lambda: True)
+        single, half = torch.empty(0), torch.empty(0, dtype=torch.bfloat16)
+        found = [[attention._keys_to_fill(n, states) for n in (16, 20, 21, 26, 399)] for states in (single, half)]
+        assert found == [[0, 0, 0, 6, 0], [0, 0, 11, 6, 0]]
+        assert attention._keys_to_fill(26, torch.empty(0, dtype=torch.float16)) == 0
+        monkeypatch.setattr(attention, "_has_avx512", lambda: False)
+        assert attention._keys_to_fill(26, single) == 0
 
     def test_equals_arithmetic_with_capped_scores(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Queries are done a few at a time, and causal attention over a window is the same as over all tokens."""

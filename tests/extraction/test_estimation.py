@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,19 @@ def test_counts_are_those_of_the_run(name: str, corpus: Path, tiny_folder: Path,
     assert (expected.n_shards > 1) == (name == "several shards")
     assert expected.seconds == pytest.approx(expected.n_encoded_tokens / expected.tokens_per_s)
     assert json.loads(json.dumps(expected.to_dict()))["n_rows"] == totals["n_rows"]
+
+
+def test_bfloat16_is_measured_where_it_could_be_chosen(
+    corpus: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ExtractConfig(model=str(tiny_folder), levels="sentence", layers="-1")
+    monkeypatch.setattr(bertfeat.extraction.estimation, "has_fast_bfloat16", lambda: True)
+    rate = estimate(corpus, config).bfloat16_tokens_per_s
+    assert rate is not None
+    assert rate > 0
+    assert estimate(corpus, dataclasses.replace(config, compute_dtype="bfloat16")).bfloat16_tokens_per_s is None
+    monkeypatch.setattr(bertfeat.extraction.estimation, "has_fast_bfloat16", lambda: False)
+    assert estimate(corpus, config).bfloat16_tokens_per_s is None
 
 
 def test_bytes_are_about_those_of_the_run(tiny_folder: Path, tmp_path: Path) -> None:
