@@ -67,7 +67,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def overview(results: Sequence[Mapping[str, Any]], ours: str, columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a Markdown table of how many times as fast as its rivals `ours` is, a row for each workload that it ran."""
+    """Return a Markdown table of how many times as fast as its rivals `ours` is, a row for each workload."""
     lines = [f"| workload | {ours}, tokens/s | {' | '.join(columns)} |", "|---|" + "---:|" * (1 + len(columns))]
     for result in results:
         rivals = result["rivals"]
