@@ -19,7 +19,7 @@ from bertfeat.storage import AnyPath
 
 _T = TypeVar("_T")
 _SEAL = "check"
-# Characters: the plan of some 50,000 files, or the manifest of 20,000 shards.
+# Characters: the plan of some 30,000 files, or the manifest of 20,000 shards.
 _MOST_INDENTED = 10_000_000
 
 
