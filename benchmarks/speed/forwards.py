@@ -136,7 +136,9 @@ class Windows:
 
     def compiled(self, backend: str) -> Way:
         """Compile for packs of any size."""
-        graph = exported(PackedForward(self.encoder, self.longest), tensors_of(self.packs[0], self.encoder.device))
+        most = max(self.packs, key=lambda pack: len(pack.lengths))
+        example = _at_least_two(tensors_of(most, self.encoder.device))
+        graph = exported(PackedForward(self.encoder, self.longest), example)
         run = torch.compile(graph, backend=backend, dynamic=True)
         return lambda: torch.cat(
             [run(*_at_least_two(tensors_of(pack, self.encoder.device)))[: len(pack.lengths)] for pack in self.packs]
