@@ -71,10 +71,11 @@ class Flow:
         buffers = make_buffers(text, self.schemas, self.config, self.resolved, self.finish, encoder.device)
         fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
         self.fill(buffers.values(), prepared, report)
-        tables = {
-            level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
-            for level, buffer in buffers.items()
-        }
+        with memory_errors(encoder.device):
+            tables = {
+                level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
+                for level, buffer in buffers.items()
+            }
         counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": len(prepared.packs)}
         counts["n_encoded_tokens"] = sum(pack.n_tokens for pack in prepared.packs)
         counts["n_repeated_windows"] = sum(len(pack.copies) for pack in prepared.packs)
