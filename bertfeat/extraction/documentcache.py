@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,9 @@ from bertfeat.extraction.vectorcache import VectorCache, has_cache
 from bertfeat.ragged import ragged_arange, run_of, starts_of
 from bertfeat.records import BoolArray, IntArray, LevelSchema, LevelTable
 from bertfeat.text.alignment import Units
-from bertfeat.text.windows import Windows
+
+# An array, and the start of each piece in it.
+Sliced = tuple[npt.NDArray[Any], IntArray]
 
 _KEY_BYTES = 16
 # Values that are put into the buffers at once.
@@ -44,9 +47,7 @@ class Pieces:
         n_bytes: The size of each piece's value: the rows of its levels, column after column.
     """
 
-    def __init__(
-        self, text: ShardText, schemas: Mapping[Level, LevelSchema], dtype: StoreDtype, digest: str
-    ) -> None:
+    def __init__(self, text: ShardText, schemas: Mapping[Level, LevelSchema], dtype: StoreDtype, digest: str) -> None:
         windows = text.windows
         # Windows are in the order of their documents. A document without one is of no piece, or of the one before.
         owners, firsts = np.unique(windows.spans.document, return_index=True)
@@ -54,28 +55,31 @@ class Pieces:
         self.documents = np.append(owners, len(text.documents))
         self.windows = np.append(firsts, len(windows))
         self.rows = {level: self._row_starts(level, text) for level in schemas}
-        columns = [(windows.lengths, self.windows)]
+        columns: list[Sliced] = [(windows.lengths, self.windows)]
         tokens = windows.starts[self.windows]
         columns += [(windows.input_ids, tokens), (windows.type_ids, tokens)]
         for level, units in text.units.items():
             for unit in units:
-                columns += self._positions(unit, self.rows[level], windows)
+                columns += self._positions(unit, self.rows[level])
         self.keys = _keys(columns, list(self.rows.values()), digest)
         widths = {level: dtype.width * sum(f.dim for f in schema.features) for level, schema in schemas.items()}
-        self.n_bytes: list[int] = sum(widths[level] * np.diff(rows) for level, rows in self.rows.items()).tolist()
+        n_bytes = np.sum([widths[level] * np.diff(rows) for level, rows in self.rows.items()], axis=0)
+        self.n_bytes: list[int] = n_bytes.tolist()
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def _row_starts(self, level: Level, text: ShardText) -> IntArray:
         if level is Level.TOKEN:
-            return starts_of(text.windows.kept.astype(np.int64))[text.windows.starts[self.windows]]
+            kept = starts_of(text.windows.kept.astype(np.int64))
+            starts: IntArray = kept[text.windows.starts[self.windows]]
+            return starts
         if level is Level.WORD:
             assert text.words is not None
             return np.searchsorted(text.words.document, self.documents)
         return self.documents
 
-    def _positions(self, units: Units, rows: IntArray, windows: Windows) -> list[tuple[npt.NDArray[np.generic], IntArray]]:
+    def _positions(self, units: Units, rows: IntArray) -> list[Sliced]:
         """Return what the rows of a level are pooled from, as arrays with the start of each piece in them."""
         n_segments, n_positions = np.diff(units.window_starts), np.diff(units.starts)
         segments = units.window_starts[self.windows]
@@ -118,10 +122,8 @@ class Pieces:
             buffers[level].place(ragged_arange(bounds[pieces], n_rows), vectors)
 
 
-def _keys(
-    columns: Sequence[tuple[npt.NDArray[np.generic], IntArray]], rows: Sequence[IntArray], digest: str
-) -> list[bytes]:
-    """Return the digest of each piece's part of some arrays, of which each comes with the start of each piece in it."""
+def _keys(columns: Sequence[Sliced], rows: Sequence[IntArray], digest: str) -> list[bytes]:
+    """Return the digest of each piece's part of some arrays."""
     start = hashlib.sha256(digest.encode())
     # With the lengths, no two lists of arrays give the same bytes.
     lengths = np.stack([np.diff(starts) for starts in (*(starts for _, starts in columns), *rows)], axis=1)
@@ -138,8 +140,9 @@ def _keys(
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The pieces of a shard, and which of them are in the buffers: bool (n_pieces,)."""
+    """The pieces of a shard, and which of them are in a cache: bool (n_pieces,)."""
 
+    cache: DocumentCache
     pieces: Pieces
     is_known: BoolArray
 
@@ -152,6 +155,16 @@ class Recalled:
     def n_documents(self) -> int:
         """The number of documents that are known."""
         return int(np.diff(self.pieces.documents)[self.is_known].sum())
+
+    def keep(self, tables: Mapping[Level, LevelTable]) -> None:
+        """Add the vectors of the documents that were encoded to the cache.
+
+        Raises:
+            UserError: The cache is damaged.
+            RunError: The system refused.
+        """
+        with self.cache.opened() as cache:
+            cache.put(self.pieces.values(tables, np.flatnonzero(~self.is_known).tolist()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +185,10 @@ class DocumentCache:
     dtype: StoreDtype
     token: str = ""
 
+    def opened(self) -> contextlib.closing[VectorCache]:
+        """Open the folder; to be closed in the same thread."""
+        return contextlib.closing(VectorCache(self.folder, self.max_bytes))
+
     def look_up(self, text: ShardText, schemas: Mapping[Level, LevelSchema]) -> Recalled:
         """Find which documents are known; for an estimate, which makes no cache.
 
@@ -182,9 +199,9 @@ class DocumentCache:
         pieces = Pieces(text, schemas, self.dtype, self.digest)
         found: set[bytes] = set()
         if has_cache(self.folder):
-            with contextlib.closing(VectorCache(self.folder, self.max_bytes)) as cache:
+            with self.opened() as cache:
                 found = cache.known(pieces.keys)
-        return Recalled(pieces, np.array([key in found for key in pieces.keys], dtype=np.bool_))
+        return Recalled(self, pieces, np.array([key in found for key in pieces.keys], dtype=np.bool_))
 
     def recall(
         self, text: ShardText, schemas: Mapping[Level, LevelSchema], buffers: Mapping[Level, Buffer]
@@ -201,23 +218,13 @@ class DocumentCache:
         for number, key in enumerate(pieces.keys):
             numbers.setdefault(key, []).append(number)
         n_bytes = dict(zip(pieces.keys, pieces.n_bytes, strict=True))
-        with contextlib.closing(VectorCache(self.folder, self.max_bytes)) as cache:
+        with self.opened() as cache:
             for batch in _batches(cache.get(n_bytes, cache.before(self.token))):
                 found = [(number, value) for key, value in batch for number in numbers[key]]
                 chosen = [number for number, _ in found]
                 pieces.place(buffers, chosen, [value for _, value in found])
                 is_known[chosen] = True
-        return Recalled(pieces, is_known)
-
-    def keep(self, recalled: Recalled, tables: Mapping[Level, LevelTable]) -> None:
-        """Add the vectors of the documents that were encoded.
-
-        Raises:
-            UserError: The cache is damaged.
-            RunError: The system refused.
-        """
-        with contextlib.closing(VectorCache(self.folder, self.max_bytes)) as cache:
-            cache.put(recalled.pieces.values(tables, np.flatnonzero(~recalled.is_known).tolist()))
+        return Recalled(self, pieces, is_known)
 
 
 def _batches(found: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:

@@ -12,25 +12,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import PackEncoder, memory_errors
-from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.extraction.documentcache import DocumentCache
 from bertfeat.extraction.encodedcount import EncodedCount
 from bertfeat.extraction.leveltables import Buffer, align, level_table, make_buffers
 from bertfeat.extraction.pooling import Finish
-from bertfeat.extraction.preparedtext import PreparedText, tokens_of
+from bertfeat.extraction.preparedtext import PreparedText, packs_of, tokens_of
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.progress import Report, unreported
-from bertfeat.records import BadRow, BoolArray, Document, LevelSchema, LevelTable, Pack, ShardResult
+from bertfeat.records import BadRow, Document, LevelSchema, LevelTable, Pack, ShardResult
 from bertfeat.stopwatch import Stopwatch
-from bertfeat.text.packing import pack_windows
 from bertfeat.text.tokenizer import Tokenizer
-from bertfeat.text.windows import Windows, cut_windows
+from bertfeat.text.windows import cut_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,42 +54,33 @@ class Flow:
             windows = cut_windows(tokens, self.tokenizer, limits, documents, context=self.config.document_context)
             text = align(documents, tokens, windows, self.tokenizer, self.config, self.resolved.sentence)
         with clock.time("pack"):
-            packs = self.pack(windows, np.ones(len(windows), np.bool_))
+            packs = packs_of(windows, self.resolved.max_batch_tokens, self.encoder.device)
         return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
-
-    def pack(self, windows: Windows, wanted: BoolArray) -> list[Pack]:
-        """Make packs of the windows that are wanted: bool (n_windows,)."""
-        n_tokens = int(windows.lengths[wanted].sum())
-        budget = pack_budget(n_tokens, self.resolved.max_batch_tokens, self.encoder.device)
-        return list(pack_windows(windows, budget, wanted))
 
     def encode(self, prepared: PreparedText, report: Report) -> ShardResult:
         """Run the encoder once and pool every level from its states; rows are in the order of the documents."""
         encoder, text, clock = self.encoder, prepared.text, prepared.clock
         buffers = make_buffers(text, self.schemas, self.config, self.resolved, self.finish, encoder.device)
         fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
-        packs, recalled, keep = prepared.packs, None, None
+        packs, recalled = prepared.packs, None
         if self.cache is not None:
             with clock.time("recall"):
                 recalled = self.cache.recall(text, self.schemas, buffers)
-                packs = self.pack(text.windows, recalled.missing)
+                packs = packs_of(text.windows, self.resolved.max_batch_tokens, encoder.device, recalled.missing)
         self.fill(buffers.values(), prepared, report, packs)
         tables = {
             level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
             for level, buffer in buffers.items()
         }
         notes = {"n_halvings": encoder.n_halvings - n_halvings}
-        if self.cache is not None and recalled is not None:
-            keep = partial(self.cache.keep, recalled, tables)
-            notes["n_recalled_documents"] = recalled.n_documents
-            notes["n_recalled_tokens"] = tokens_of(prepared.packs) - tokens_of(packs)
-        return ShardResult(
-            tables, prepared.bad_rows, prepared.counts(), dict(clock.seconds), notes, fetches.wait, keep
-        )
+        if recalled is not None:
+            n_tokens = tokens_of(prepared.packs) - tokens_of(packs)
+            notes |= {"n_cached_documents": recalled.n_documents, "n_cached_tokens": n_tokens}
+        keep = None if recalled is None else partial(recalled.keep, tables)
+        seconds, counts = dict(clock.seconds), prepared.counts()
+        return ShardResult(tables, prepared.bad_rows, counts, seconds, notes, fetches.wait, keep)
 
-    def fill(
-        self, buffers: Iterable[Buffer], prepared: PreparedText, report: Report, packs: Sequence[Pack]
-    ) -> None:
+    def fill(self, buffers: Iterable[Buffer], prepared: PreparedText, report: Report, packs: Sequence[Pack]) -> None:
         """Run the encoder once on packs and pool its states into each buffer."""
         encoder, clock = self.encoder, prepared.clock
         count = EncodedCount(prepared, packs, report)

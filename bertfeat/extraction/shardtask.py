@@ -44,7 +44,7 @@ class ShardTask:
         cache = None
         if config.cache is not None:
             digest = vector_digest(config, job.resolved, checkpoint.config)
-            cache = DocumentCache(config.cache, config.cache_size, digest, config.store_dtype, job.cache_token)
+            cache = DocumentCache(str(config.cache), config.cache_size, digest, config.store_dtype, job.cache_token)
         flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
         self.flow = dataclasses.replace(flow, cache=cache)
         self.n_writers = writers_for(device.type)
