@@ -2,12 +2,12 @@
 
     python -m benchmarks.caching [CORPUS.txt] [--rows 3000] [--shared 0.8] [--rounds 5] [--json FILE]
 
-Lines of a text file; without one, those of examples/data/peps.txt with a number before each. In each round, and in turns
-(A B A B ...), the second corpus is extracted without a cache and with a copy of the cache that the first one filled, and
-the first corpus without a cache and with an empty one. Each run is timed in one process, from text to a finished store;
-the time of a run of one line, which is mostly loading the model, is taken off. A column `with loading` has it in. A
-ratio is the median of the rounds' ratios. In each round the stores are compared: the rows exactly, the vectors within
-one rounding to float16, and the tokens that went through the encoder. Prints a table and JSON.
+Lines of a text file; without one, those of examples/data/peps.txt with a number before each. In each round, and in
+turns (A B A B ...), the second corpus is extracted without a cache and with a copy of the cache that the first one
+filled, and the first corpus without a cache and with an empty one. Each run is timed in one process, from text to a
+finished store; the time of a run of one line, which is mostly loading the model, is taken off. The ratio `with loading`
+has it in. A ratio is the median of the rounds' ratios. In each round the stores are compared: the rows exactly, and the
+vectors within one rounding to float16. Prints the ratios, the tokens that went through the encoder, and JSON.
 """
 
 from __future__ import annotations
@@ -134,10 +134,11 @@ def main() -> None:
             workload = Workload(Path(folder), lines, given.shared, WORKLOADS[name])
             results[name] = summary([workload.round() for _ in range(given.rounds)])
         found = results[name]
-        tokens = f"{found['seconds']['n_tokens_plain']:,.0f} -> {found['seconds']['n_tokens_cached']:,.0f} tokens"
+        seconds = found["seconds"]
         print(
-            f"{name}: {found['ratio']:.2f} times as fast with the cache ({found['ratio_with_loading']:.2f} with loading; "
-            f"{tokens}); the first run {found['first_run']:.2f} times as fast; {found['seconds']['cache_bytes'] / 1e6:.0f} MB"
+            f"{name}: {found['ratio']:.2f} times as fast ({found['ratio_with_loading']:.2f} with loading), "
+            f"{seconds['n_tokens_plain']:,.0f} -> {seconds['n_tokens_cached']:,.0f} tokens; "
+            f"the first run {found['first_run']:.2f} times as fast; {seconds['cache_bytes'] / 1e6:.0f} MB"
         )
     text = json.dumps({"machine": describe_machine(), "shared": given.shared, "workloads": results}, indent=1)
     if given.json:
