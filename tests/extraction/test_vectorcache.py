@@ -68,7 +68,7 @@ def test_a_run_reads_what_was_there_when_it_began(tmp_path: Path) -> None:
     assert found(tmp_path, old | new, elsewhere) == old | new
 
 
-@pytest.mark.parametrize("size", [300, 1500, 3000, 20_000, 120_000])
+@pytest.mark.parametrize("size", [700, 1500, 3000, 20_000, 120_000])
 def test_the_file_keeps_its_size_and_the_oldest_used_goes_first(tmp_path: Path, size: int) -> None:
     most = 2 * MB
     first = some(3, size=size)
