@@ -23,7 +23,7 @@ from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
-from bertfeat.extraction.preparedtext import tokens_of
+from bertfeat.extraction.preparedtext import packs_of, tokens_of
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.extraction.vectorcache import check_cache
 from bertfeat.progress import Progress, reporting
@@ -104,11 +104,13 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
         n_bad += len(prepared.bad_rows)
         n_tokens += counts["n_tokens"]
         n_encoded += tokens_of(prepared.packs)
-        n_left += tokens_of(prepared.packs)
+        left = prepared.packs
         if task.flow.cache is not None:
             recalled = task.flow.cache.look_up(prepared.text, job.plan.schemas)
             n_cached += recalled.n_documents
-            n_left -= int(prepared.text.windows.lengths[~recalled.missing].sum())
+            encoder = task.flow.encoder
+            left = packs_of(prepared.text.windows, job.resolved.max_batch_tokens, encoder.device, recalled.missing)
+        n_left += tokens_of(left)
         for level, units in prepared.text.units.items():
             rows[level] += units[0].n_rows
         if Level.SENTENCE in rows:
