@@ -79,9 +79,9 @@ def main() -> None:
         parser.error("torch sees no CUDA device here; --device cpu --models bert-tiny tries the script itself")
     with tempfile.TemporaryDirectory(dir=".") as folder:
         if "forwards" in arguments.parts.split(","):
-            forwards(Path(folder), arguments)
+            forwards(Path(folder).resolve(), arguments)
         if "runs" in arguments.parts.split(","):
-            runs(Path(folder), arguments)
+            runs(Path(folder).resolve(), arguments)
 
 
 def forwards(folder: Path, arguments: argparse.Namespace) -> None:

@@ -224,7 +224,7 @@ def run_benchmark(folder: Path, *arguments: str) -> str:
 
 @pytest.mark.long
 def test_the_benchmark_for_a_gpu_runs_without_one(tmp_path):
-    tiny = ("--device=cpu", "--models=bert-tiny", "--rows=12", "--rounds=1", "--backend=aot_eager")
+    tiny = ("--parts=forwards", "--device=cpu", "--models=bert-tiny", "--rows=12", "--rounds=1", "--backend=aot_eager")
     printed = run_benchmark(tmp_path, "benchmarks.gpu", *tiny, "--dtypes=bfloat16,float32", "--output=result")
     results = json.loads((tmp_path / "result-forwards.json").read_text())["results"]
     assert len(results) == 3 * 2
@@ -235,7 +235,6 @@ def test_the_benchmark_for_a_gpu_runs_without_one(tmp_path):
         assert all(facts["ratio"] > 0 and facts["warm_up_s"] > 0 for facts in result["ways"].values())
         assert name.endswith("float32") or "CUDA device" in result["missing"]["CUDA graph"]
     assert printed.count("| keep |") == len(results)
-    assert "gpu-bert-tiny-token-last4" in json.loads((tmp_path / "result.json").read_text())["results"]
 
 
 @pytest.mark.long
