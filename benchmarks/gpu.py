@@ -2,11 +2,16 @@
 
     python -m benchmarks.gpu                             on a CUDA device; some 20 minutes
     python -m benchmarks.gpu --models bert-base --outputs sentence
+    python -m benchmarks.gpu --parts forwards            which way to run the encoder to keep
     python -m benchmarks.gpu --device cpu --models bert-tiny --rows 60 --rounds 1      tries the script itself
 
-Two outputs from a text file to files on disk: sentence embeddings (limited by the device's matrix products) and every
-token's last four layers in float16 (limited by the disk, or by the device). Rivals: sentence-transformers, where it
-gives that output, and transformers in corpus order with padded batches of 32. Beside them, in the same run:
+Forwards: the encoder alone on short, mixed and long windows in each type: as it is, compiled, and as CUDA graphs, with
+sentence-transformers beside it; see `benchmarks.speed.forwards`. One table says which to keep: the ratio of each rate
+to that of the encoder as it is, the time of warming up, and what cannot run. Vectors are asserted equal in the run.
+
+Runs: two outputs from a text file to files on disk, sentence embeddings (limited by the device's matrix products) and
+every token's last four layers in float16 (limited by the disk, or by the device). Rivals: sentence-transformers, where
+it gives that output, and transformers in corpus order with padded batches of 32. Beside them, in the same run:
 
 - the matrix rate: one large product, and those of the model's own shapes;
 - the encoder alone: packs in, hidden states out, nothing copied back;
@@ -15,12 +20,14 @@ gives that output, and transformers in corpus order with padded batches of 32. B
   in the run, while it ran without that.
 
 Goals: sentence embeddings of BERT-base at 40 % of the matrix rate with the device busy for 90 % of the time; tokens at
-80 % of the smaller of disk and device. There is no figure yet: nothing of this was run on a CUDA device so far.
+80 % of the smaller of disk and device. There is no figure yet: nothing of this was run on a CUDA device so far. On
+the CPU a reference takes the place of the kernel for windows of many lengths: the script runs, its times mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import statistics
@@ -32,12 +39,15 @@ from typing import Any
 
 import torch
 
+from benchmarks.machine import describe_machine
 from benchmarks.speed.ceiling import matrix_rate
 from benchmarks.speed.encoder_alone import encoder_alone
+from benchmarks.speed.forwards import compare
 from benchmarks.speed.harness import Setup, run_workload
 from benchmarks.speed.models import SHAPES, get_model
 from benchmarks.speed.outputs import OUTPUTS
 from benchmarks.speed.report import table, write_report
+from benchmarks.speed.varlen_reference import register_on_cpu
 from benchmarks.speed.workloads import CORPUS_ORDER, ENCODE, Entry, Workload
 from bertfeat.devices import default_max_batch_tokens
 
@@ -45,6 +55,10 @@ from bertfeat.devices import default_max_batch_tokens
 _ROWS = {"bert-base": 400_000, "bert-large": 120_000, "minilm": 800_000, "bert-tiny": 60}
 # Each token writes 6 KB or more.
 _TOKEN_ROWS_PART = 0.2
+# Short, mixed and long texts; their packs are repeated up to a number of tokens.
+_FORWARD_CORPORA = ("sentences", "mixed", "encyclopedia")
+_FORWARD_ROWS, _FORWARD_TOKENS = 3_000, 4_000_000
+_DTYPES = "bfloat16,float16,tf32,float32"
 _RIVALS = {"sentence": (ENCODE, CORPUS_ORDER), "token-last4": (CORPUS_ORDER,)}
 
 
@@ -52,6 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--models", default="bert-base,bert-large,minilm", help=f"of minilm, {', '.join(SHAPES)}")
+    parser.add_argument("--parts", default="forwards,runs", help="of forwards and runs")
+    parser.add_argument("--dtypes", default=_DTYPES, help="the types of the forwards")
+    parser.add_argument("--backend", default="inductor", help="of torch.compile; aot_eager tries the script itself")
     parser.add_argument("--outputs", default=",".join(_RIVALS))
     parser.add_argument("--rows", type=int, help="rows of each corpus, instead of a number that suits the model")
     parser.add_argument("--rounds", type=int, default=3)
@@ -60,17 +77,67 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device here; --device cpu --models bert-tiny tries the script itself")
-    results = {}
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        for model in arguments.models.split(","):
-            for output in arguments.outputs.split(","):
-                name = f"gpu-{model}-{output}"
-                print(name, file=sys.stderr)
-                place = Path(folder) / name
-                place.mkdir()
-                results[name] = measure(model, output, place, arguments)
-                if arguments.output:
-                    write_report(results, arguments.output, "python -m benchmarks.gpu " + " ".join(sys.argv[1:]))
+        if "forwards" in arguments.parts.split(","):
+            forwards(Path(folder), arguments)
+        if "runs" in arguments.parts.split(","):
+            runs(Path(folder), arguments)
+
+
+def forwards(folder: Path, arguments: argparse.Namespace) -> None:
+    """Measure the ways to run the encoder, and print a table; write it and the figures beside the report."""
+    if not arguments.device.startswith("cuda"):
+        register_on_cpu()
+    found: dict[str, Any] = {"machine": describe_machine(), "results": {}}
+    for model in arguments.models.split(","):
+        shape = get_model(model, folder)
+        for corpus in _FORWARD_CORPORA:
+            for dtype in arguments.dtypes.split(","):
+                print(f"forwards {model} {corpus} {dtype}", file=sys.stderr)
+                setup = Setup(n_rounds=arguments.rounds, device=arguments.device)
+                found["results"][f"{model}, {corpus}, {dtype}"] = compare(
+                    *(shape, corpus, folder, setup),
+                    dtype=dtype,
+                    n_rows=arguments.rows or _FORWARD_ROWS,
+                    n_tokens=0 if arguments.rows else _FORWARD_TOKENS,
+                    backend=arguments.backend,
+                )
+    text = forwards_table(found["results"])
+    print(text)
+    if arguments.output:
+        Path(f"{arguments.output}-forwards.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        Path(f"{arguments.output}-forwards.md").write_text(text + "\n", encoding="utf-8")
+
+
+def forwards_table(results: dict[str, Any]) -> str:
+    """Return a table in Markdown with a line for each way of each workload; the fastest of ours is marked `keep`."""
+    lines = [
+        "| workload | way | tokens/s | ratio to eager | warming up, s | least cosine | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for workload, result in results.items():
+        ours = {name: facts for name, facts in result["ways"].items() if not name.startswith("sentence-transformers")}
+        best = max(ours, key=lambda name: ours[name]["ratio"])
+        for name, facts in result["ways"].items():
+            figures = f"{facts['tokens_per_s']:,.0f} | {facts['ratio']:.2f} | {facts['warm_up_s']:.1f}"
+            mark = "keep" if name == best else ""
+            lines.append(f"| {workload} | {name} | {figures} | {facts['least_cosine']:.6f} | {mark} |")
+        lines += [f"| {workload} | {name} | - | - | - | - | {reason} |" for name, reason in result["missing"].items()]
+    return "\n".join(lines)
+
+
+def runs(folder: Path, arguments: argparse.Namespace) -> None:
+    """Measure whole runs against peers and the limits of the machine."""
+    results = {}
+    for model in arguments.models.split(","):
+        for output in arguments.outputs.split(","):
+            name = f"gpu-{model}-{output}"
+            print(name, file=sys.stderr)
+            place = folder / name
+            place.mkdir()
+            results[name] = measure(model, output, place, arguments)
+            if arguments.output:
+                write_report(results, arguments.output, "python -m benchmarks.gpu " + " ".join(sys.argv[1:]))
     print(table(results))
     for name, result in results.items():
         print(name, {key: round(value, 3) for key, value in result["limits"].items()})

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from bertfeat.choices import (
@@ -30,7 +31,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNOREC
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 # Settings that decide where and how fast a shard runs, but not its bytes: a resumed run may change them.
-_RUN_ONLY = ("device", "workers", "runner", "ray_address")
+_RUN_ONLY = ("device", "workers", "runner", "ray_address", "cache", "cache_size")
 # The plan has the text of the prompt instead, and only if there is one: plans of 0.1.0 had no prompts.
 _RESOLVED_LATER = ("prompt", "prompt_name")
 # Settings that plans of 0.1.0 did not have: in a plan, they are left out where they have their defaults.
@@ -49,7 +50,8 @@ class ExtractConfig:
     depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`). `combine` defaults
     to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` stands for no prompt. With
     `no_header`, the columns of .csv and .tsv are `column_1`, `column_2`, ..., and a number names the same column.
-    `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included. With
+    `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included. `cache` is a
+    folder on a local disk where vectors are kept for later runs, and `cache_size` its largest size in bytes. With
     `random_weights`, a seed, the weights of the model are drawn afresh, and its trained ones are not read.
 
     Raises:
@@ -101,6 +103,8 @@ class ExtractConfig:
     workers: int | None = None
     runner: Runner = Runner.LOCAL
     ray_address: str | None = None
+    cache: str | Path | None = None
+    cache_size: int = 10_000_000_000
 
     def __post_init__(self) -> None:
         for name, kind in _ENUMS.items():
@@ -122,6 +126,7 @@ class ExtractConfig:
         self._check_together()
         self._check_context()
         self._check_runner()
+        self._check_cache()
 
     def __repr__(self) -> str:
         usual = type(self)(layers=self.layers)
@@ -202,6 +207,14 @@ class ExtractConfig:
                 f"`ray_address` {self.ray_address!r} must be one of auto, local, HOST:PORT, ray://HOST:PORT"
             )
 
+    def _check_cache(self) -> None:
+        if isinstance(self.cache, Path):
+            self._set("cache", str(self.cache))
+        if self.cache is not None and (not isinstance(self.cache, str) or not self.cache):
+            raise ConfigError(f"`cache` {self.cache!r:.60} is not the name of a folder")
+        if self.cache is None and self.cache_size != type(self).cache_size:
+            raise ConfigError(f"`cache_size={self.cache_size}` has no meaning without `cache`; add it")
+
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ExtractConfig:
         """Build a config from plain values; reject unknown keys.
@@ -257,6 +270,7 @@ _MINIMA = {
     "max_batch_tokens": 1,
     "shard_bytes": 1,
     "workers": 1,
+    "cache_size": 1_000_000,
 }
 
 

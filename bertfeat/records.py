@@ -148,7 +148,8 @@ class ShardResult:
 
     `notes` counts events of this run only, such as packs that were halved because memory ran out. The vectors have
     their values only after `wait`, because a GPU may still be copying them. `wait` returns the seconds that are known
-    only then: `encode` covers all work of the GPU, pooling too, while `pool` is the time of the host.
+    only then: `encode` covers all work of the GPU, pooling too, while `pool` is the time of the host. `keep` puts
+    vectors into a cache, once the shard is on disk; None without a cache.
     """
 
     tables: Mapping[Level, LevelTable]
@@ -157,6 +158,7 @@ class ShardResult:
     seconds: Mapping[str, float]
     notes: Mapping[str, int] = field(default_factory=dict)
     wait: Callable[[], Mapping[str, float]] = dict
+    keep: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

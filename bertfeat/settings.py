@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TypedDict
 
 
@@ -50,6 +51,8 @@ class ExtractSettings(TypedDict, total=False):
     workers: int | None
     runner: str
     ray_address: str | None
+    cache: str | Path | None
+    cache_size: int
 
 
 class EncodeSettings(TypedDict, total=False):

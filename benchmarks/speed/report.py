@@ -15,6 +15,26 @@ from benchmarks.machine import describe_machine
 from benchmarks.speed.check_tables import check_tables
 
 _OURS, _OTHER = "#1b6ca8", "#b9c3cc"
+# The columns of the overview: the rivals that share one, and what their ratios are to.
+_COLUMNS = {
+    "transformers, corpus order": ("transformers, corpus order",),
+    "transformers, sorted": ("transformers, sorted",),
+    "one at a time": ("transformers, one at a time",),
+    "sentence-transformers": ("sentence-transformers",),
+    "flair": ("flair",),
+    "ONNX Runtime, plain / fused": ("ONNX Runtime", "ONNX Runtime, fused"),
+    "OpenVINO, latency / streams": ("OpenVINO", "OpenVINO, streams"),
+    "CTranslate2, one / two workers": ("CTranslate2", "CTranslate2, workers"),
+}
+_LOWER_COLUMNS = {
+    f"{engine}, {dtype}": tuple(f"{name}, {dtype}" for name in names)
+    for engine, names in (
+        ("OpenVINO", ("OpenVINO", "OpenVINO, streams")),
+        ("CTranslate2", ("CTranslate2", "CTranslate2, workers")),
+    )
+    for dtype in ("bfloat16", "int8")
+    if (engine, dtype) != ("CTranslate2", "bfloat16")
+}
 # The default workloads of the chart, one of each kind.
 _CHART = ("short-token", "short-word", "short-sentence", "paragraphs", "mixed")
 
@@ -42,7 +62,24 @@ def write_views(results: Mapping[str, Any], stem: Path, chart: Sequence[str] = _
 def table(results: Mapping[str, Any]) -> str:
     """Return the Markdown tables: a row for each rival of each workload, then the checks that have no rival."""
     duels = [result for result in results.values() if "rivals" in result]
-    return "\n".join([*(_duels(duels) if duels else []), *check_tables(results)]) + "\n"
+    parts = [*overview(duels, "bertfeat", _COLUMNS), "", *overview(duels, "bertfeat, bfloat16", _LOWER_COLUMNS), ""]
+    return "\n".join([*([*parts, *_duels(duels)] if duels else []), *check_tables(results)]) + "\n"
+
+
+def overview(results: Sequence[Mapping[str, Any]], ours: str, columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a Markdown table of how many times as fast as its rivals `ours` is, a row for each workload."""
+    lines = [f"| workload | {ours}, tokens/s | {' | '.join(columns)} |", "|---|" + "---:|" * (1 + len(columns))]
+    for result in results:
+        rivals = result["rivals"]
+        if ours not in rivals:
+            continue
+        own = rivals[ours].get("ratio", 1.0)
+        cells = [
+            " / ".join(f"{rivals[label]['ratio'] / own:.2f}" for label in labels if label in rivals)
+            for labels in columns.values()
+        ]
+        lines.append(f"| {result['title']} | {rivals[ours]['tokens_per_s']:,.0f} | {' | '.join(cells)} |")
+    return lines
 
 
 def _duels(results: Sequence[Mapping[str, Any]]) -> list[str]:

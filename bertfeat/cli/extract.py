@@ -104,7 +104,8 @@ def command(
         click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
     elif not quiet:
         n_before = len(growing.finished.appends) if growing else None
-        click.echo(result_line(store, was_complete=not log.has_started, n_before=n_before))
+        n_cached = log.n_cached_documents if config.cache and log.has_started else None
+        click.echo(result_line(store, was_complete=not log.has_started, n_before=n_before, n_cached=n_cached))
 
 
 def _given(settings: dict[str, Any]) -> ExtractSettings:

@@ -198,4 +198,9 @@ compute_options = together(
         "ADDRESS",
         "The Ray cluster: auto, HOST:PORT, ray://HOST:PORT.  [default: $RAY_ADDRESS, else Ray is started here]",
     ),
+    text("cache", "FOLDER", "Keep vectors in this folder, so that later runs encode only what is new."),
+    (
+        "cache_size",
+        {"type": ByteSize(), "default": "10GB", "show_default": True, "help": "Largest size of the cache."},
+    ),
 )

@@ -20,11 +20,13 @@ class RunLog(Bar):
 
     Attributes:
         has_started: Whether there were shards to do; False for a store that was complete before.
+        n_cached_documents: How many documents came from a cache.
     """
 
     def __init__(self, config: ExtractConfig, *, draws: bool, verbose: bool) -> None:
         super().__init__(draws=draws)
         self.has_started = False
+        self.n_cached_documents = 0
         self._config = config
         self._verbose = verbose
 
@@ -36,6 +38,11 @@ class RunLog(Bar):
             for text in _run_lines(plan, self._config, n_done=len(receipts)):
                 click.echo(f"bertfeat: {text}", err=True)
         super().start(plan, receipts)
+
+    def committed(self, receipt: Receipt) -> None:
+        """Count what a shard took from a cache."""
+        self.n_cached_documents += receipt.notes.get("n_cached_documents", 0)
+        super().committed(receipt)
 
 
 def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
@@ -55,6 +62,7 @@ def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
         threads = max(1, (os.cpu_count() or 1) // n_workers) if n_workers > 1 else torch.get_num_threads()
         workers = f"{counted(n_workers, 'worker')} with {counted(threads, 'thread')}"
     done = f", {n_done:,} of them done before" if n_done else ""
+    cache = [] if config.cache is None else [f"cache {config.cache}, of up to {human_bytes(config.cache_size)}"]
     return [
         (
             f"model {model_text(meta)} ({model.family}, {model.n_layers} layers, {model.hidden_size} wide), "
@@ -65,6 +73,7 @@ def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
             f"path {meta['attention']}; packs of up to {plan.fields['max_batch_tokens']:,} tokens; "
             f"{workers}"
         ),
+        *cache,
         f"{counted(plan.n_rows, 'row')} in {counted(len(plan.shards), 'shard')}{done}",
         *_bfloat16_lines(plan),
     ]

@@ -35,6 +35,7 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         for stage, value in receipt.seconds.items():
             seconds[stage] = seconds.get(stage, 0.0) + value
     n_tokens, n_unknown = totals["counts"].get("n_encoded_tokens", 0), totals["counts"].get("n_unknown_tokens")
+    n_tokens -= sum(receipt.notes.get("n_cached_tokens", 0) for receipt in receipts)
     return {
         "store": str(store.path),
         "complete": complete,
@@ -50,6 +51,7 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         "n_bytes": sum(totals["n_bytes"].values()),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "n_halvings": sum(receipt.notes.get("n_halvings", 0) for receipt in receipts),
+        "n_cached_documents": sum(receipt.notes.get("n_cached_documents", 0) for receipt in receipts),
         "tokens_per_s": round(n_tokens / seconds["encode"], 1) if seconds.get("encode") else None,
         "appends": append_entries(store, receipts),
         "unfinished_append": unfinished_append(store),
@@ -75,13 +77,16 @@ def _level(store: StoreDescription, level: Level) -> dict[str, Any]:
     }
 
 
-def result_line(store: StoreDescription, *, was_complete: bool, n_before: int | None = None) -> str:
+def result_line(
+    store: StoreDescription, *, was_complete: bool, n_before: int | None = None, n_cached: int | None = None
+) -> str:
     """Return one line on a finished store.
 
     Args:
         store: The store.
         was_complete: Whether there was nothing to do.
         n_before: After an append: how many appends the store had before.
+        n_cached: With a cache: how many documents this run took from it.
     """
     summary = store_summary(store)
     rows = ", ".join(f"{info['n_rows']:,} {level} rows" for level, info in summary["levels"].items())
@@ -96,7 +101,8 @@ def result_line(store: StoreDescription, *, was_complete: bool, n_before: int | 
         before = f"{counted(sum(append['n_documents'] for append in new), 'document')} appended: "
     else:
         before = "damaged shards repeated: "
-    line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{aside}"
+    cached = "" if n_cached is None else f", {counted(n_cached, 'document')} from the cache"
+    line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{cached}{aside}"
     if "n_unknown_tokens" in summary:
         line += f"; {_unknown_line(summary, store)}"
     told = Level.SENTENCE in store.levels and IMPORTED not in store.metadata
@@ -189,6 +195,8 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
     ]
     if "n_unknown_tokens" in summary:
         lines.append(f"unknown    {_unknown_line(summary, store)}")
+    if summary["n_cached_documents"]:
+        lines.append(f"cache      {counted(summary['n_cached_documents'], 'document')} came from a cache")
     if summary["n_truncated_tokens"]:
         lines.append(f"truncated  {summary['n_truncated_tokens']:,} tokens are lost to truncation")
     if summary["n_halvings"]:
@@ -251,7 +259,7 @@ def _run_line(summary: dict[str, Any]) -> str:
 def estimate_lines(estimate: Estimate) -> list[str]:
     """Return what `bertfeat extract --dry-run` prints."""
     about = "" if estimate.is_exact else "about "
-    seed = estimate.random_weights
+    seed, cached = estimate.random_weights, estimate.n_cached_documents
     return [
         *([] if seed is None else [f"weights    random, of seed {seed}"]),
         f"documents  {estimate.n_documents:,}"
@@ -259,6 +267,7 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         f"tokens     {about}{estimate.n_tokens:,} ({about}{estimate.n_encoded_tokens:,} through the encoder)",
         *(f"{level!s:<10} {about}{n_rows:,} rows" for level, n_rows in estimate.n_rows.items()),
         f"on disk    about {human_bytes(estimate.n_bytes)} in {counted(estimate.n_shards, 'shard')}",
+        *([] if cached is None else [f"cache      {about}{counted(cached, 'document')} in it, which are not encoded"]),
         f"encoder    {estimate.compute_dtype}, windows of up to {estimate.max_length:,} tokens",
         f"time       about {human_time(estimate.seconds)} at {estimate.tokens_per_s:,.0f} tokens/s",
         *_bfloat16_lines(estimate),

@@ -89,9 +89,13 @@ def cumulative_lengths(lengths: IntArray, device: torch.device) -> torch.Tensor:
 
 @functools.cache
 def has_varlen(device: torch.device) -> bool:
-    """Tell whether torch's variable-length kernel runs on a device: on CUDA, from Ampere on."""
+    """Tell whether torch's variable-length kernel runs on a device: on those of NVIDIA, from Ampere on.
+
+    AMD's devices are named `cuda` too, and their numbers of capability mean something else.
+    """
     return (
         device.type == "cuda"
+        and torch.version.hip is None
         and torch.backends.cuda.is_flash_attention_available()
         and torch.cuda.get_device_capability(device) >= (8, 0)
     )

@@ -23,6 +23,8 @@ from bertfeat.records import BoolArray, IntArray, Pack
 
 # On a CPU, the number of rows of a pack is a multiple of the first number, of small packs of the last.
 _FILLED_ROWS, _FEW_ROWS, _FILLED_ROWS_OF_FEW = 32, 256, 8
+# CUDA's kernels of attention number the windows in a dimension of the grid that has no more places.
+_MAX_WINDOWS = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +129,20 @@ class PackEncoder:
         Raises:
             RunError: Memory does not suffice for a single window.
         """
-        try:
-            states = self._run(pack)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
+        halves: tuple[Pack, ...] = ()
+        if len(pack.lengths) > _MAX_WINDOWS:
+            halves = halve(pack)
         else:
-            yield pack, states
-            return
+            try:
+                states = self._run(pack)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            else:
+                yield pack, states
+                return
         # Outside the handler: the traceback would keep the failed pass's tensors alive.
-        for half in self._halved(pack):
+        for half in halves or self._halved(pack):
             yield from self.encode_parts(half)
 
     def _halved(self, pack: Pack) -> tuple[Pack, Pack]:
@@ -156,7 +162,8 @@ class PackEncoder:
 
     @torch.inference_mode()
     def _run(self, pack: Pack) -> HiddenStates:
-        with one_thread(self.device):
+        # Under a caller's autocast, products in this thread would have another type than those in the lanes.
+        with one_thread(self.device), torch.autocast(self.device.type, enabled=False):
             states = self._paths[self.family.path](pack)
             pooled = self._pool(states[self.n_blocks], pack.lengths) if self._with_pooler else None
         return HiddenStates({layer: states[layer] for layer in self.layers}, pooled)

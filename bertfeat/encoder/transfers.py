@@ -54,7 +54,8 @@ class Fetches:
             self._end = self._mark()
         if tensor.device.type != "cuda":
             return tensor.cpu().numpy()
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        # The user may have set another default device, where memory cannot be pinned.
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
         self._stream.wait_stream(self._computing)
         with torch.cuda.stream(self._stream):
             host.copy_(tensor, non_blocking=True)

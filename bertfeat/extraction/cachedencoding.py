@@ -45,25 +45,28 @@ class CachedEncoder:
     Args:
         encoder: The encoder, whose settings are `with_all_layers`.
         pooling: The pooling.
+        folder: The folder of the cache, which is made if it is missing.
+        max_bytes: The largest size of the cache.
     """
 
-    def __init__(self, encoder: TextEncoder, pooling: Pooling) -> None:
+    def __init__(self, encoder: TextEncoder, pooling: Pooling, folder: str | Path, max_bytes: int) -> None:
         self._encoder = encoder
         self._pooling = pooling
+        self._folder = folder
+        self._max_bytes = max_bytes
 
-    def encode(self, documents: Sequence[Document], column: FeatureColumn, folder: str | Path) -> Float32Array:
+    def encode(self, documents: Sequence[Document], column: FeatureColumn) -> Float32Array:
         """Return a column of documents that are texts: float32 (n_documents, dim), NaN for one without tokens.
 
         Args:
             documents: The texts.
             column: The column, of a layer or of several.
-            folder: The folder of the cache, which is made if it is missing.
 
         Raises:
             UserError: The folder has a cache of another version, or a damaged one.
             RunError: The system refused, or memory does not suffice.
         """
-        with contextlib.closing(VectorCache(folder)) as cache:
+        with contextlib.closing(VectorCache(self._folder, self._max_bytes)) as cache:
             wanted = [one for one in self._columns(self._pooling) if set(one.layers) <= set(column.layers)]
             layers = [self._layer(documents, one, cache) for one in wanted]
         if column.combine in (Combine.NONE, Combine.CONCAT):
@@ -73,18 +76,18 @@ class CachedEncoder:
     def _layer(self, documents: Sequence[Document], column: FeatureColumn, cache: VectorCache) -> Float32Array:
         keys = self._keys(self._pooling, column, documents)
         texts = dict(zip(keys, documents, strict=True))
-        found = cache.get(list(texts), column.dim)
+        found = _vectors(cache, list(texts), column.dim)
         missing = [key for key in texts if key not in found]
         for start in range(0, len(missing), _BATCH_TEXTS):
             some = missing[start : start + _BATCH_TEXTS]
             with cache.alone():
                 # Another process may have encoded some of them by now.
-                there = cache.get(some, column.dim)
+                there = _vectors(cache, some, column.dim)
                 batch = [texts[key] for key in some if key not in there]
                 found |= there
                 if batch:
                     vectors = self._encoded(batch)
-                    cache.put(vectors)
+                    cache.put((key, vector.astype("<f4").tobytes()) for key, vector in vectors.items())
                     found |= {key: vectors[key] for key in some if key not in there}
         rows = np.empty((len(documents), column.dim), np.float32)
         for row, key in enumerate(keys):
@@ -129,6 +132,11 @@ class CachedEncoder:
         return found
 
 
+def _vectors(cache: VectorCache, keys: Sequence[bytes], dim: int) -> dict[bytes, Float32Array]:
+    """Return the vectors that are there, (dim,) each, by key."""
+    return {key: np.frombuffer(value, "<f4") for key, value in cache.get(dict.fromkeys(keys, 4 * dim))}
+
+
 def _pooled(flows: Sequence[Flow], documents: Sequence[Document]) -> list[LevelTable]:
     """Run the network once and pool its states as each flow does; the flows differ in their poolings only."""
     first = flows[0]
@@ -139,7 +147,7 @@ def _pooled(flows: Sequence[Flow], documents: Sequence[Document]) -> list[LevelT
         make_buffers(text, flow.schemas, flow.config, flow.resolved, flow.finish, flow.encoder.device)[Level.SENTENCE]
         for flow, text in zip(flows, texts, strict=True)
     ]
-    first.fill(buffers, prepared, unreported)
+    first.fill(buffers, prepared, unreported, prepared.packs)
     tables = [
         level_table(Level.SENTENCE, text, buffer, flow.schemas[Level.SENTENCE], flow.tokenizer, fetches)
         for flow, text, buffer in zip(flows, texts, buffers, strict=True)

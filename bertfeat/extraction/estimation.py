@@ -24,7 +24,9 @@ from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
 from bertfeat.extraction.pooling import needs_pooler
+from bertfeat.extraction.preparedtext import packs_of, tokens_of
 from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.extraction.vectorcache import check_cache
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Pack, ShardSpec
 
@@ -42,7 +44,7 @@ class Estimate:
     `n_encoded_tokens` includes special tokens and the overlap of windows. `seconds` is wall-clock time at
     `tokens_per_s`, which is measured on a few packs of the corpus. `bfloat16_tokens_per_s` is the same in bfloat16; it
     is None unless the run computes in float32 on a processor with instructions for bfloat16. `random_weights` is their
-    seed, or None.
+    seed, or None. `n_cached_documents` is how many documents are in the cache, and need no time; None without a cache.
     """
 
     n_documents: int
@@ -59,6 +61,7 @@ class Estimate:
     is_exact: bool
     bfloat16_tokens_per_s: float | None = None
     random_weights: int | None = None
+    n_cached_documents: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -73,6 +76,8 @@ def estimate(inputs: Inputs, config: ExtractConfig, *, progress: bool | Progress
     """
     # Standard input is copied to the folder of the output; a dry run has none, so that it is a temporary file.
     nowhere = Path(tempfile.gettempdir()) / "dry-run"
+    if config.cache is not None:
+        check_cache(config.cache, config.cache_size)
     with reporting(progress) as reports, open_inputs(inputs, nowhere, config) as files:
         job = open_job(config, files, nowhere, reports, overwrite=True)
         shards = job.plan.shards
@@ -89,7 +94,7 @@ def spread(items: Sequence[ItemT], n_wanted: int) -> list[ItemT]:
 def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale: float) -> Estimate:
     progress.stage("loading the model")
     task = ShardTask(job)
-    n_bad = n_documents = n_tokens = n_encoded = n_bytes = 0
+    n_bad = n_documents = n_tokens = n_encoded = n_bytes = n_cached = n_left = 0
     rows = dict.fromkeys(job.config.levels, 0)
     tokens_per_s, in_bfloat16 = 0.0, None
     for number, shard in enumerate(shards):
@@ -99,7 +104,14 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
         n_documents += len(prepared.text.documents)
         n_bad += len(prepared.bad_rows)
         n_tokens += counts["n_tokens"]
-        n_encoded += sum(pack.n_tokens for pack in prepared.packs)
+        n_encoded += tokens_of(prepared.packs)
+        left = prepared.packs
+        if task.flow.cache is not None:
+            recalled = task.flow.cache.look_up(prepared.text, job.plan.schemas)
+            n_cached += recalled.n_documents
+            encoder = task.flow.encoder
+            left = packs_of(prepared.text.windows, job.resolved.max_batch_tokens, encoder.device, recalled.missing)
+        n_left += tokens_of(left)
         for level, units in prepared.text.units.items():
             rows[level] += units[0].n_rows
         if Level.SENTENCE in rows:
@@ -120,10 +132,11 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
         compute_dtype=job.resolved.compute_dtype,
         max_length=job.resolved.limits.max_length,
         tokens_per_s=tokens_per_s,
-        seconds=n_encoded * scale / tokens_per_s if tokens_per_s else 0.0,
+        seconds=n_left * scale / tokens_per_s if tokens_per_s else 0.0,
         is_exact=len(shards) == len(job.plan.shards),
         bfloat16_tokens_per_s=in_bfloat16,
         random_weights=job.config.random_weights,
+        n_cached_documents=None if task.flow.cache is None else round(n_cached * scale),
     )
 
 

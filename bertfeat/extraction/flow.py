@@ -10,37 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import PackEncoder, memory_errors
-from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.transfers import Fetches
+from bertfeat.extraction.documentcache import DocumentCache
 from bertfeat.extraction.encodedcount import EncodedCount
-from bertfeat.extraction.leveltables import Buffer, ShardText, align, level_table, make_buffers
+from bertfeat.extraction.leveltables import Buffer, align, level_table, make_buffers
 from bertfeat.extraction.pooling import Finish
+from bertfeat.extraction.preparedtext import PreparedText, packs_of, tokens_of
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.progress import Report, unreported
 from bertfeat.records import BadRow, Document, LevelSchema, LevelTable, Pack, ShardResult
 from bertfeat.stopwatch import Stopwatch
-from bertfeat.text.packing import pack_windows
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedText:
-    """Documents that are ready for the encoder, and the rows that could not be read."""
-
-    text: ShardText
-    packs: Sequence[Pack]
-    bad_rows: Sequence[BadRow]
-    clock: Stopwatch
-
-
-@dataclass(frozen=True, slots=True)
 class Flow:
-    """The flow, with the settings, the tokenizer and the encoder that it needs."""
+    """The flow, with the settings, the tokenizer and the encoder that it needs; `cache` is None without a cache."""
 
     config: ExtractConfig
     schemas: Mapping[Level, LevelSchema]
@@ -48,6 +40,7 @@ class Flow:
     tokenizer: Tokenizer
     encoder: PackEncoder
     finish: Finish | None = None  # makes the model's own sentence embedding, if that is asked for
+    cache: DocumentCache | None = None
 
     def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
         """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows."""
@@ -61,8 +54,7 @@ class Flow:
             windows = cut_windows(tokens, self.tokenizer, limits, documents, context=self.config.document_context)
             text = align(documents, tokens, windows, self.tokenizer, self.config, self.resolved.sentence)
         with clock.time("pack"):
-            budget = pack_budget(int(windows.lengths.sum()), self.resolved.max_batch_tokens, self.encoder.device)
-            packs = list(pack_windows(windows, budget))
+            packs = packs_of(windows, self.resolved.max_batch_tokens, self.encoder.device)
         return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
 
     def encode(self, prepared: PreparedText, report: Report) -> ShardResult:
@@ -70,22 +62,30 @@ class Flow:
         encoder, text, clock = self.encoder, prepared.text, prepared.clock
         buffers = make_buffers(text, self.schemas, self.config, self.resolved, self.finish, encoder.device)
         fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
-        self.fill(buffers.values(), prepared, report)
-        tables = {
-            level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
-            for level, buffer in buffers.items()
-        }
-        counts = {"n_documents": len(text.documents), **text.counts(), "n_packs": len(prepared.packs)}
-        counts["n_encoded_tokens"] = sum(pack.n_tokens for pack in prepared.packs)
-        counts["n_repeated_windows"] = sum(len(pack.copies) for pack in prepared.packs)
+        packs, recalled = prepared.packs, None
+        if self.cache is not None:
+            with clock.time("recall"):
+                recalled = self.cache.recall(text, self.schemas, buffers)
+                packs = packs_of(text.windows, self.resolved.max_batch_tokens, encoder.device, recalled.missing)
+        self.fill(buffers.values(), prepared, report, packs)
+        with memory_errors(encoder.device):
+            tables = {
+                level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
+                for level, buffer in buffers.items()
+            }
         notes = {"n_halvings": encoder.n_halvings - n_halvings}
-        return ShardResult(tables, prepared.bad_rows, counts, dict(clock.seconds), notes, fetches.wait)
+        if recalled is not None:
+            n_tokens = tokens_of(prepared.packs) - tokens_of(packs)
+            notes |= {"n_cached_documents": recalled.n_documents, "n_cached_tokens": n_tokens}
+        keep = None if recalled is None else partial(recalled.keep, tables)
+        seconds, counts = dict(clock.seconds), prepared.counts()
+        return ShardResult(tables, prepared.bad_rows, counts, seconds, notes, fetches.wait, keep)
 
-    def fill(self, buffers: Iterable[Buffer], prepared: PreparedText, report: Report) -> None:
-        """Run the encoder once and pool its states into each buffer."""
+    def fill(self, buffers: Iterable[Buffer], prepared: PreparedText, report: Report, packs: Sequence[Pack]) -> None:
+        """Run the encoder once on packs and pool its states into each buffer."""
         encoder, clock = self.encoder, prepared.clock
-        count = EncodedCount(prepared.text.windows, len(prepared.text.documents), prepared.packs, report)
-        for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
+        count = EncodedCount(prepared, packs, report)
+        for pack, states in clock.each("encode", encode_packs(encoder, packs)):
             with clock.time("pool"), memory_errors(encoder.device):
                 for buffer in buffers:
                     buffer.add(pack, states)

@@ -47,7 +47,8 @@ from bertfeat.text.tokenizer import Tokenizer
 class Job:
     """Everything that a worker needs to run any shard; small, and it can be pickled.
 
-    `workers` is the number of processes on this machine, or the place on Ray; `lease` is that of the open store.
+    `workers` is the number of processes on this machine, or the place on Ray; `lease` is that of the open store;
+    `cache_token` names the run in its cache.
     """
 
     root: AnyPath
@@ -57,6 +58,7 @@ class Job:
     resolved: Resolved
     workers: int | OnRay
     lease: Lease | None = None
+    cache_token: str = ""
 
     @property
     def on_cluster(self) -> bool:
@@ -71,6 +73,7 @@ class Job:
             self.config,
             device=self.plan.fields["device_kind"],
             model=name_elsewhere(self.config.model),
+            cache=None if self.config.cache is None else str(Path(self.config.cache).absolute()),
         )
         files = tuple(
             file if is_url(file.path) else dataclasses.replace(file, path=str(Path(file.path).absolute()))

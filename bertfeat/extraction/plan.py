@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -32,6 +33,12 @@ _SAMPLE_ROWS = 512
 _SAMPLE_CHARS = 2_000
 # Fields of a plan that name the model. They do not decide the vectors: the digests of the model do.
 MODEL_NAMES = ("model", "revision")
+# Fields that decide which documents are read and how they are laid in files, but not the vectors of a document.
+_OF_NO_VECTOR = (
+    *(*MODEL_NAMES, "format_version", "max_batch_tokens", "shard_bytes", "vector_encoding", "bad_rows", "limit"),
+    *("format", "text_column", "text_pair_column", "text_pairs", "id_column", "keep_columns", "label_column"),
+    *("document_column", "no_header", "delimiter", "own_columns"),
+)
 # The field of a plan with the columns that a format gives without a setting.
 OWN_COLUMNS = "own_columns"
 # Fields of a plan that every part and the manifest repeat.
@@ -74,6 +81,17 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     if resolved.prompt or resolved.sentence is not None:
         fields["prompt"] = resolved.prompt
     return fields
+
+
+def vector_digest(config: ExtractConfig, resolved: Resolved, model_config: Mapping[str, Any]) -> str:
+    """Return a digest (hex) of all that decides the vectors of a document: settings, model and versions.
+
+    `model_config` is the content of config.json, which decides what is computed with the weights.
+    """
+    fields = plan_fields(config, resolved, ())
+    decisive = {name: value for name, value in fields.items() if name not in _OF_NO_VECTOR}
+    # Not canonical JSON, because the file may hold an infinite number.
+    return hash_fields(decisive | versions() | {"model.config": json.dumps(model_config, sort_keys=True)})
 
 
 def versions() -> dict[str, str]:

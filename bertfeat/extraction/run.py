@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,12 @@ from bertfeat.corpus import Inputs
 from bertfeat.errors import RunError, TokenizingError
 from bertfeat.extraction.appending import open_append, open_growing
 from bertfeat.extraction.job import Job, open_inputs, open_job
+from bertfeat.extraction.vectorcache import VectorCache, check_cache
 from bertfeat.progress import Progress, reporting
 from bertfeat.runners.dispatch import run_shards
 from bertfeat.runners.fence import end_earlier_runs
 from bertfeat.settings import ExtractSettings
-from bertfeat.storage import as_path
+from bertfeat.storage import ObjectPath, as_path
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import StoreWriter, open_for_writing
 
@@ -59,6 +61,8 @@ def extract(
         (206, 384)
     """
     config = ExtractConfig.of(config, settings)
+    if config.cache is not None:
+        check_cache(config.cache, config.cache_size)
     with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
         end_earlier_runs(job.root)
@@ -104,6 +108,8 @@ def append(
     """
     path = store.path if isinstance(store, Store) else as_path(store)
     growing = open_growing(path, settings, overwrite=overwrite)
+    if growing.config.cache is not None:
+        check_cache(growing.config.cache, growing.config.cache_size)
     with reporting(progress) as progress, open_inputs(inputs, path, growing.config) as files:
         is_last = False
         while not is_last:
@@ -122,13 +128,24 @@ def _finish(job: Job, writer: StoreWriter, progress: Progress) -> None:
     """Run the shards that remain, and write the manifest."""
     if writer.is_complete:
         return
+    job = _with_cache(job, is_new=writer.is_new).for_workers(writer.lease)
     # torch is imported here: a finished store and a user's mistake are reported without it.
     from bertfeat.extraction.shardtask import ShardTask
 
     progress.start(dataclasses.replace(job.plan, shards=writer.open_shards), writer.receipts())
-    task = partial(ShardTask, job.for_workers(writer.lease))
+    task = partial(ShardTask, job)
     try:
         run_shards(task, writer.pending(), job.workers, progress)
     except TokenizingError as error:
         raise RunError(f"{error}; the same command resumes the run") from error
     writer.complete()
+
+
+def _with_cache(job: Job, *, is_new: bool) -> Job:
+    """Begin to use the cache, if there is one; a store that is not new is resumed."""
+    config = job.config
+    if config.cache is None:
+        return job
+    place = job.root if isinstance(job.root, ObjectPath) else job.root.absolute()
+    with contextlib.closing(VectorCache(config.cache, config.cache_size)) as cache:
+        return dataclasses.replace(job, cache_token=cache.begin(f"{job.plan.plan_hash} {place}", is_new=is_new))

@@ -10,10 +10,11 @@ from bertfeat.devices import resolve_device, share_threads
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.errors import RunError
-from bertfeat.extraction.flow import PreparedText
+from bertfeat.extraction.documentcache import DocumentCache
 from bertfeat.extraction.flowloading import load_flow
 from bertfeat.extraction.job import Job, load_tokenizer
-from bertfeat.extraction.plan import versions
+from bertfeat.extraction.plan import vector_digest, versions
+from bertfeat.extraction.preparedtext import PreparedText
 from bertfeat.progress import Report
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.task import writers_for
@@ -40,7 +41,12 @@ class ShardTask:
         tokenizer = load_tokenizer(checkpoint, job.files, config, job.resolved.prompt)
         self.job = job
         self.corpus = Corpus(job.files, config)
-        self.flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
+        cache = None
+        if config.cache is not None:
+            digest = vector_digest(config, job.resolved, checkpoint.config)
+            cache = DocumentCache(str(config.cache), config.cache_size, digest, config.store_dtype, job.cache_token)
+        flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
+        self.flow = dataclasses.replace(flow, cache=cache)
         self.n_writers = writers_for(device.type)
 
     def prepare(self, shard: ShardSpec) -> PreparedText:
@@ -52,10 +58,13 @@ class ShardTask:
         return self.flow.encode(prepared, report)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
-        """Write the parts and, once they are safe on disk, the receipt."""
+        """Write the parts and, once they are safe on disk, the receipt; then keep the vectors in the cache."""
         seconds = result.wait()
         result = dataclasses.replace(result, seconds={**result.seconds, **seconds})
-        return commit_shard(self.job.root, self.job.plan, shard, result, self.job.lease)
+        receipt = commit_shard(self.job.root, self.job.plan, shard, result, self.job.lease)
+        if result.keep is not None:
+            result.keep()
+        return receipt
 
 
 def _check_machine(job: Job, checkpoint: Checkpoint) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.choices import Level
-from bertfeat.config import ExtractConfig
+from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.errors import ConfigError, UserError
 
 # Before torch is loaded.
@@ -58,8 +58,9 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         max_batch_tokens: The tokens of one forward pass.
         cache: A folder on a local disk where vectors are kept, so that cross-validation and a search over layers and
             poolings run the network once per text. A new text is encoded whole and stored with all layers and all
-            poolings of hidden states: `4 * hidden_size * (n_layers + 1)` bytes for each of them. The folder grows
-            without a limit; delete it when you are done.
+            poolings of hidden states: `4 * hidden_size * (n_layers + 1)` bytes for each of them.
+        cache_size: The largest size of the cache, in bytes or as `"10GB"`; vectors that were not used for longest make
+            room.
 
     Examples:
         >>> BertFeatures("minilm", layers=[5, 6]).fit_transform(["a river bank", "a savings bank"]).shape
@@ -86,6 +87,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         compute_dtype: str = "auto",
         max_batch_tokens: int | None = None,
         cache: str | Path | None = None,
+        cache_size: int | str = 10_000_000_000,
     ) -> None:
         self.model = model
         self.layers = layers
@@ -104,6 +106,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.compute_dtype = compute_dtype
         self.max_batch_tokens = max_batch_tokens
         self.cache = cache
+        self.cache_size = cache_size
 
     def fit(self, X: Any, y: object = None) -> Self:  # noqa: N803, ARG002
         """Check the settings, against the model too, and the texts.
@@ -135,7 +138,8 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             vectors = sentence_vectors(encoder, config, documents)
         else:
             column = only_column(encoder.resolved(config))
-            vectors = CachedEncoder(encoder, config.pooling).encode(documents, column, self.cache)
+            cached = CachedEncoder(encoder, config.pooling, self.cache, _checked_size(self.cache_size))
+            vectors = cached.encode(documents, column)
         return normalized(vectors) if self.normalize else vectors
 
     def get_feature_names_out(self, input_features: object = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
@@ -144,7 +148,8 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.array([f"{column.name}_{number}" for number in range(column.dim)], dtype=object)
 
     def _config(self) -> ExtractConfig:
-        settings = {name: value for name, value in self.get_params().items() if name not in ("normalize", "cache")}
+        apart = ("normalize", "cache", "cache_size")
+        settings = {name: value for name, value in self.get_params().items() if name not in apart}
         return memory_config(settings, (Level.SENTENCE,))
 
     def _encoder(self, config: ExtractConfig) -> TextEncoder:
@@ -162,6 +167,11 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tags.transformer_tags.preserves_dtype = []
         tags.requires_fit = False
         return tags
+
+
+def _checked_size(cache_size: int | str) -> int:
+    """Return the size in bytes, as the settings of an extraction check it."""
+    return ExtractConfig(cache="cache", cache_size=parse_size(cache_size, "`cache_size`")).cache_size
 
 
 @functools.lru_cache(maxsize=2)

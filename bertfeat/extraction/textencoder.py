@@ -20,12 +20,11 @@ from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.flowloading import load_flow
 from bertfeat.extraction.job import authors_advice, find_prompt
-from bertfeat.extraction.plan import MODEL_NAMES, level_schema, plan_fields, versions
+from bertfeat.extraction.plan import level_schema, vector_digest
 from bertfeat.extraction.resolution import Resolved, resolve
 from bertfeat.extraction.staticmodels import check_static, open_tokenizer
 from bertfeat.records import Document, FeatureColumn, Float32Array, LevelSchema, LevelTable
 from bertfeat.settings import EncodeSettings
-from bertfeat.store.codec import hash_fields
 from bertfeat.text.tokenizer import Tokenizer
 
 # A text, a list of words, or a pair of texts.
@@ -78,9 +77,7 @@ class TextEncoder:
     def digest(self, config: ExtractConfig) -> str:
         """Return a digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
         if config not in self._digests:
-            fields = plan_fields(config, self.resolved(config), ())
-            decisive = {name: fields[name] for name in fields if name not in MODEL_NAMES}
-            self._digests[config] = hash_fields(decisive | versions())
+            self._digests[config] = vector_digest(config, self.resolved(config), self._checkpoint.config)
         return self._digests[config]
 
     def encode(self, documents: Sequence[Document]) -> Mapping[Level, LevelTable]:

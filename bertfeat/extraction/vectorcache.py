@@ -1,129 +1,222 @@
-"""A cache of vectors in one folder, by key: safe with several processes and kills."""
+"""A cache of vectors in one folder, by key: bounded in size, and safe with several processes and kills."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
+import xxhash
 
-from bertfeat.durable.filelock import ALONE_AFTER_OTHERS, lock
-from bertfeat.durable.files import make_parents, os_errors
-from bertfeat.errors import BertfeatError, RunError, UserError
-from bertfeat.records import Float32Array
+from bertfeat.durable.steps import step
+from bertfeat.errors import UserError
+from bertfeat.extraction.vectordatabase import FILE, PAGE_BYTES, VectorDatabase
 from bertfeat.storage import local_path
 
-# Written into the file, so that another layout is never misread.
-_VERSION = 1
 # SQLite takes at least this many parameters in one statement.
 _KEYS_AT_ONCE = 500
-_TIMEOUT_S = 60.0
+# What an entry takes beside its value: its key, digest and numbers, twice in an index.
+_ENTRY_BYTES = 256
+# One transaction; the log beside the file holds a few of them.
+_MAX_BATCH_BYTES = 32_000_000
+# SQLite takes values of up to a billion bytes.
+_MAX_VALUE_BYTES = 500_000_000
+_MAX_RUNS = 10_000
 
 
-class VectorCache:
-    """Float32 vectors by key, in an SQLite file in write-ahead mode; nothing is ever removed from it.
+class VectorCache(VectorDatabase):
+    """Vectors as bytes by key; those that were not used for longest make room for others.
 
-    Readers and one writer work at the same time. What a killed process had not committed is not there afterwards. The
-    folder must be on a local disk, because SQLite's write-ahead mode does not work over a network. An object serves one
-    thread, and is closed at the end.
+    Each value has a digest, which is checked when it is read. See `VectorDatabase` for processes and kills.
 
     Args:
         folder: The folder, which is made if it is missing.
+        max_bytes: The largest size of the file. A value of more than a quarter of it, or of 500 MB, is not kept.
 
     Raises:
         UserError: The folder cannot be used, or its file is not a cache of this version, or is damaged.
         RunError: The system refused.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._path = local_path(folder, "a cache") / "vectors.sqlite3"
-        make_parents(self._path)
-        with self._one_line(UserError):
-            self._database = sqlite3.connect(self._path, timeout=_TIMEOUT_S)
-        try:
-            self._prepare()
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, folder: str | Path, max_bytes: int) -> None:
+        super().__init__(folder)
+        self._max_bytes = max_bytes
 
-    def _prepare(self) -> None:
-        with self._one_line():
-            (version,) = self._database.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                with self.alone():
-                    # In the usual pages of 4 KB, vectors of 1.5 KB would leave a quarter empty.
-                    self._database.execute("PRAGMA page_size = 32768")
-                    self._database.execute("PRAGMA journal_mode = WAL")
-                    self._database.execute(
-                        "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL)"
-                    )
-                    self._database.execute(f"PRAGMA user_version = {_VERSION}")
-            elif version != _VERSION:
-                raise UserError(
-                    f"{self._path}: has version {version}, expected {_VERSION}; choose another cache folder"
-                )
-            # A power failure may lose the last commits, which are then encoded again, but damages nothing.
-            self._database.execute("PRAGMA synchronous = NORMAL")
+    def begin(self, name: str, *, is_new: bool) -> str:
+        """Return the token of a run, which reads only what was there when the run began, also after it was killed.
 
-    def close(self) -> None:
-        """Close the file."""
-        self._database.close()
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other threads and processes out of the block; wait for one that is in it. A kill lets the next in."""
-        descriptor = _locked(self._path.with_name("lock"))
-        try:
-            yield
-        finally:
-            os.close(descriptor)
-
-    def get(self, keys: Sequence[bytes], dim: int) -> dict[bytes, Float32Array]:
-        """Return the vectors that are there, (dim,) each, by key.
-
-        Raises:
-            UserError: A vector has another width, or the file is damaged.
+        Args:
+            name: The name of the run, the same when it is resumed.
+            is_new: Forget an earlier run of the name.
         """
-        found: dict[bytes, Float32Array] = {}
-        for start in range(0, len(keys), _KEYS_AT_ONCE):
-            some = keys[start : start + _KEYS_AT_ONCE]
-            marks = ",".join("?" * len(some))
-            with self._one_line():
-                for key, vector in self._database.execute(
-                    f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some
-                ):
-                    if len(vector) != 4 * dim:
-                        raise self._damaged(f"a vector has {len(vector)} bytes, not {4 * dim}")
-                    found[key] = np.frombuffer(vector, "<f4")
-        return found
+        with self._writing():
+            self._make_room(0)
+            if is_new:
+                self._run("DELETE FROM runs WHERE name = ?", name)
+            found = self._run("SELECT token FROM runs WHERE name = ?", name).fetchone()
+            token = str(found[0]) if found else uuid.uuid4().hex
+            if not found:
+                self._run("INSERT INTO runs VALUES (?, ?, ?)", token, name, self._next())
+                self._run("DELETE FROM runs WHERE rowid <= (SELECT max(rowid) FROM runs) - ?", _MAX_RUNS)
+        self._cut_to(self._max_bytes)
+        return token
 
-    def put(self, vectors: Mapping[bytes, Float32Array]) -> None:
-        """Add vectors, all or none; those whose keys are there stay as they are.
+    def before(self, token: str) -> int:
+        """Return the number that ends what a run may read; of a run that began on another machine, from now on."""
+        with self._writing():
+            self._run("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", token, token, self._next())
+            found = self._run("SELECT before FROM runs WHERE token = ?", token).fetchone()
+        if not isinstance(found[0], int):
+            raise self._damaged("a run has no number")
+        return found[0]
+
+    def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Return those of some keys that are there."""
+        found: set[bytes] = set()
+        for some, marks in _batches(keys):
+            with self._one_line():
+                found |= {key for (key,) in self._run(f"SELECT key FROM entries WHERE key IN ({marks})", *some)}
+        return found.intersection(keys)
+
+    def get(self, n_bytes: Mapping[bytes, int], before: int = sys.maxsize) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys that are there with their values, which then count as used.
+
+        Args:
+            n_bytes: The keys that are looked up, and the size that each value must have.
+            before: Leave out what was added since `before` gave this number.
 
         Raises:
+            UserError: A value has another size or another digest, or the file is damaged.
             RunError: The system refused.
         """
-        rows = [(key, np.ascontiguousarray(vector, "<f4").tobytes()) for key, vector in vectors.items()]
-        with self._one_line(), self._database:
-            self._database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
+        for some, marks in _batches(list(n_bytes)):
+            used = []
+            with self._one_line():
+                rows = self._run(
+                    "SELECT key, digest, value, entries.number, used FROM entries LEFT JOIN vectors USING (number) "
+                    f"WHERE key IN ({marks}) AND entries.number < ?",
+                    *some,
+                    before,
+                )
+                for key, digest, value, number, since in rows:
+                    if not isinstance(value, bytes) or len(value) != n_bytes.get(key) or digest != _digest(key, value):
+                        raise self._damaged("the digest of a vector does not match")
+                    used.append((number, since))
+                    yield key, value
+            self._mark(used)
 
-    @contextlib.contextmanager
-    def _one_line(self, kind: type[BertfeatError] = RunError) -> Iterator[None]:
-        """Turn an error of SQLite into one line, an error of type `kind` unless the file is damaged."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise kind(f"{self._path}: {error}; free space, or choose another cache folder") from error
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(str(error)) from error
+    def _mark(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Note that entries, given with their last use, are used now."""
+        with self._one_line():
+            now = self._next()
+            stale = [number for number, since in entries if since != now]
+        if stale:
+            with self._writing():
+                self._database.executemany("UPDATE entries SET used = ? WHERE number = ?", [(now, n) for n in stale])
 
-    def _damaged(self, reason: str) -> UserError:
-        return UserError(f"{self._path}: is not a cache of vectors, or is damaged ({reason}); delete its folder")
+    def put(self, values: Iterable[tuple[bytes, bytes]]) -> None:
+        """Add values, some at a time; those whose keys are there stay as they are.
+
+        Raises:
+            UserError: The file is damaged.
+            RunError: The system refused.
+        """
+        most = min(self._max_bytes // 4, _MAX_VALUE_BYTES)
+        batch: list[tuple[bytes, bytes]] = []
+        n_bytes = 0
+        for key, value in values:
+            if len(value) > most:
+                continue
+            batch.append((key, value))
+            n_bytes += _size(value)
+            if n_bytes > min(_MAX_BATCH_BYTES, most):
+                self._put(batch, n_bytes)
+                batch, n_bytes = [], 0
+        if batch:
+            self._put(batch, n_bytes)
+
+    def _put(self, batch: Sequence[tuple[bytes, bytes]], n_bytes: int) -> None:
+        with self._writing():
+            there = self.known([key for key, _ in batch])
+            new = {key: value for key, value in batch if key not in there}
+            self._make_room(n_bytes if new else 0)
+            step("vectors.room")
+            used = self._next()
+            for key, value in new.items():
+                number = self._run(
+                    "INSERT INTO entries (key, digest, used) VALUES (?, ?, ?)", key, _digest(key, value), used
+                ).lastrowid
+                self._run("INSERT INTO vectors VALUES (?, ?)", number, value)
+            step("vectors.written")
+        step("vectors.committed")
+
+    def _make_room(self, n_bytes: int) -> None:
+        """Remove what was not used for longest until there is room for `n_bytes` more, or nothing is left."""
+        page_bytes = self._pragma("page_size")
+        while (excess := self._n_pages() * page_bytes + n_bytes - self._max_bytes) > 0:
+            victims = []
+            for number, size in self._run(
+                "SELECT entries.number, length(value) FROM entries LEFT JOIN vectors USING (number) "
+                "ORDER BY used, entries.number"
+            ):
+                victims.append((number,))
+                excess -= (size or 0) + _ENTRY_BYTES
+                if excess <= 0:
+                    break
+            if not victims:
+                return
+            for table in ("entries", "vectors"):
+                self._database.executemany(f"DELETE FROM {table} WHERE number = ?", victims)
+
+    def _n_pages(self) -> int:
+        """Return the pages that hold something."""
+        return self._pragma("page_count") - self._pragma("freelist_count")
+
+    def _next(self) -> int:
+        """Return the number that the next entry will have."""
+        found = self._run("SELECT seq FROM sqlite_sequence WHERE name = 'entries'").fetchone()
+        if found is not None and not isinstance(found[0], int):
+            raise self._damaged("its entries are not numbered")
+        return found[0] + 1 if found else 1
 
 
-@os_errors(RunError)
-def _locked(path: Path) -> int:
-    return lock(path, os.O_RDWR | os.O_CREAT, ALONE_AFTER_OTHERS)
+def has_cache(folder: str | Path) -> bool:
+    """Return whether a folder holds a cache."""
+    return os.path.lexists(local_path(folder, "a cache") / FILE)
+
+
+def check_cache(folder: str | Path, max_bytes: int) -> None:
+    """Check that a folder can be a cache, without making one.
+
+    Raises:
+        UserError: The place is not a local folder, cannot be written, or holds a cache of another version.
+    """
+    place = local_path(folder, "a cache")
+    if has_cache(folder):
+        VectorCache(folder, max_bytes).close()
+        return
+    there = next(parent for parent in (place.absolute(), *place.absolute().parents) if os.path.lexists(parent))
+    if not there.is_dir():
+        raise UserError(f"{there}: not a folder; choose another cache folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{there}: cannot be written; choose another cache folder")
+
+
+def _size(value: bytes) -> int:
+    """Return what an entry takes in the file at most: values share pages, or have some of their own."""
+    return len(value) + min(len(value), 2 * PAGE_BYTES) + _ENTRY_BYTES
+
+
+def _digest(key: bytes, value: bytes) -> bytes:
+    digest = xxhash.xxh3_128(key)
+    digest.update(value)
+    return digest.digest()
+
+
+def _batches(keys: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], str]]:
+    """Yield some of the keys at a time, and the place holders of a statement for them."""
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        some = keys[start : start + _KEYS_AT_ONCE]
+        yield some, ",".join("?" * len(some))

@@ -19,6 +19,8 @@ from bertfeat.storage import AnyPath
 
 _T = TypeVar("_T")
 _SEAL = "check"
+# Characters: the plan of some 30,000 files, or the manifest of 20,000 shards.
+_MOST_INDENTED = 10_000_000
 
 
 def canonical_json(value: Any) -> str:
@@ -45,11 +47,11 @@ def _fields(record: Any) -> dict[str, Any]:
 def seal(content: Mapping[str, Any], *, compact: bool = False) -> bytes:
     """Return the bytes of a JSON file: the object, with the digest of its content under the key `check`.
 
-    A compact file is the canonical JSON on one line, which takes a tenth of the time to write.
+    A compact file is the canonical JSON on one line, which takes a tenth of the time to write; a large one always is.
     """
     text = canonical_json(dict(content))
     check = _digest(text)
-    if compact:
+    if compact or len(text) > _MOST_INDENTED:
         return f'{text[:-1]},"{_SEAL}":"{check}"}}\n'.encode()
     sealed = {**content, _SEAL: check}
     return (json.dumps(sealed, indent=2, sort_keys=True, allow_nan=False, default=_fields) + "\n").encode()

@@ -72,7 +72,7 @@ def _open_locked(folder: Folder, plan: Plan, overwrite: bool, drop_unfinished: b
             opening.check_plan(folder, plan, drop_unfinished=drop_unfinished)
         writer.whole = plan if drop_unfinished else opening.whole_plan(folder, plan)
         folder.prepare(tuple(plan.schemas))
-        _settle_plan(folder, writer.whole)
+        writer.is_new = _settle_plan(folder, writer.whole)
         first = 0 if recheck else writer.keep_finished()
         opening.recover(folder, writer.whole, recheck=recheck, first=first, n_planned=len(plan.shards))
         writer.withdraw_manifest()
@@ -85,14 +85,16 @@ def _open_locked(folder: Folder, plan: Plan, overwrite: bool, drop_unfinished: b
     return writer
 
 
-def _settle_plan(folder: Folder, plan: Plan) -> None:
+def _settle_plan(folder: Folder, plan: Plan) -> bool:
+    """Write a plan, unless it is there; return whether it was written."""
     try:
         stored = planfile.read_plan(folder)
         if stored is not None and stored.plan_hash == plan.plan_hash:
-            return
+            return False
     except planfile.PlanDamaged:
         pass
     planfile.write_plan(folder, plan)
+    return True
 
 
 class StoreWriter:
@@ -105,11 +107,13 @@ class StoreWriter:
         root: Where the store is.
         plan: The plan that it was opened for.
         whole: The plan of all that the folder may hold: `plan`, or one that continues it.
+        is_new: Whether no run of this plan was here before.
     """
 
     def __init__(self, folder: Folder, plan: Plan, lock: Lock) -> None:
         self.root = folder.path
         self.plan = self.whole = plan
+        self.is_new = True
         self._folder = folder
         self._lock = lock
         self._known: dict[int, StoredReceipt] = {}

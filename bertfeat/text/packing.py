@@ -8,20 +8,22 @@ from collections.abc import Iterator
 import numpy as np
 
 from bertfeat.ragged import ragged_arange, starts_of
-from bertfeat.records import IntArray, Pack
+from bertfeat.records import BoolArray, IntArray, Pack
 from bertfeat.text.windows import Windows
 
 
-def pack_windows(windows: Windows, max_batch_tokens: int) -> Iterator[Pack]:
+def pack_windows(windows: Windows, max_batch_tokens: int, wanted: BoolArray | None = None) -> Iterator[Pack]:
     """Yield packs of at most `max_batch_tokens` tokens; a longer window is a pack alone, an empty one is in none.
 
     The longest windows come first: equal lengths are neighbours, so that attention has few groups, and a budget that is
     too large for the device fails early. A window with the same tokens as an earlier one is a copy, which is not
-    encoded again.
+    encoded again. `wanted`, bool (n_windows,), leaves out the other windows.
     """
-    first = _first_equal(windows)
+    if wanted is None:
+        wanted = np.ones(len(windows), np.bool_)
+    first = _first_equal(windows, wanted)
     is_first = first == np.arange(len(first))
-    distinct = np.flatnonzero(is_first & (windows.lengths > 0))
+    distinct = np.flatnonzero(is_first & wanted & (windows.lengths > 0))
     order = distinct[np.argsort(-windows.lengths[distinct], kind="stable")]
     repeats = np.flatnonzero(~is_first)
     # Sorted by the windows that they repeat, so that the repeats of one pack are found by bisection.
@@ -39,15 +41,15 @@ def pack_windows(windows: Windows, max_batch_tokens: int) -> Iterator[Pack]:
         start = end
 
 
-def _first_equal(windows: Windows) -> IntArray:
-    """Return for each window the first one with the same tokens and segments, often itself: (n_windows,)."""
+def _first_equal(windows: Windows, wanted: BoolArray) -> IntArray:
+    """Return for each window the first wanted one with the same tokens and segments, often itself: (n_windows,)."""
     bounds = windows.starts.tolist()
     ids, types = windows.input_ids.tobytes(), windows.type_ids.tobytes()
     width, type_width = windows.input_ids.itemsize, windows.type_ids.itemsize
     seen: dict[tuple[bytes, bytes], int] = {}
     first = np.arange(len(windows), dtype=np.int64)
-    for number, (start, end) in enumerate(itertools.pairwise(bounds)):
-        if end > start:
+    for number, (is_wanted, (start, end)) in enumerate(zip(wanted.tolist(), itertools.pairwise(bounds), strict=True)):
+        if is_wanted and end > start:
             key = ids[start * width : end * width], types[start * type_width : end * type_width]
             first[number] = seen.setdefault(key, number)
     return first

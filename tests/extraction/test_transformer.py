@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -32,7 +33,7 @@ from sklearn.utils.validation import validate_data
 import bertfeat
 from bertfeat.encoder.encoder import HiddenStates, PackEncoder
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.extraction.vectorcache import VectorCache
+from bertfeat.extraction.sklearntransformer import _text_encoder
 from bertfeat.records import Pack
 from tests.support.drill import Zygote
 from tests.support.families import build_model
@@ -342,33 +343,36 @@ def n_vectors(folder: Path) -> int:
 
 
 class TestVectorCache:
-    def test_what_is_put_is_there_in_the_next_process_too(self, tmp_path: Path) -> None:
-        vectors = {bytes([n]) * 16: np.arange(3, dtype=np.float32) + n for n in range(5)}
-        first = VectorCache(tmp_path / "new" / "cache")
-        first.put(vectors)
-        first.close()
-        second = VectorCache(tmp_path / "new" / "cache")
-        found = second.get([*vectors, b"x" * 16], 3)
-        second.close()
-        assert found.keys() == vectors.keys()
-        assert all(np.array_equal(found[key], vectors[key]) for key in vectors)
-
     def test_damage_is_one_line(self, features: bertfeat.BertFeatures, tmp_path: Path) -> None:
         features.transform(TEXTS)
         path = tmp_path / "cache" / "vectors.sqlite3"
         with closing(sqlite3.connect(path)) as database, database:
-            database.execute("UPDATE vectors SET vector = x'00'")
-        with pytest.raises(UserError, match=r"a vector has 1 bytes, not 128\); delete its folder"):
+            database.execute("UPDATE vectors SET value = zeroblob(128)")
+        with pytest.raises(UserError, match=r"the digest of a vector does not match\); delete its folder"):
             features.transform(TEXTS)
         with closing(sqlite3.connect(path)) as database, database:
-            database.execute("PRAGMA user_version = 2")
-        with pytest.raises(UserError, match="has version 2, expected 1; choose another cache folder"):
+            database.execute("PRAGMA user_version = 1")
+        with pytest.raises(UserError, match="has version 1, expected 2; choose another cache folder"):
             features.transform(TEXTS)
-        path = tmp_path / "other" / "vectors.sqlite3"
-        path.parent.mkdir()
-        path.write_bytes(b"no database " * 1000)
-        with pytest.raises(UserError, match=r"is not a cache of vectors, or is damaged .*; delete its folder"):
-            features.set_params(cache=path.parent).transform(TEXTS)
+
+    def test_the_size_is_checked_and_kept(self, features: bertfeat.BertFeatures, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"`cache_size` 'huge' is not a size"):
+            features.set_params(cache_size="huge").transform(TEXTS)
+        with pytest.raises(ConfigError, match=r"`cache_size=10` is below 1000000"):
+            features.set_params(cache_size=10).transform(TEXTS)
+        texts = [f"text {n} of the sea" for n in range(1000)]
+        features.set_params(cache_size="1MB").transform(texts)
+        assert (tmp_path / "cache" / "vectors.sqlite3").stat().st_size <= 1_000_000
+
+    def test_another_config_of_the_model_is_another_key(self, tiny_folder: Path, tmp_path: Path) -> None:
+        model = tmp_path / "model"
+        shutil.copytree(tiny_folder, model)
+        first = bertfeat.BertFeatures(str(model), cache=tmp_path / "cache").transform(TEXTS)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 0.5}))
+        _text_encoder.cache_clear()
+        again = bertfeat.BertFeatures(str(model), cache=tmp_path / "cache").transform(TEXTS)
+        assert np.abs(again - first).max() > 0.01
 
     def test_a_place_that_cannot_be_used_is_one_line(self, features: bertfeat.BertFeatures, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,7 @@ from benchmarks.speed.rivals import ENVIRONMENTS
 from benchmarks.speed.workloads import CORPUS_ORDER, ENCODE, FLAIR, ONE, SORTED, WORKLOADS
 from bertfeat.encoder.hub import is_hub_id
 from bertfeat.encoder.packaged import minilm
+from tests.support.places import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +214,36 @@ def test_a_model_that_differs_or_fails_does_not_end_the_check(checked, tiny_fold
 def test_the_models_of_the_table_are_hub_ids():
     assert len(set(hub_check.MODELS.values())) == len(hub_check.MODELS) == 16
     assert all(is_hub_id(name) and "/" in name for name in hub_check.MODELS.values())
+
+
+def run_benchmark(folder: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.long
+def test_the_benchmark_for_a_gpu_runs_without_one(tmp_path):
+    tiny = ("--device=cpu", "--models=bert-tiny", "--rows=12", "--rounds=1", "--backend=aot_eager")
+    printed = run_benchmark(tmp_path, "benchmarks.gpu", *tiny, "--dtypes=bfloat16,float32", "--output=result")
+    results = json.loads((tmp_path / "result-forwards.json").read_text())["results"]
+    assert len(results) == 3 * 2
+    of_packs = {"compiled", "compiled, reduce-overhead", "compiled, max-autotune"}
+    for name, result in results.items():
+        assert {"eager", "compiled, by length", "sentence-transformers, sdpa"} <= set(result["ways"])
+        assert (of_packs <= set(result["ways"])) == name.endswith("bfloat16")
+        assert all(facts["ratio"] > 0 and facts["warm_up_s"] > 0 for facts in result["ways"].values())
+        assert name.endswith("float32") or "CUDA device" in result["missing"]["CUDA graph"]
+    assert printed.count("| keep |") == len(results)
+    assert "gpu-bert-tiny-token-last4" in json.loads((tmp_path / "result.json").read_text())["results"]
+
+
+@pytest.mark.long
+def test_the_benchmark_of_scale_runs_on_little(tmp_path):
+    found = json.loads(run_benchmark(tmp_path, "benchmarks.scale", "files", "--files=30"))["files"]
+    assert (found["files"], found["shards"]) == (30, 1)
+    assert {"list and digest", "plan", "write the plan", "read the plan"} == set(found["steps"])
+    found = json.loads(run_benchmark(tmp_path, "benchmarks.scale", "make", "--shards=12", "--store=store"))["make"]
+    assert (found["rows"], found["shards"]) == (12, 12)
+    found = json.loads(run_benchmark(tmp_path, "benchmarks.scale", "shards", "--store=store"))["shards"]
+    assert found["shards"] == 12

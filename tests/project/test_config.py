@@ -19,7 +19,7 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractCon
 ENUMS = {name: type(default) for name, default in DEFAULTS.items() if isinstance(default, StrEnum)}
 MEMBERS = [(name, member) for name, kind in ENUMS.items() for member in kind]
 NUMBERS = {"limit": 1, "max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
-RUN_ONLY = {"device", "workers", "runner", "ray_address"}
+RUN_ONLY = {"device", "workers", "runner", "ray_address", "cache", "cache_size"}
 
 
 @pytest.mark.parametrize(("name", "member"), MEMBERS)

@@ -207,6 +207,15 @@ def test_the_path_of_a_part_follows_from_level_and_shard(made, tmp_path, path):
     assert not verify(tmp_path / "s").is_good
 
 
+def test_a_large_file_is_written_on_one_line(monkeypatch):
+    content = {"format_version": 1, "shards": [1, 2]}
+    assert codec.seal(content).count(b"\n") > 1
+    monkeypatch.setattr(codec, "_MOST_INDENTED", 10)
+    data = codec.seal(content)
+    assert data.count(b"\n") == 1
+    assert codec.unseal(data) == codec.unseal(codec.seal(content, compact=True)) == content
+
+
 def test_a_quarantine_file_that_was_edited_is_one_line(made, tmp_path):
     for line in (b"{}", b"[]", b"x", b'{"index": 1, "path": 2, "row": 3, "reason": "r", "raw": null}'):
         shutil.rmtree(tmp_path / "s", ignore_errors=True)

@@ -1,0 +1,48 @@
+"""Documents that are ready for the encoder, and the packs of their windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from bertfeat.encoder.lanes import pack_budget
+from bertfeat.extraction.leveltables import ShardText
+from bertfeat.records import BadRow, BoolArray, Pack
+from bertfeat.stopwatch import Stopwatch
+from bertfeat.text.packing import pack_windows
+from bertfeat.text.windows import Windows
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """Documents that are ready for the encoder, and the rows that could not be read."""
+
+    text: ShardText
+    packs: Sequence[Pack]
+    bad_rows: Sequence[BadRow]
+    clock: Stopwatch
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of documents, tokens, windows and packs, for the receipt: the same with any cache."""
+        return {
+            "n_documents": len(self.text.documents),
+            **self.text.counts(),
+            "n_packs": len(self.packs),
+            "n_encoded_tokens": tokens_of(self.packs),
+            "n_repeated_windows": sum(len(pack.copies) for pack in self.packs),
+        }
+
+
+def packs_of(
+    windows: Windows, max_batch_tokens: int, device: torch.device, wanted: BoolArray | None = None
+) -> list[Pack]:
+    """Make packs of windows, or of those that are wanted, bool (n_windows,), for a device."""
+    n_tokens = int(windows.lengths.sum() if wanted is None else windows.lengths[wanted].sum())
+    return list(pack_windows(windows, pack_budget(n_tokens, max_batch_tokens, device), wanted))
+
+
+def tokens_of(packs: Sequence[Pack]) -> int:
+    """Return the number of tokens in packs, special tokens included."""
+    return sum(pack.n_tokens for pack in packs)

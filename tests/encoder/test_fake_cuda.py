@@ -1,0 +1,144 @@
+"""The CUDA path on a machine without a device: fake tensors, a reference of the kernel on the CPU, and `torch.export`.
+
+tests/extraction/test_gpu.py runs the path itself where there is a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+import bertfeat
+from benchmarks.speed.forwards import PackedForward, exported, filled, tensors_of
+from benchmarks.speed.varlen_reference import register_on_cpu
+from bertfeat.encoder import attention, encoder, loading
+from bertfeat.encoder.attention import make_layout, packed, packed_attention
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.encoder import PackEncoder
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.errors import RunError
+from tests.support.fake_cuda import CUDA, fake_cuda
+from tests.support.families import random_pack
+
+CPU = torch.device("cpu")
+TEXTS = ["a text", "another text, of more words", " ", "many more words " * 300]
+
+
+@pytest.fixture
+def varlen_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the variable-length kernel on the CPU, as a reference."""
+    register_on_cpu()
+    monkeypatch.setattr(attention, "has_varlen", lambda device: True)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Iterator[PackEncoder]:
+    with pytest.MonkeyPatch.context() as patch:
+        # The layout of weights that is oneDNN's own cannot be exported.
+        patch.setattr(loading, "can_pack", lambda device, dtype: False)
+        yield load_encoder(open_checkpoint("minilm"), [6], compute_dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "model", "lasttoken", "weightedmean"])
+def test_sentences_stay_on_the_device(pooling: str) -> None:
+    with fake_cuda() as calls:
+        vectors = bertfeat.Encoder("minilm", device="cuda:0", pooling=pooling).encode(TEXTS)
+    assert vectors.shape == (4, 384)
+    assert calls["fetched"] == [(CUDA, torch.float32)]
+    # Each of the six blocks attends to the one pack: three texts, and four windows of the long one.
+    assert len(calls["attended"]) == 6
+    (query, _, _, bounds, _, longest, _), options = calls["attended"][0]
+    assert (query.device, query.dtype, query.shape[1:]) == (CUDA, torch.bfloat16, (12, 32))
+    assert (bounds.device, bounds.dtype, longest) == (CUDA, torch.int32, 256 if pooling == "model" else 512)
+    assert options == {"scale": 32**-0.5, "window_size": (-1, -1), "enable_gqa": False}
+
+
+@pytest.mark.parametrize("settings", [{"compute_dtype": "float32"}, {"word_pooling": "mean", "combine": "mean"}])
+def test_words_and_tokens_stay_on_the_device(settings: dict[str, str]) -> None:
+    with fake_cuda() as calls:
+        made = bertfeat.Encoder("minilm", device="cuda:0", layers="last4", **settings)
+        assert len(made.words(TEXTS)) > 900
+        assert len(made.tokens(TEXTS)) > 900
+    assert {device for device, _ in calls["fetched"]} == {CUDA}
+    # The kernel takes half precision only.
+    assert bool(calls["attended"]) == ("compute_dtype" not in settings)
+
+
+def test_a_mix_of_devices_is_an_error() -> None:
+    with fake_cuda(), pytest.raises(RuntimeError, match="device"):
+        torch.ones(3, device=CUDA) + torch.ones(3)
+
+
+@pytest.mark.numeric
+@pytest.mark.usefixtures("varlen_here")
+@pytest.mark.parametrize(("causal", "sliding_window"), [(False, None), (True, None), (False, 3), (True, 3)])
+@pytest.mark.parametrize("n_key_heads", [4, 2])
+def test_the_kernel_is_asked_for_what_the_cpu_computes(
+    causal: bool, sliding_window: int | None, n_key_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    lengths = np.array([6, 6, 4, 1])
+    query = torch.randn(1, 4, 17, 8).bfloat16()
+    key, value = torch.randn(2, 1, n_key_heads, 17, 8).bfloat16()
+    rules = {"is_causal": causal, "sliding_window": sliding_window}
+    with packed(make_layout(lengths, CPU)):
+        found, _ = packed_attention(torch.nn.Module(), query, key, value, None, **rules)
+    monkeypatch.setattr(attention, "has_varlen", lambda device: False)
+    with packed(make_layout(lengths, CPU)):
+        expected, _ = packed_attention(torch.nn.Module(), query.float(), key.float(), value.float(), None, **rules)
+    # One rounding to bfloat16.
+    torch.testing.assert_close(found.float(), expected, rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.numeric
+def test_the_exported_packed_forward_equals_the_encoder(minilm: PackEncoder) -> None:
+    """One graph, of symbolic sizes, for packs of any size; also filled up to a fixed size."""
+    register_on_cpu()
+    forward = PackedForward(minilm, longest=64)
+    first, other = random_pack([9, 8, 8, 7, 3]), random_pack([30, 12, 1])
+    graph = exported(forward, tensors_of(first, CPU))
+    assert sum("_varlen_attn" in str(node.target) for node in graph.graph.nodes) == 6  # type: ignore[union-attr]
+    for pack in (first, other):
+        tensors = tensors_of(pack, CPU)
+        with torch.inference_mode():
+            found, fixed = graph(*tensors), graph(*filled(tensors, 150, 9, 64))
+        states = minilm.encode(pack).layer(6).float().split(pack.lengths.tolist())
+        expected = torch.stack([window.mean(dim=0) for window in states])
+        assert torch.cosine_similarity(found, expected).min() > 0.999
+        assert torch.cosine_similarity(fixed[: len(expected)], expected).min() > 0.999
+        assert fixed.shape == (9, 384)
+
+
+@pytest.mark.numeric
+def test_under_autocast_the_vectors_are_the_same() -> None:
+    made = bertfeat.Encoder("minilm")
+    expected = made.encode(TEXTS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert np.array_equal(made.encode(TEXTS), expected, equal_nan=True)
+        assert np.allclose(made.encode(TEXTS[:1]), expected[:1], atol=1e-6)
+
+
+@pytest.mark.numeric
+def test_a_pack_of_too_many_windows_is_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = load_encoder(open_checkpoint("minilm"), [6])
+    pack = random_pack([9, 8, 8, 7, 3])
+    expected = made.encode(pack).layer(6)
+    monkeypatch.setattr(encoder, "_MAX_WINDOWS", 2)
+    parts = [(part.lengths.tolist(), states.layer(6)) for part, states in made.encode_parts(pack)]
+    assert [lengths for lengths, _ in parts] == [[9, 8], [8], [7, 3]]
+    torch.testing.assert_close(torch.cat([states for _, states in parts]), expected)
+    assert made.n_halvings == 0, "memory did not run out"
+
+
+def test_pinned_memory_that_runs_out_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = bertfeat.Encoder("minilm", device="cpu")
+
+    def no_memory(*arguments: object) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr("bertfeat.extraction.flow.Fetches.fetch", no_memory)
+    with pytest.raises(RunError, match="out of memory on cpu while pooling"):
+        made.encode(["a text"])
