@@ -131,7 +131,7 @@ def has_fast_bfloat16() -> bool:
     """Tell whether the processor has instructions for bfloat16: AVX-512 BF16 or AMX."""
     import torch
 
-    # Names that torch keeps to itself; without them the answer is no.
+    # These names are private to torch: a version without them counts as without the instructions.
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in names)
 

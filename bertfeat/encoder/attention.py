@@ -28,8 +28,8 @@ _HALF = (torch.float16, torch.bfloat16)
 _MAX_HEAD_SIZE = 256
 # Keywords of the models that change nothing in a forward pass over whole windows; any other must be None or 0.
 _WITHOUT_EFFECT = frozenset({"position_ids", "output_hidden_states", "deterministic", "use_cache"})
-# torch's attention on a CPU takes this many scores at a time with AVX-512, and those that are left one by one, of which
-# each takes 7 ns. From so many of them on, masked keys in their places are faster.
+# With AVX-512, torch's attention on a CPU takes this many scores at a time, and those that are left one by one, each in
+# 7 ns. Where at least _MANY_LEFT are left, it is faster to fill up the keys to the next multiple and to mask these.
 _SCORES_AT_ONCE = 16
 _MANY_LEFT = {torch.float32: 10, torch.bfloat16: 5}
 # Beyond this many keys, those that are left do not count.

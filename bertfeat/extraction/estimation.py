@@ -23,6 +23,7 @@ from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
+from bertfeat.extraction.pooling import needs_pooler
 from bertfeat.extraction.preparedtext import packs_of, tokens_of
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.extraction.vectorcache import check_cache
@@ -162,4 +163,7 @@ def _calibrate_bfloat16(job: Job, encoder: PackEncoder, packs: Sequence[Pack]) -
         return None
     config = job.config
     checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
-    return _calibrate(load_encoder(checkpoint, encoder.layers, compute_dtype=torch.bfloat16), packs)
+    # A pooler needs all layers, whichever are asked for.
+    with_pooler = needs_pooler(config)
+    same = load_encoder(checkpoint, encoder.layers, compute_dtype=torch.bfloat16, with_pooler=with_pooler)
+    return _calibrate(same, packs)

@@ -42,6 +42,10 @@ class QueryFile:
         id_column: The column with the id; by default `id`, `_id` or `query_id`, else row numbers.
         batch_size: Queries per batch.
 
+    Attributes:
+        n_queries: The number of queries.
+        has_columns: Whether the file is a table.
+
     Raises:
         InputError: The file cannot be read, has no queries, or has a bad row, which the message names.
     """
@@ -54,7 +58,8 @@ class QueryFile:
         if kind not in _TABLES and kind is not CorpusFormat.TXT:
             known = ".txt, .jsonl, .json, .csv, .tsv or .parquet"
             raise InputError(f"{kind} holds no queries; give {known}", path=str(path))
-        if kind in _TABLES and id_column is None:
+        self.has_columns = kind in _TABLES
+        if self.has_columns and id_column is None:
             id_column = next((name for name in _ID_COLUMNS if name in _columns(files[0], kind)), None)
         # Bad rows are reported below: the advice of the corpus is for extraction.
         config = ExtractConfig(text_column=text_column, id_column=id_column, bad_rows=BadRows.QUARANTINE)

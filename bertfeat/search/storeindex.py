@@ -109,7 +109,7 @@ def build_index(
         tune_queries: Queries like those to come, 2 or more, better 1,000: they have the recall then. A file of texts as
             `QueryFile` reads it (at word and token level each marks a word in brackets); a store of the same feature
             of other texts; or vectors as they are in a store: .npy, or float (n_queries, dim). Up to 2,000 random ones
-            are used; one half tunes, the other is measured. By default random vectors of the index are the queries.
+            are used; a random half tunes, the other is measured. By default random vectors of the index are used.
         text_column: The column of `tune_queries` with the text; by default `text`.
         overwrite: Replace an index that is there.
         progress: See `extract`.

@@ -21,8 +21,9 @@ from bertfeat.ann.vectorparts import checked_queries, sample_positions
 from bertfeat.choices import Level, StoreDtype
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.vectorformats import VECTOR_READER_OF, vector_file
+from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.nearest import Comparison, Metric
 from bertfeat.progress import Progress
 from bertfeat.records import FileSlice, Float32Array, IntArray
 from bertfeat.search.origin import TunedBy
@@ -45,7 +46,8 @@ class GivenQueries:
 
     Attributes:
         about: Their name, digest and number.
-        vectors: Encodes or reads them: float32 (n_queries, dim), raw. Raises a UserError if one cannot be used.
+        vectors: Encodes or reads them: float32 (n_queries, dim), raw, in random order. Raises a UserError if one cannot
+            be used.
     """
 
     about: TunedBy
@@ -71,6 +73,7 @@ class QueryFinder:
     settings: BuildSettings
     text_column: str | None = None
 
+    @os_errors(UserError)
     def find(self, queries: TuneQueries) -> GivenQueries:
         """Return the queries of a file, a store or an array; random ones if there are more than `n_queries`.
 
@@ -80,6 +83,8 @@ class QueryFinder:
         """
         if isinstance(queries, np.ndarray):
             return self._array(queries)
+        if not isinstance(queries, str | Path | Store):
+            raise UserError(f"`tune_queries` is a {type(queries).__name__}; give a file, a store, or an array")
         place = queries.path if isinstance(queries, Store) else as_path(queries)
         is_store = place.is_dir() if isinstance(place, Path) else (place / _MANIFEST).exists()
         if self.text_column is not None and (is_store or place.name.endswith(".npy")):
@@ -92,7 +97,9 @@ class QueryFinder:
 
     def _texts(self, name: str, path: str) -> GivenQueries:
         self.spec.require_known_model()
-        file = QueryFile(path, text_column=self.text_column or "text")
+        file = QueryFile(path, text_column="text" if self.text_column is None else self.text_column)
+        if self.text_column is not None and not file.has_columns:
+            raise UserError(f"`text_column` {self.text_column!r}: {path} has no columns; leave it out")
         wanted = set(self._chosen(file.n_queries, path).tolist())
         rows = (query for batch in file.batches() for query in batch)
         found = [query for number, query in enumerate(rows) if number in wanted]
@@ -154,4 +161,10 @@ class QueryFinder:
         return sample_positions(n_queries, self.settings.n_queries, self.settings.seed)
 
     def _given(self, name: str, content: bytes, n_queries: int, vectors: Callable[[], Float32Array]) -> GivenQueries:
-        return GivenQueries(TunedBy(name, xxhash.xxh3_128(content).hexdigest(), n_queries), vectors)
+        def mixed() -> Float32Array:
+            found = vectors()
+            Comparison(found, self.settings.metric)  # Its error names a query that is too long.
+            # A file may alternate, for example between two languages; both halves get some of each.
+            return found[np.random.default_rng(self.settings.seed).permutation(n_queries)]
+
+        return GivenQueries(TunedBy(name, xxhash.xxh3_128(content).hexdigest(), n_queries), mixed)

@@ -64,6 +64,20 @@ def test_bfloat16_is_measured_where_it_could_be_chosen(
     assert estimate(corpus, config).bfloat16_tokens_per_s is None
 
 
+def test_bfloat16_is_measured_with_the_pooler(corpus: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, loaded = bertfeat.extraction.estimation.load_encoder, []
+
+    def load_and_note(*args: Any, **settings: Any) -> Any:
+        loaded.append(settings["with_pooler"])
+        return load(*args, **settings)
+
+    monkeypatch.setattr(bertfeat.extraction.estimation, "has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr(bertfeat.extraction.estimation, "load_encoder", load_and_note)
+    for pooling in ("mean", "pooler"):
+        estimate(corpus, ExtractConfig(model=str(tiny_folder), levels="sentence", layers="-1", pooling=pooling))
+    assert loaded == [False, True]
+
+
 def test_bytes_are_about_those_of_the_run(tiny_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("she sells sea shells by the sea shore\n" * 400)
     config = ExtractConfig(model=str(tiny_folder), levels="token,word", layers="all", store_dtype="float32")

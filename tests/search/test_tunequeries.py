@@ -70,7 +70,7 @@ class TestRecall:
         asked = {"level": level, "feature": FEATURE, "index": "IVF4,SQ8", "recall": target}
         with bertfeat.build_index(store, tmp_path / "index", tune_queries=file, **asked) as index:
             queries = read_queries(index.path, index.description)
-            np.testing.assert_array_equal(queries, index.encode(lines).vectors)
+            assert sorted(queries.tolist()) == sorted(index.encode(lines).vectors.tolist())
             measured = index.description.measured
             assert measured["given"]["n_queries"] == len(TEXTS) // 2
             # The half that did not tune the index.
@@ -129,6 +129,16 @@ class TestForms:
         assert np.isin(queries[:, 0], many[:, 0].astype(np.float32)).all()
         assert not np.array_equal(queries, many[:2000].astype(np.float32))
 
+    def test_both_halves_of_a_file_that_alternates_are_alike(self, tiny: Store, tmp_path: Path) -> None:
+        vectors = np.random.default_rng(0).normal(size=(100, 32)).astype(np.float32)
+        vectors[::2, 0] = 5
+        with bertfeat.build_index(tiny, tmp_path / "i", level="sentence", tune_queries=vectors) as index:
+            queries = read_queries(index.path, index.description)
+        assert queries is not None
+        assert sorted(queries.tolist()) == sorted(vectors.tolist())
+        for half in (queries[::2], queries[1::2]):
+            assert 15 < (half[:, 0] == 5).sum() < 35
+
     def test_queries_get_the_prompt_of_searches(self, tmp_path: Path, tiny_folder: Path) -> None:
         rows = [{"id": f"q{n}", "text": text, "label": None, "n": n} for n, text in enumerate(TEXTS[:20])]
         plain, prompted = (
@@ -178,6 +188,7 @@ class TestRefused:
             (np.zeros((5, 2, 32)), "has 2 vectors in each row; save one layer"),
             (np.zeros((5, 32), np.int64), "its values are int64"),
             (np.zeros((0, 32)), "has no rows"),
+            (np.full((5, 32), 1e30), "query 0 has length 5.7e+30, too large to compare in float32"),
         ],
     )
     def test_vectors(self, tiny: Store, tmp_path: Path, array: np.ndarray, said: str) -> None:
@@ -193,6 +204,11 @@ class TestRefused:
         build = ("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "word")
         tune = (*build, "--tune-queries")
         assert "none.txt" in refused(*tune, tmp_path / "none.txt")
+        assert "file name too long" in refused(*tune, "n" * 300).lower()
+        file = write_lines(tmp_path / "q.txt", ["the [bank]", "a [word]"])
+        assert "q.txt has no columns; leave it out" in refused(*tune, file, "--text-column", "body")
+        with pytest.raises(UserError, match="`tune_queries` is a list; give a file, a store, or an array"):
+            bertfeat.build_index(tiny, tmp_path / "i", level="word", tune_queries=["the [bank]"])  # type: ignore[arg-type]
         assert "no manifest" in refused(*tune, tmp_path)
         assert "holds the vectors of the index itself; give queries that are not" in refused(*tune, tiny.path)
         (tmp_path / "v.npy").write_bytes(b"not an array")
