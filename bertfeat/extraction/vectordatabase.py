@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+from bertfeat.display import printable
 from bertfeat.durable.filelock import ALONE_AFTER_OTHERS, lock
 from bertfeat.durable.files import make_parents, os_errors
 from bertfeat.errors import BertfeatError, RunError, UserError
@@ -142,10 +143,11 @@ class VectorDatabase:
         """Turn an error of SQLite into one line, an error of type `kind` unless the file is damaged."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            # A message about a damaged file may quote it, in bytes that are not UTF-8 or that end the line.
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _REFUSALS:
                 raise kind(f"{self._path}: {error}; free space, or choose another cache folder") from error
-            raise self._damaged(str(error)) from error
+            raise self._damaged(printable(str(error))[:200]) from error
 
     def _damaged(self, reason: str) -> UserError:
         return UserError(f"{self._path}: is not a cache of vectors, or is damaged ({reason}); delete its folder")

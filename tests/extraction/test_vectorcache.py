@@ -227,6 +227,16 @@ def test_a_flipped_bit_of_a_value_and_an_exchanged_value_are_one_line(tmp_path: 
             found(folder, values)
 
 
+@pytest.mark.parametrize("quoted", [b"\xc5\xc5", b"\n\n"])
+def test_a_damaged_schema_that_sqlite_quotes_is_one_line(tmp_path: Path, quoted: bytes) -> None:
+    put(tmp_path, some(3))
+    file = tmp_path / "vectors.sqlite3"
+    data = file.read_bytes()
+    assert b"INDEX by_use" in data
+    file.write_bytes(data.replace(b"INDEX by_use", b"INDEX " + quoted + b"_use"))
+    assert is_found_out(tmp_path, some(3))
+
+
 def test_another_version_and_other_files_are_refused(tmp_path: Path) -> None:
     put(tmp_path, some(1))
     with closing(sqlite3.connect(tmp_path / "vectors.sqlite3")) as database, database:
