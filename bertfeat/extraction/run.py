@@ -62,7 +62,7 @@ def extract(
     """
     config = ExtractConfig.of(config, settings)
     if config.cache is not None:
-        check_cache(config.cache, config.cache_size)
+        check_cache(config.cache, config.cache_size, as_path(output))
     with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
         end_earlier_runs(job.root)
@@ -109,7 +109,7 @@ def append(
     path = store.path if isinstance(store, Store) else as_path(store)
     growing = open_growing(path, settings, overwrite=overwrite)
     if growing.config.cache is not None:
-        check_cache(growing.config.cache, growing.config.cache_size)
+        check_cache(growing.config.cache, growing.config.cache_size, path)
     with reporting(progress) as progress, open_inputs(inputs, path, growing.config) as files:
         is_last = False
         while not is_last:

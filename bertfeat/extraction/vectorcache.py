@@ -13,7 +13,7 @@ import xxhash
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
 from bertfeat.extraction.vectordatabase import FILE, PAGE_BYTES, VectorDatabase
-from bertfeat.storage import local_path
+from bertfeat.storage import AnyPath, local_path
 
 # SQLite takes at least this many parameters in one statement.
 _KEYS_AT_ONCE = 500
@@ -187,13 +187,16 @@ def has_cache(folder: str | Path) -> bool:
     return os.path.lexists(local_path(folder, "a cache") / FILE)
 
 
-def check_cache(folder: str | Path, max_bytes: int) -> None:
-    """Check that a folder can be a cache, without making one.
+def check_cache(folder: str | Path, max_bytes: int, store: AnyPath | None = None) -> None:
+    """Check that a folder can be a cache for runs that write `store`, without making one.
 
     Raises:
-        UserError: The place is not a local folder, cannot be written, or holds a cache of another version.
+        UserError: The place is not a local folder, is inside the store, cannot be written, or holds a cache of another
+            version.
     """
     place = local_path(folder, "a cache")
+    if isinstance(store, Path) and place.resolve().is_relative_to(store.resolve()):
+        raise UserError(f"{place}: is inside the store {store}; choose another cache folder")
     if has_cache(folder):
         VectorCache(folder, max_bytes).close()
         return

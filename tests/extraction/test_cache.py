@@ -295,6 +295,8 @@ class TestMistakes:
             (["--cache", "file/inside"], "file: not a folder; choose another cache folder"),
             (["--cache", "s3://bucket/cache"], "a cache must be in a local folder"),
             (["--cache", "old"], "has version 1, expected 2; choose another cache folder"),
+            (["--cache", "out/cache"], "out/cache: is inside the store"),
+            (["--cache", "out"], "out: is inside the store"),
             (["--cache", ""], "--cache '' is not the name of a folder"),
             (["--cache", "new", "--cache-size", "10kB"], "--cache-size 10000 is below 1000000"),
             (["--cache", "new", "--cache-size", "much"], "'much' is not a size"),
