@@ -15,17 +15,12 @@ from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
 from bertfeat.encoder.lookup import Lookup
+from bertfeat.encoder.modelconfig import NOT_LOADED
 from bertfeat.encoder.staticvectors import StaticVectors
 from bertfeat.encoder.weightdraws import draw_weights
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 from bertfeat.memory import free_memory
 
-# Keys of a config that change what a forward pass returns, how it is computed, or which files are loaded.
-_IGNORED = (
-    *("_attn_implementation", "_attn_implementation_internal", "attn_implementation", "chunk_size_feed_forward"),
-    *("dtype", "fusion_config", "gradient_checkpointing", "output_attentions", "output_hidden_states", "return_dict"),
-    *("torch_dtype", "torchscript", "transformers_weights", "use_cache", "use_return_dict"),
-)
 # Tied and unused weights make the two counts differ; more than twice as many belong to another model.
 _MAX_PARAMETERS_PER_VALUE = 2
 
@@ -122,7 +117,7 @@ def _config(checkpoint: Checkpoint, n_blocks: int) -> Any:
     """Build the config of the cut model."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    plain = {key: value for key, value in checkpoint.config.items() if key not in _IGNORED}
+    plain = {key: value for key, value in checkpoint.config.items() if key not in NOT_LOADED}
     with checkpoint_errors(checkpoint.folder, "config.json does not fit its family"):
         config = CONFIG_MAPPING[checkpoint.family.model_type].from_dict(plain)
         read = config.num_hidden_layers, config.hidden_size, config.vocab_size

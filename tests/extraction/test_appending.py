@@ -145,10 +145,15 @@ def test_other_settings_are_refused_and_those_of_the_store_are_not(root, later, 
 
 
 def test_another_model_and_other_versions_are_refused(tmp_path, root, later, monkeypatch, tiny_folder):
-    with pytest.raises(PlanMismatch, match=r"made with other settings: the digest of the model's weights was"):
+    with pytest.raises(PlanMismatch, match=r"made with other settings: .*the digest of the model's weights was"):
         append(root, later[0], model=str(tiny_folder))
     moved = tmp_path / "moved"
     shutil.copytree(open_store(root).metadata["model"], moved)
+    config = json.loads((moved / "config.json").read_text())
+    (moved / "config.json").write_text(json.dumps({**config, "hidden_act": "relu"}))
+    with pytest.raises(PlanMismatch, match=r"made with other settings: the digest of the model's config.json was"):
+        append(root, later[0], model=str(moved))
+    (moved / "config.json").write_text(json.dumps({**config, "id2label": {}}))
     assert len(append(root, later[0], model=str(moved))) == 48
     with monkeypatch.context() as patch:
         patch.setattr("bertfeat.extraction.plan.__version__", "9.9")
