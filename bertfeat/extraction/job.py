@@ -17,7 +17,7 @@ from pathlib import Path
 from bertfeat.choices import Level, Pooling, Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
-from bertfeat.corpus.formats import WORD_FORMATS
+from bertfeat.corpus.formats import WORD_FORMATS, check_text_column
 from bertfeat.corpus.frames import is_frame, paths_of, write_frame
 from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_device
@@ -148,6 +148,8 @@ def open_job(
     """
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
+    # An append has this setting from its store, whose files may have columns.
+    check_text_column(files, config)
     corpus = Corpus(files, config)
     corpus.check_head()
     checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)

@@ -66,6 +66,14 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["good.txt", "--text-column", os.fsdecode(b"\xff"), "-o", "out"],
         ["--text-column '\\udcff' is not valid UTF-8"],
     ),
+    "a text column of lines": (
+        ["good.txt", "--text-column", "body", "-o", "out"],
+        ["good.txt: has no columns for --text-column 'body'; leave it out"],
+    ),
+    "a text column of words": (
+        ["good.conll", "--text-column", "body", "--level", "word", "--dry-run"],
+        ["good.conll: has no columns for --text-column 'body'; leave it out"],
+    ),
     "an id twice": (["twice.jsonl", "--id-column", "id", "-o", "out"], ["twice.jsonl:2: id 5", "twice.jsonl:1"]),
     "wrong number of columns": (["columns.conll", "--level", "word", "-o", "out"], ["columns.conll:", "3 columns"]),
     "missing label column": (

@@ -331,6 +331,14 @@ def test_an_object_store_grows(settings, later):
     assert len(extract(output=url, **settings)) == 54
 
 
+def test_lines_are_added_to_a_store_of_a_column(tmp_path, settings):
+    read = {"text_column": "body", "id_column": None, "levels": "sentence"}
+    rows = write_rows(tmp_path / "a.jsonl", [{"body": "One."}])
+    root = extract(output=tmp_path / "s", **{**settings, **read, "inputs": rows}).path
+    (tmp_path / "b.txt").write_text("Two.\n")
+    assert append(root, str(tmp_path / "b.txt")).arrow("sentence", ["text"]).column(0).to_pylist() == ["One.", "Two."]
+
+
 def test_an_index_takes_the_new_rows(tmp_path, root, later):
     bertfeat.build_index(root, tmp_path / "i", level="sentence", feature=-1, index="Flat")
     store = append(root, later)

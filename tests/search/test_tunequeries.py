@@ -206,7 +206,9 @@ class TestRefused:
         assert "none.txt" in refused(*tune, tmp_path / "none.txt")
         assert "file name too long" in refused(*tune, "n" * 300).lower()
         file = write_lines(tmp_path / "q.txt", ["the [bank]", "a [word]"])
-        assert "q.txt has no columns; leave it out" in refused(*tune, file, "--text-column", "body")
+        assert "q.txt: has no columns for --text-column 'body'; leave it out" in refused(
+            *tune, file, "--text-column", "body"
+        )
         with pytest.raises(UserError, match="`tune_queries` is a list; give a file, a store, or an array"):
             bertfeat.build_index(tiny, tmp_path / "i", level="word", tune_queries=["the [bank]"])  # type: ignore[arg-type]
         assert "no manifest" in refused(*tune, tmp_path)
