@@ -198,7 +198,7 @@ compute_options = together(
     _choice(
         "compute_dtype",
         choices.ComputeDtype,
-        "Type to compute in; auto: bfloat16 on CUDA and for weights in bfloat16, else float32.",
+        "Type to compute in; auto: bfloat16 on CUDA from Ampere on and for weights in bfloat16, else float32.",
     ),
     _number("max_batch_tokens", "Tokens in a forward pass.", auto="by device and width"),
     (

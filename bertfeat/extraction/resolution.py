@@ -75,11 +75,13 @@ def resolve(config: ExtractConfig, checkpoint: Checkpoint, tokenizer: Tokenizer,
             `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
     info = checkpoint.info()
-    device_kind = planned_kind(config.device, elsewhere=config.runner is Runner.RAY)
+    elsewhere = config.runner is Runner.RAY
+    device_kind = planned_kind(config.device, elsewhere=elsewhere)
     family = STATIC if _is_static(info) else family_of(info.family)
     attention = family.path if family else ""
     layers = _layers(config, info)
-    compute_dtype = resolve_compute_dtype(config.compute_dtype, device_kind, is_bfloat16=checkpoint.is_bfloat16)
+    asked = None if elsewhere else config.device
+    compute_dtype = resolve_compute_dtype(config.compute_dtype, device_kind, asked, is_bfloat16=checkpoint.is_bfloat16)
     return Resolved(
         model=info,
         config_sha256=checkpoint.config_sha256,
