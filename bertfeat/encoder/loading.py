@@ -11,6 +11,7 @@ from torch import nn
 
 from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
+from bertfeat.encoder.convolutions import keep_float32
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
@@ -73,6 +74,8 @@ def load_encoder(
         model.set_submodule(name, nn.Identity())
     _unify_dtype(model, compute_dtype)
     _compute_in_float32(model, checkpoint.family.in_float32)
+    if compute_dtype is torch.float32 and torch.device(device).type == "cuda":
+        keep_float32(model)
     model = model.to(device).eval().requires_grad_(False)
     # Weights of the type that they have in the file are mapped into memory from there: packing would copy them.
     is_mapped = checkpoint.is_bfloat16 and compute_dtype is torch.bfloat16
