@@ -85,7 +85,10 @@ class VectorEncoding(_Choice):
 
 
 class ComputeDtype(_Choice):
-    """The type that the encoder computes in; `auto`: bfloat16 on CUDA and for weights in bfloat16, else float32."""
+    """The type that the encoder computes in.
+
+    `auto` is bfloat16 on CUDA from Ampere on and for weights in bfloat16, else float32.
+    """
 
     AUTO = "auto"
     FLOAT32 = "float32"

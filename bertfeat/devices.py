@@ -111,11 +111,19 @@ def _cuda(piece: str) -> tuple[torch.device, ...]:
     return (devices[int(index)],)
 
 
-def resolve_compute_dtype(choice: ComputeDtype | str, device_kind: str, *, is_bfloat16: bool = False) -> str:
+def resolve_compute_dtype(
+    choice: ComputeDtype | str, device_kind: str, device: str | None = None, *, is_bfloat16: bool = False
+) -> str:
     """Return the name of the type that the encoder computes in.
 
-    `auto` is float32, but bfloat16 on CUDA, and for a model whose weights are bfloat16 in its files (`is_bfloat16`):
-    it needs no more memory than they do.
+    `auto` is float32, but bfloat16 on CUDA devices that have it, and for a model whose weights are bfloat16 in its
+    files (`is_bfloat16`): it needs no more memory than they do.
+
+    Args:
+        choice: The setting `compute_dtype`.
+        device_kind: What `planned_kind` returned.
+        device: The setting `device`, whose CUDA devices are asked; None where other machines compute.
+        is_bfloat16: Whether the weights are bfloat16.
 
     Examples:
         >>> resolve_compute_dtype("auto", "cpu"), resolve_compute_dtype("auto", "cpu", is_bfloat16=True)
@@ -123,8 +131,23 @@ def resolve_compute_dtype(choice: ComputeDtype | str, device_kind: str, *, is_bf
     """
     chosen = ComputeDtype(choice)
     if chosen is ComputeDtype.AUTO:
-        return "bfloat16" if device_kind == "cuda" or is_bfloat16 else "float32"
+        if is_bfloat16 or (
+            device_kind == "cuda" and (device is None or all(map(_has_bfloat16, resolve_device(device))))
+        ):
+            return "bfloat16"
+        # Not float16: T5 and others have states beyond its range, and an infinite feature ends a run.
+        return "float32"
     return str(chosen)
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Tell whether a CUDA device computes in bfloat16; NVIDIA's before Ampere emulate it, slower than float32.
+
+    This is the rule of `torch.cuda.is_bf16_supported`, which knows the current device only.
+    """
+    import torch
+
+    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def has_fast_bfloat16() -> bool:

@@ -18,6 +18,10 @@ Option = Callable[[Command], Command]
 RUN = "Run"
 _LAST = "Other options"
 _DEFAULTS = ExtractConfig()
+# Options of which somebody may want several; click takes the last one. Those of a run (--device, --workers) stay so: an
+# alias may hold one that a later one replaces.
+_LISTS = {"levels", "layers", "combine", "keep_columns", "columns", "features"}
+_CHOICES = {"level", "pooling", "word_pooling", "feature", "mix", "label", "where", "word"}
 
 
 class _GroupedOption(click.Option):
@@ -29,7 +33,17 @@ class _GroupedOption(click.Option):
 
 
 class GroupedCommand(click.Command):
-    """A command whose help lists its options under headings."""
+    """A command whose help lists its options under headings, and which refuses to take the last of several choices."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; an option whose first value would be lost without a word is given once."""
+        *_, given = self.make_parser(ctx).parse_args(list(args))
+        names = [param.name for param in given]
+        for param in given:
+            if names.count(param.name) > 1 and param.name in _LISTS | _CHOICES and not ctx.resilient_parsing:
+                remedy = "with commas between the values" if param.name in _LISTS else "with one value"
+                raise click.UsageError(f"{param.opts[0]} is given more than once; give it once, {remedy}", ctx)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, group by group, in the order of their declaration."""
@@ -184,7 +198,7 @@ compute_options = together(
     _choice(
         "compute_dtype",
         choices.ComputeDtype,
-        "Type to compute in; auto: bfloat16 on CUDA and for weights in bfloat16, else float32.",
+        "Type to compute in; auto: bfloat16 on CUDA from Ampere on and for weights in bfloat16, else float32.",
     ),
     _number("max_batch_tokens", "Tokens in a forward pass.", auto="by device and width"),
     (

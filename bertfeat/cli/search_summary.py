@@ -108,11 +108,8 @@ def eval_lines(result: dict[str, Any]) -> list[str]:
     lines += _recall_lines(result, result["factory"])
     if given := result.get("given"):
         tuned_by = result["tuned_by"]
-        lines += [
-            "",
-            f"{given['n_queries']:,} of {tuned_by['n_queries']:,} queries of {tuned_by['name']}, not tuned on",
-        ]
-        lines += [*_recall_lines(given, result["factory"]), ""]
+        of = f"of {tuned_by['n_queries']:,} queries of {tuned_by['name']}" if tuned_by else "given queries"
+        lines += ["", f"{given['n_queries']:,} {of}, not tuned on", *_recall_lines(given, result["factory"]), ""]
     return [
         *lines,
         f"{'bytes per vector':<17}{result['bytes_per_vector']:g}",

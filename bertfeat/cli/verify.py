@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bertfeat.cli.options import refuse_given
+
 if TYPE_CHECKING:
     from bertfeat.store.verification import VerifyReport
 
@@ -25,6 +27,8 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
     If something is wrong, the exit code is 1 and each bad file is named. The bad shards are marked in the store, and
     the same extract command does only these again. Nothing else is written; the store may be read-only.
     """
+    if not deep:
+        refuse_given(("documents", "inputs"), "goes with --deep; add it")
     from bertfeat.cli.progress import counted, human_bytes
     from bertfeat.errors import CheckFailed
     from bertfeat.store.storedescription import StoreDescription

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 from bertfeat.choices import CorpusFormat
@@ -81,6 +81,17 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
         if is_guessed and corpus_format in (CorpusFormat.CSV, CorpusFormat.TSV):
             _refuse_conll(file)
         raise
+
+
+def check_text_column(files: Sequence[InputFile], config: ExtractConfig) -> None:
+    """Refuse a column of texts where no file has columns: the readers would ignore it.
+
+    Raises:
+        InputError: The message names the first file.
+    """
+    have_columns = any(READER_OF[CorpusFormat(file.format)].has_columns for file in files)
+    if config.text_column != ExtractConfig.text_column and not have_columns:
+        raise InputError(f"has no columns for `text_column` {config.text_column!r}; leave it out", path=files[0].path)
 
 
 def _is_own(name: str, reader: type[Reader], config: ExtractConfig) -> bool:

@@ -16,6 +16,7 @@ from bertfeat.encoder import hub
 from bertfeat.encoder.families import family_of
 from bertfeat.encoder.family import Family
 from bertfeat.encoder.filedigests import named_digest, weights_digest
+from bertfeat.encoder.modelconfig import config_digest
 from bertfeat.encoder.modelplaces import Place, locate, model_root
 from bertfeat.encoder.modeltypes import refusal_of
 from bertfeat.encoder.randomweights import random_digest
@@ -102,6 +103,11 @@ class Checkpoint:
     random_weights: int | None = None
     converted_from: str | None = None
     static: StaticVectors | None = None
+
+    @property
+    def config_sha256(self) -> str:
+        """sha256 (hex) over what decides vectors in config.json."""
+        return config_digest(self.config)
 
     def info(self) -> ModelInfo:
         """Return what a plan keeps of the model."""

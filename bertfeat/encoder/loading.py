@@ -11,21 +11,17 @@ from torch import nn
 
 from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
+from bertfeat.encoder.convolutions import keep_float32
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
 from bertfeat.encoder.lookup import Lookup
+from bertfeat.encoder.modelconfig import NOT_LOADED
 from bertfeat.encoder.staticvectors import StaticVectors
 from bertfeat.encoder.weightdraws import draw_weights
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 from bertfeat.memory import free_memory
 
-# Keys of a config that change what a forward pass returns, how it is computed, or which files are loaded.
-_IGNORED = (
-    *("_attn_implementation", "_attn_implementation_internal", "attn_implementation", "chunk_size_feed_forward"),
-    *("dtype", "fusion_config", "gradient_checkpointing", "output_attentions", "output_hidden_states", "return_dict"),
-    *("torch_dtype", "torchscript", "transformers_weights", "use_cache", "use_return_dict"),
-)
 # Tied and unused weights make the two counts differ; more than twice as many belong to another model.
 _MAX_PARAMETERS_PER_VALUE = 2
 
@@ -78,6 +74,8 @@ def load_encoder(
         model.set_submodule(name, nn.Identity())
     _unify_dtype(model, compute_dtype)
     _compute_in_float32(model, checkpoint.family.in_float32)
+    if compute_dtype is torch.float32 and torch.device(device).type == "cuda":
+        keep_float32(model)
     model = model.to(device).eval().requires_grad_(False)
     # Weights of the type that they have in the file are mapped into memory from there: packing would copy them.
     is_mapped = checkpoint.is_bfloat16 and compute_dtype is torch.bfloat16
@@ -122,7 +120,7 @@ def _config(checkpoint: Checkpoint, n_blocks: int) -> Any:
     """Build the config of the cut model."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    plain = {key: value for key, value in checkpoint.config.items() if key not in _IGNORED}
+    plain = {key: value for key, value in checkpoint.config.items() if key not in NOT_LOADED}
     with checkpoint_errors(checkpoint.folder, "config.json does not fit its family"):
         config = CONFIG_MAPPING[checkpoint.family.model_type].from_dict(plain)
         read = config.num_hidden_layers, config.hidden_size, config.vocab_size

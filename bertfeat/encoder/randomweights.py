@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+from bertfeat.encoder.modelconfig import NAMES
+
 # The number of the rule by which `weightdraws` makes weights of a seed; a change of the rule counts it up.
 _RULE = 1
-# Entries of config.json that name files and versions; they decide no weight.
-_NAMES = ("_name_or_path", "architectures", "transformers_version")
 
 
 def initialiser() -> str:
@@ -35,6 +35,6 @@ def random_digest(seed: int, config: Mapping[str, Any]) -> str:
         >>> random_digest(0, {"hidden_size": 8}) == random_digest(1, {"hidden_size": 8})
         False
     """
-    decisive = {key: value for key, value in config.items() if key not in _NAMES}
+    decisive = {key: value for key, value in config.items() if key not in NAMES}
     said = json.dumps([_RULE, seed, initialiser(), decisive], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()

@@ -27,7 +27,7 @@ from bertfeat.store.openfolder import folder_at
 from bertfeat.store.opening import marked_shards
 from bertfeat.store.plandifferences import changes
 from bertfeat.store.planfile import read_plan
-from bertfeat.store.planstates import COMPACTED, IMPORTED, grown, is_of_inputs, state_of
+from bertfeat.store.planstates import COMPACTED, IMPORTED, as_known, grown, is_of_inputs, state_of
 from bertfeat.store.reader import open_store
 
 
@@ -189,12 +189,12 @@ def _check_not_longer(new: Iterable[InputFile], plan: Plan) -> None:
 
 def _check_settings(store: Growing, now: Mapping[str, Any]) -> None:
     """Refuse settings or a model that are not those of the store; a model's name does not count, its digests do."""
-    left_out = (*MODEL_NAMES, COMPACTED)
+    stored, left_out = store.plan.fields, (*MODEL_NAMES, COMPACTED)
 
     def decisive(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name not in left_out and not is_of_inputs(name)}
 
-    if fields := differing(decisive(store.plan.fields), decisive(now)):
+    if fields := differing(decisive(stored), decisive(as_known(now, stored))):
         raise PlanMismatch(
             f"{store.path}: made with other settings: {changes(fields)}; leave out settings to take those of the "
             "store, or extract into a new store",

@@ -17,7 +17,7 @@ from pathlib import Path
 from bertfeat.choices import Level, Pooling, Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
-from bertfeat.corpus.formats import WORD_FORMATS
+from bertfeat.corpus.formats import WORD_FORMATS, check_text_column
 from bertfeat.corpus.frames import is_frame, paths_of, write_frame
 from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_device
@@ -39,7 +39,7 @@ from bertfeat.store.codec import hash_fields
 from bertfeat.store.folder import Lease
 from bertfeat.store.layout import TMP
 from bertfeat.store.planfile import PlanDamaged, is_complete, read_plan
-from bertfeat.store.planstates import state_of
+from bertfeat.store.planstates import as_known, state_of
 from bertfeat.text.tokenizer import Tokenizer
 
 
@@ -148,6 +148,8 @@ def open_job(
     """
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
+    # An append has this setting from its store, whose files may have columns.
+    check_text_column(files, config)
     corpus = Corpus(files, config)
     corpus.check_head()
     checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
@@ -188,12 +190,13 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
         return None
     if stored is None:
         return None
-    # The digests of weights and tokenizer identify the model; its folder may have another name now.
+    # Digests identify the model; its folder may have another name now.
     # A finished store has its shards, whatever size another run asks for.
     kept = (*MODEL_NAMES, "shard_bytes") if is_complete(output) else MODEL_NAMES
     names = {name: stored.fields.get(name) for name in kept}
     # Of a grown store, the plan of the first extraction.
-    stored = state_of(stored, hash_fields(plan_fields(config, resolved, files) | names))
+    fields = as_known(plan_fields(config, resolved, files) | names, stored.fields)
+    stored = state_of(stored, hash_fields(fields))
     if stored is None:
         return None
     for level, features in resolved.columns.items():
@@ -229,10 +232,10 @@ def resolve_job(
         UserError: The settings do not fit the model, or the model or the corpus cannot be used.
     """
     check_static(config, checkpoint)
-    info, prompt, advice = checkpoint.info(), find_prompt(checkpoint, config), authors_advice(checkpoint, config)
-    check_settings(config, info)
+    prompt, advice = find_prompt(checkpoint, config), authors_advice(checkpoint, config)
+    check_settings(config, checkpoint.info())
     tokenizer = load_tokenizer(checkpoint, files, config, prompt)
-    return tokenizer, resolve(config, info, tokenizer, advice, is_bfloat16=checkpoint.is_bfloat16)
+    return tokenizer, resolve(config, checkpoint, tokenizer, advice)
 
 
 def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig, prompt: str) -> Tokenizer:

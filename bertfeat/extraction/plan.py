@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -21,7 +20,7 @@ from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, Plan, ShardSpec
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.layout import FORMAT_VERSION
-from bertfeat.store.planstates import input_fields
+from bertfeat.store.planstates import CONFIG, input_fields
 from bertfeat.text.pieces import MAX_UNCUT_CHARS
 from bertfeat.text.spans import check_lengths
 from bertfeat.text.tokenizer import Tokenizer
@@ -69,6 +68,7 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
         "revision": resolved.model.revision,
         "model.weights_sha256": resolved.model.weights_sha256,
         "model.tokenizer_sha256": resolved.model.tokenizer_sha256,
+        CONFIG: resolved.config_sha256,
         **input_fields(files),
     }
     if (own := own_columns(files)) and set(config.levels) != {Level.TOKEN}:
@@ -83,15 +83,11 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     return fields
 
 
-def vector_digest(config: ExtractConfig, resolved: Resolved, model_config: Mapping[str, Any]) -> str:
-    """Return a digest (hex) of all that decides the vectors of a document: settings, model and versions.
-
-    `model_config` is the content of config.json, which decides what is computed with the weights.
-    """
+def vector_digest(config: ExtractConfig, resolved: Resolved) -> str:
+    """Return a digest (hex) of all that decides the vectors of a document: settings, model and versions."""
     fields = plan_fields(config, resolved, ())
     decisive = {name: value for name, value in fields.items() if name not in _OF_NO_VECTOR}
-    # Not canonical JSON, because the file may hold an infinite number.
-    return hash_fields(decisive | versions() | {"model.config": json.dumps(model_config, sort_keys=True)})
+    return hash_fields(decisive | versions())
 
 
 def versions() -> dict[str, str]:
@@ -243,6 +239,7 @@ def _metadata(fields: Mapping[str, Any], plan_hash: str, resolved: Resolved) -> 
         "family": model.family,
         "weights_sha256": model.weights_sha256,
         "tokenizer_sha256": model.tokenizer_sha256,
+        "config_sha256": resolved.config_sha256,
         "n_layers": model.n_layers,
         "hidden_size": model.hidden_size,
         "attention": resolved.attention,

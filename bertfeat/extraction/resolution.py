@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from bertfeat.choices import Combine, Level, Pooling, Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.devices import default_max_batch_tokens, planned_kind, resolve_compute_dtype
+from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.families import STATIC, family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.encoder.sentencemodel import SentenceModel
@@ -23,6 +24,7 @@ class Resolved:
     """The settings that depend on the model or the device, with their defaults filled in."""
 
     model: ModelInfo
+    config_sha256: str
     layers: tuple[int, ...]
     columns: Mapping[Level, tuple[FeatureColumn, ...]]
     limits: WindowLimits
@@ -65,24 +67,24 @@ def check_settings(config: ExtractConfig, info: ModelInfo) -> None:
     planned_kind(config.device, elsewhere=config.runner is Runner.RAY)
 
 
-def resolve(
-    config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, authors: AuthorsAdvice, *, is_bfloat16: bool
-) -> Resolved:
+def resolve(config: ExtractConfig, checkpoint: Checkpoint, tokenizer: Tokenizer, authors: AuthorsAdvice) -> Resolved:
     """Fill in the defaults that depend on the model and the device, and check the settings against them.
-
-    `is_bfloat16` tells that the weights of the model are bfloat16 in its files.
 
     Raises:
         ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
             `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
-    device_kind = planned_kind(config.device, elsewhere=config.runner is Runner.RAY)
+    info = checkpoint.info()
+    elsewhere = config.runner is Runner.RAY
+    device_kind = planned_kind(config.device, elsewhere=elsewhere)
     family = STATIC if _is_static(info) else family_of(info.family)
     attention = family.path if family else ""
     layers = _layers(config, info)
-    compute_dtype = resolve_compute_dtype(config.compute_dtype, device_kind, is_bfloat16=is_bfloat16)
+    asked = None if elsewhere else config.device
+    compute_dtype = resolve_compute_dtype(config.compute_dtype, device_kind, asked, is_bfloat16=checkpoint.is_bfloat16)
     return Resolved(
         model=info,
+        config_sha256=checkpoint.config_sha256,
         layers=layers,
         columns={level: _columns(level, config, layers, info, tokenizer, authors.used) for level in config.levels},
         limits=_limits(config, info, tokenizer, authors.used),

@@ -43,7 +43,7 @@ class ShardTask:
         self.corpus = Corpus(job.files, config)
         cache = None
         if config.cache is not None:
-            digest = vector_digest(config, job.resolved, checkpoint.config)
+            digest = vector_digest(config, job.resolved)
             cache = DocumentCache(str(config.cache), config.cache_size, digest, config.store_dtype, job.cache_token)
         flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
         self.flow = dataclasses.replace(flow, cache=cache)
@@ -74,7 +74,8 @@ def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
         RunError: The machine has other libraries or another model than the plan.
     """
     expected: dict[str, str] = {**job.plan.metadata["versions"], "weights": job.plan.model.weights_sha256}
-    found = {**versions(), "weights": checkpoint.info().weights_sha256}
+    expected["config.json"] = job.resolved.config_sha256
+    found = {**versions(), "weights": checkpoint.info().weights_sha256, "config.json": checkpoint.config_sha256}
     if job.resolved.sentence is not None:
         sentence = checkpoint.sentence_model()
         expected["sentence embedding"] = job.resolved.sentence.sha256

@@ -77,7 +77,7 @@ class TextEncoder:
     def digest(self, config: ExtractConfig) -> str:
         """Return a digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
         if config not in self._digests:
-            self._digests[config] = vector_digest(config, self.resolved(config), self._checkpoint.config)
+            self._digests[config] = vector_digest(config, self.resolved(config))
         return self._digests[config]
 
     def encode(self, documents: Sequence[Document]) -> Mapping[Level, LevelTable]:
@@ -116,7 +116,7 @@ class TextEncoder:
                     self._tokenizers[words] = open_tokenizer(checkpoint, given_words=words)
                 tokenizer = self._tokenizers[words].with_prompt(find_prompt(checkpoint, config))
                 advice = authors_advice(checkpoint, config)
-                resolved = resolve(config, self.info, tokenizer, advice, is_bfloat16=checkpoint.is_bfloat16)
+                resolved = resolve(config, checkpoint, tokenizer, advice)
                 corpus = CorpusSchema(has_pairs=config.text_pairs)
                 schemas = {level: level_schema(level, corpus, found) for level, found in resolved.columns.items()}
                 self._known[config] = _Settings(tokenizer, resolved, schemas)

@@ -14,7 +14,7 @@ import polars as pl
 from bertfeat.choices import BadRows, CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, ScannedRow, cut_shards, resolve_inputs
-from bertfeat.corpus.formats import READERS
+from bertfeat.corpus.formats import READERS, check_text_column
 from bertfeat.corpus.jsonarray import JsonReader
 from bertfeat.corpus.linestreams import open_stream, read_lines
 from bertfeat.errors import InputError
@@ -47,7 +47,8 @@ class QueryFile:
         has_columns: Whether the file is a table.
 
     Raises:
-        InputError: The file cannot be read, has no queries, or has a bad row, which the message names.
+        InputError: The file cannot be read, has no columns for `text_column`, no queries, or a bad row, which the
+            message names.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class QueryFile:
             id_column = next((name for name in _ID_COLUMNS if name in _columns(files[0], kind)), None)
         # Bad rows are reported below: the advice of the corpus is for extraction.
         config = ExtractConfig(text_column=text_column, id_column=id_column, bad_rows=BadRows.QUARANTINE)
+        check_text_column(files, config)
         self._corpus = Corpus(files, config)
         self._batches = cut_shards(_good_rows(self._corpus), lambda _: 1, batch_size, keep_groups=False)
         self.n_queries = sum(batch.n_rows for batch in self._batches)

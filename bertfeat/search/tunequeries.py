@@ -98,8 +98,6 @@ class QueryFinder:
     def _texts(self, name: str, path: str) -> GivenQueries:
         self.spec.require_known_model()
         file = QueryFile(path, text_column="text" if self.text_column is None else self.text_column)
-        if self.text_column is not None and not file.has_columns:
-            raise UserError(f"`text_column` {self.text_column!r}: {path} has no columns; leave it out")
         wanted = set(self._chosen(file.n_queries, path).tolist())
         rows = (query for batch in file.batches() for query in batch)
         found = [query for number, query in enumerate(rows) if number in wanted]

@@ -179,7 +179,7 @@ _METADATA: dict[str, Any] = {
     "versions": Mapping[str, str],
     "prompts": Mapping[str, str],
     "imported": tuple[Mapping[str, str], ...],
-    **dict.fromkeys(("prompt", "sentence_sha256", "sentence_model", "initialiser"), str),
+    **dict.fromkeys(("config_sha256", "prompt", "sentence_sha256", "sentence_model", "initialiser"), str),
     "random_weights": int,
 }
 

@@ -15,6 +15,7 @@ _WORDS = {
     "model.weights_sha256": "the digest of the model's weights",
     "initialiser": "the initialiser of the random weights",
     "model.tokenizer_sha256": "the digest of the model's tokenizer",
+    "model.config_sha256": "the digest of the model's config.json",
     "model.sentence_sha256": "the digest of the model's sentence embedding",
     "own_columns": "the list of the format's own columns",
     "device_kind": "the kind of device",

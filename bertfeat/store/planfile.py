@@ -14,7 +14,7 @@ from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.plandifferences import changes, only_adds
-from bertfeat.store.planstates import IMPORTED, check_states, fields_of
+from bertfeat.store.planstates import IMPORTED, as_known, check_states, fields_of
 from bertfeat.store.vectorlayout import VectorLayout
 
 _last: codec.LastFile[Plan] = codec.LastFile()
@@ -76,7 +76,8 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     """
     if stored.plan_hash == plan.plan_hash:
         return
-    fields = differing(fields_of(stored), fields_of(plan)) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
+    now = as_known(fields_of(plan), stored.fields)
+    fields = differing(fields_of(stored), now) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
     if IMPORTED in fields:
         made = "imported" if IMPORTED in stored.fields else "extracted from a corpus"
         raise PlanMismatch(f"{path}: holds a store that was {made}; use another folder or `overwrite`", fields)

@@ -13,7 +13,8 @@ import pytest
 import safetensors.numpy
 
 from bertfeat import open_store
-from tests.support.command_line import good
+from bertfeat.cli import options
+from tests.support.command_line import commands, good
 from tests.support.command_line import refused as refused_line
 
 CORPORA = {
@@ -66,6 +67,14 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["good.txt", "--text-column", os.fsdecode(b"\xff"), "-o", "out"],
         ["--text-column '\\udcff' is not valid UTF-8"],
     ),
+    "a text column of lines": (
+        ["good.txt", "--text-column", "body", "-o", "out"],
+        ["good.txt: has no columns for --text-column 'body'; leave it out"],
+    ),
+    "a text column of words": (
+        ["good.conll", "--text-column", "body", "--level", "word", "--dry-run"],
+        ["good.conll: has no columns for --text-column 'body'; leave it out"],
+    ),
     "an id twice": (["twice.jsonl", "--id-column", "id", "-o", "out"], ["twice.jsonl:2: id 5", "twice.jsonl:1"]),
     "wrong number of columns": (["columns.conll", "--level", "word", "-o", "out"], ["columns.conll:", "3 columns"]),
     "missing label column": (
@@ -100,6 +109,14 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "unknown pooling": (["good.txt", "--pooling", "best", "-o", "out"], ["'--pooling'", "'best'", "'mean'"]),
     "unknown level": (["good.txt", "--level", "phrase", "-o", "out"], ["--level 'phrase'", "token, word, sentence"]),
     "unknown combination": (["good.txt", "--combine", "avg", "-o", "out"], ["--combine 'avg'", "concat"]),
+    "levels one by one": (
+        ["good.txt", "--level", "word", "--level", "sentence", "-o", "out"],
+        ["--level is given more than once; give it once, with commas between the values"],
+    ),
+    "two poolings": (
+        ["good.txt", "--level", "sentence", "--pooling", "mean", "--pooling=max", "--layers", "-1", "-o", "out"],
+        ["--pooling is given more than once; give it once, with one value"],
+    ),
     "unknown flag": (["good.txt", "--levels", "word", "-o", "out"], ["No such option '--levels'", "--level"]),
     "no number": (["good.txt", "--max-length", "many", "-o", "out"], ["'--max-length'", "'many'"]),
     "no size": (["good.txt", "--shard-bytes", "lots", "-o", "out"], ["'--shard-bytes'", "'lots'", "256MB"]),
@@ -151,6 +168,15 @@ def place(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     del settings["cls_token"]
     (causal / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return folder
+
+
+def test_no_command_takes_the_last_of_several_lists_or_choices() -> None:
+    params = [(command, param) for _, command in commands() for param in command.params]
+    assert {str(param.name) for _, param in params if getattr(param, "metavar", "") == "A,B"} <= options._LISTS
+    takers = [command for command, param in params if param.name in options._LISTS | options._CHOICES]
+    assert all(isinstance(command, options.GroupedCommand) for command in takers)
+    # The last one counts, as an alias needs it.
+    assert "--limit" in refused_line("extract", "none.txt", "-o", "out", "--limit", "5", "--limit", "0")
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

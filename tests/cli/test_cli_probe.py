@@ -248,6 +248,10 @@ class TestPredict:
         assert "no such file" in refused(*base, tmp_path / "no.txt", "-o", tmp_path / "p.parquet")
         line = refused(*base, stores.files["dev"], "-o", tmp_path / "p.parquet", "--text-column", "body")
         assert "no column 'body'" in line
+        (tmp_path / "lines.txt").write_text("One.\n")
+        line = refused(*base, tmp_path / "lines.txt", "-o", tmp_path / "p.parquet", "--text-column", "body")
+        assert "lines.txt: has no columns for --text-column 'body'; leave it out" in line
+        (tmp_path / "lines.txt").unlink()
         assert "No such option" in refused(*base, stores.dev.path, "-o", out, "--keep-columns", "domain")
         (tmp_path / "o.txt").write_text("x")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["o.parquet", "o.txt"]

@@ -340,6 +340,10 @@ class TestManyQueries:
             search = ("search", sentences, "--queries", tmp_path / name, "--out", tmp_path / "hits.parquet")
             assert said in refused(*search), name
         (tmp_path / "w.txt").write_text("a [bank]\ntwo words\n")
+        assert "w.txt: has no columns for --text-column 'body'; leave it out" in refused(
+            *("search", words, "--queries", tmp_path / "w.txt"),
+            *("--text-column", "body", "--out", tmp_path / "hits.parquet"),
+        )
         assert "w.txt:2: query 'two words': no word is marked" in refused(
             "search", words, "--queries", tmp_path / "w.txt", "--out", tmp_path / "hits.parquet"
         )

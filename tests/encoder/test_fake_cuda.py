@@ -6,10 +6,13 @@ tests/extraction/test_gpu.py runs the path itself where there is a device.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import bertfeat
 from benchmarks.speed.forwards import PackedForward, exported, filled, tensors_of
@@ -17,13 +20,15 @@ from benchmarks.speed.varlen_reference import register_on_cpu
 from bertfeat.encoder import attention, encoder, loading
 from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.convolutions import keep_float32
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import RunError
 from tests.support.fake_cuda import CUDA, fake_cuda
-from tests.support.families import random_pack
+from tests.support.families import build_model, random_pack
 
 CPU = torch.device("cpu")
+CONVOLVING = ["convbert", "deberta-v2", "nystromformer", "squeezebert", "yoso"]
 TEXTS = ["a text", "another text, of more words", " ", "many more words " * 300]
 
 
@@ -142,3 +147,49 @@ def test_pinned_memory_that_runs_out_is_one_line(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("bertfeat.extraction.flow.Fetches.fetch", no_memory)
     with pytest.raises(RunError, match="out of memory on cpu while pooling"):
         made.encode(["a text"])
+
+
+class Convolutions(TorchDispatchMode):
+    """Records the convolutions that are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, Any]] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        if "conv" in (name := operator.overloadpacket.__name__):
+            self.calls.append((name, arguments))
+        return operator(*arguments, **(options or {}))
+
+
+def build_convolving(model_type: str, folder: Path) -> Path:
+    changes = {"deberta-v2": {"conv_kernel_size": 3, "conv_act": "gelu"}, "yoso": {"conv_window": 3}}
+    return build_model(model_type, folder, **changes.get(model_type, {}))
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("model_type", CONVOLVING)
+def test_convolutions_that_refuse_tf32_give_the_same_bits(model_type: str, tmp_path: Path) -> None:
+    changes = {"deberta-v2": {"conv_kernel_size": 3, "conv_act": "gelu"}, "yoso": {"conv_window": 3}}
+    folder = build_model(model_type, tmp_path / "model", **changes.get(model_type, {}))
+    made = load_encoder(open_checkpoint(str(folder)), [2])
+    pack = random_pack([9, 8, 8, 7, 3])
+    with Convolutions() as before:
+        expected = made.encode(pack).layer(2)
+    assert {name for name, _ in before.calls} <= {"conv1d", "conv2d"}
+    keep_float32(made._model)
+    with Convolutions() as after:
+        found = made.encode(pack).layer(2)
+    assert torch.equal(found, expected)
+    assert len(after.calls) == len(before.calls) > 0
+    # The last argument is `allow_tf32`.
+    assert {(name, arguments[12]) for name, arguments in after.calls} == {("_convolution", False)}
+
+
+@pytest.mark.parametrize(("dtype", "refuses"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_convolutions_on_a_device_refuse_tf32_in_float32(dtype: torch.dtype, refuses: bool, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(str(build_model("squeezebert", tmp_path / "model")))
+    with fake_cuda():
+        made = load_encoder(checkpoint, [2], device="cuda:0", compute_dtype=dtype)
+    layers = [module for module in made._model.modules() if isinstance(module, torch.nn.Conv1d)]
+    assert {"forward" in vars(layer) for layer in layers} == {refuses}

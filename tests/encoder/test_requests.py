@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from bertfeat import devices
+from bertfeat.config import ExtractConfig
 from bertfeat.encoder import transfers
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.encoder.transfers import Fetches, gathering_device, to_device
 from bertfeat.errors import ConfigError
+from bertfeat.extraction.textencoder import TextEncoder
 from bertfeat.records import FeatureColumn
 
 CPU = torch.device("cpu")
@@ -119,6 +121,27 @@ class TestDevices:
         assert devices.resolve_compute_dtype("auto", "cuda") == "bfloat16"
         assert devices.resolve_compute_dtype("auto", "mps") == "float32"
         assert devices.resolve_compute_dtype("float16", "cpu") == "float16"
+
+    def test_the_compute_dtype_of_older_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        kinds = {torch.device("cuda:0"): (9, 0), torch.device("cuda:1"): (7, 5)}
+        monkeypatch.setattr(devices, "_cuda_devices", lambda: tuple(kinds))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", kinds.__getitem__)
+        chosen = {spec: devices.resolve_compute_dtype("auto", "cuda", spec) for spec in ("cuda:0", "cuda:1", "cuda")}
+        assert chosen == {"cuda:0": "bfloat16", "cuda:1": "float32", "cuda": "float32"}
+        # It takes the memory of the files, and what is asked for stays.
+        assert devices.resolve_compute_dtype("auto", "cuda", "cuda:1", is_bfloat16=True) == "bfloat16"
+        assert devices.resolve_compute_dtype("bfloat16", "cuda", "cuda:1") == "bfloat16"
+        monkeypatch.setattr(torch.version, "hip", "6.0")
+        assert devices.resolve_compute_dtype("auto", "cuda", "cuda:1") == "bfloat16"
+
+    @pytest.mark.parametrize(("has_bfloat16", "dtype"), [(True, "bfloat16"), (False, "float32")])
+    def test_an_encoder_on_an_older_device(
+        self, monkeypatch: pytest.MonkeyPatch, has_bfloat16: bool, dtype: str
+    ) -> None:
+        monkeypatch.setattr(devices, "_cuda_devices", lambda: (torch.device("cuda:0"),))
+        monkeypatch.setattr(devices, "_has_bfloat16", lambda device: has_bfloat16)
+        encoder = TextEncoder(ExtractConfig(device="cuda:0"))
+        assert encoder.resolved().compute_dtype == dtype
 
     def test_the_planned_kind_is_that_of_the_first_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert devices.planned_kind("auto", elsewhere=False) == devices.resolve_device("auto")[0].type

@@ -145,10 +145,15 @@ def test_other_settings_are_refused_and_those_of_the_store_are_not(root, later, 
 
 
 def test_another_model_and_other_versions_are_refused(tmp_path, root, later, monkeypatch, tiny_folder):
-    with pytest.raises(PlanMismatch, match=r"made with other settings: the digest of the model's weights was"):
+    with pytest.raises(PlanMismatch, match=r"made with other settings: .*the digest of the model's weights was"):
         append(root, later[0], model=str(tiny_folder))
     moved = tmp_path / "moved"
     shutil.copytree(open_store(root).metadata["model"], moved)
+    config = json.loads((moved / "config.json").read_text())
+    (moved / "config.json").write_text(json.dumps({**config, "hidden_act": "relu"}))
+    with pytest.raises(PlanMismatch, match=r"made with other settings: the digest of the model's config.json was"):
+        append(root, later[0], model=str(moved))
+    (moved / "config.json").write_text(json.dumps({**config, "id2label": {}}))
     assert len(append(root, later[0], model=str(moved))) == 48
     with monkeypatch.context() as patch:
         patch.setattr("bertfeat.extraction.plan.__version__", "9.9")
@@ -324,6 +329,14 @@ def test_an_object_store_grows(settings, later):
     assert store.polars("sentence")["doc_id"].to_list() == [f"d{n}" for n in range(54)]
     assert verify(url).is_good
     assert len(extract(output=url, **settings)) == 54
+
+
+def test_lines_are_added_to_a_store_of_a_column(tmp_path, settings):
+    read = {"text_column": "body", "id_column": None, "levels": "sentence"}
+    rows = write_rows(tmp_path / "a.jsonl", [{"body": "One."}])
+    root = extract(output=tmp_path / "s", **{**settings, **read, "inputs": rows}).path
+    (tmp_path / "b.txt").write_text("Two.\n")
+    assert append(root, str(tmp_path / "b.txt")).arrow("sentence", ["text"]).column(0).to_pylist() == ["One.", "Two."]
 
 
 def test_an_index_takes_the_new_rows(tmp_path, root, later):

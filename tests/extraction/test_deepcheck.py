@@ -120,6 +120,13 @@ def test_vectors_of_another_row_are_found_though_every_digest_is_right(made, tmp
     assert json.loads(run_cli("verify", str(made.path), "--json")[1])["n_rows_encoded_again"] is None
 
 
+@pytest.mark.parametrize("flags", [["--documents", "3"], ["--input", "corpus.jsonl"]])
+def test_flags_of_a_deep_check_need_one(made, flags):
+    code, out, err = run_cli("verify", str(made.path), *flags)
+    assert (code, out, len(err)) == (2, "", 1)
+    assert f"{flags[0]} goes with --deep; add it" in err[0]
+
+
 def test_inputs_that_are_gone_moved_or_changed(made, settings, tmp_path):
     corpus = Path(settings["inputs"])
     kept = corpus.rename(tmp_path / "moved.jsonl")

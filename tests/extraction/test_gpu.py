@@ -19,6 +19,7 @@ from bertfeat.text.packing import make_pack, pack_windows
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
+from tests.support.families import build_model, random_pack
 from tests.support.places import ROOT
 
 pytestmark = [
@@ -57,6 +58,14 @@ def test_layers_equal_those_of_the_cpu(dtype: torch.dtype, least: float) -> None
     # The bound is promised for the last layer.
     assert cosine[-1].min() >= least
     assert cosine.min() >= 1 - 4 * (1 - least)
+
+
+def test_convolutions_in_float32_are_not_rounded_to_tf32(tmp_path: Path) -> None:
+    checkpoint, pack = open_checkpoint(str(build_model("squeezebert", tmp_path / "model"))), random_pack([9, 8, 7])
+    expected, found = (
+        load_encoder(checkpoint, [2], device=name).encode(pack).layer(2).cpu() for name in ("cpu", "cuda")
+    )
+    assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
 def test_memory_that_runs_out_halves_the_pack() -> None:

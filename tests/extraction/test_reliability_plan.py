@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -10,9 +11,15 @@ from typing import Any
 import pytest
 
 import bertfeat
-from bertfeat.errors import PlanMismatch
+from bertfeat.config import ExtractConfig
+from bertfeat.errors import PlanMismatch, RunError
 from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.job import Job, open_inputs, open_job
+from bertfeat.extraction.plan import plan_fields
 from bertfeat.extraction.run import extract
+from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.progress import Silent
+from bertfeat.store.planstates import CONFIG
 from tests.support.cli_runs import three_shards
 from tests.support.drill import result_files
 
@@ -70,7 +77,7 @@ def test_both_sides_of_a_difference_read_as_they_are_given(made):
     assert refused(folder / "s", settings | changed, said) == set(changed)
 
 
-def test_a_changed_byte_of_input_weights_or_tokenizer_is_refused_and_named(made, tmp_path):
+def test_a_changed_byte_of_input_or_model_is_refused_and_named(made, tmp_path):
     folder, settings = made
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(Path(settings["inputs"]).read_text().replace("the", "thE", 1))
@@ -90,14 +97,15 @@ def test_a_changed_byte_of_input_weights_or_tokenizer_is_refused_and_named(made,
     with pytest.raises(PlanMismatch, match=said) as got:
         extract(output=folder / "s", **settings | {"inputs": [settings["inputs"], str(more)]})
     assert got.value.fields.keys() == fields
-    for name, field, change in [
-        ("model.safetensors", "model.weights_sha256", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
-        ("tokenizer.json", "model.tokenizer_sha256", lambda data: data + b"\n"),
+    for name, what, field, change in [
+        ("model.safetensors", "weights", "model.weights_sha256", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+        ("tokenizer.json", "tokenizer", "model.tokenizer_sha256", lambda data: data + b"\n"),
+        ("config.json", r"config\.json", "model.config_sha256", lambda data: data.replace(b'"gelu"', b'"relu"')),
     ]:
         file = Path(settings["model"]) / name
         kept = file.read_bytes()
         file.write_bytes(change(kept))
-        said = f"the digest of the model's {field[6:].partition('_')[0]} was [0-9a-f]{{12}}…, now [0-9a-f]{{12}}…"
+        said = f"the digest of the model's {what} was [0-9a-f]{{12}}…, now [0-9a-f]{{12}}…"
         assert refused(folder / "s", settings, said) == {field}
         file.write_bytes(kept)
 
@@ -109,6 +117,64 @@ def test_what_does_not_change_the_bytes_is_accepted(made, change):
     before = result_files(folder / "s")
     extract(output=folder / "s", **settings | change)
     assert result_files(folder / "s") == before
+
+
+def change_config(model: str | Path, **values: Any) -> None:
+    file = Path(model) / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def test_a_part_of_the_configuration_that_decides_no_vector_may_change(made, tmp_path):
+    folder, settings = made
+    copied = settings | {"model": str(shutil.copytree(settings["model"], tmp_path / "model"))}
+    change_config(
+        copied["model"],
+        _name_or_path="elsewhere",
+        architectures=["Other"],
+        transformers_version="4.0.0",
+        dtype="bfloat16",
+        use_cache=False,
+        id2label={"0": "yes"},
+    )
+    assert extract(output=folder / "s", **copied).plan == bertfeat.open_store(folder / "s").plan
+    change_config(copied["model"], layer_norm_eps=0.5)
+    assert "model.config_sha256" in refused(
+        folder / "s", copied, r"`model` was .*; the digest of the model's config\.json was .*"
+    )
+
+
+def test_a_worker_elsewhere_needs_the_configuration_of_the_plan(made, tmp_path, monkeypatch):
+    _, settings = made
+    model = shutil.copytree(settings["model"], tmp_path / "model")
+    config = ExtractConfig.from_dict(
+        {name: value for name, value in settings.items() if name != "inputs"} | {"model": str(model)}
+    )
+    with open_inputs(settings["inputs"], tmp_path / "s", config) as files:
+        job = open_job(config, files, tmp_path / "s", Silent(), overwrite=False)
+        change_config(model, layer_norm_eps=0.5)
+        monkeypatch.setattr(Job, "on_cluster", True)
+        with pytest.raises(RunError, match=r"config\.json is .* in the plan, .* here; install the same on every"):
+            ShardTask(job)
+
+
+def test_the_configuration_of_a_store_of_0_1_0_is_unknown(made, tmp_path, monkeypatch):
+    folder, settings = made
+    settings = settings | {"model": str(shutil.copytree(folder / "model", tmp_path / "model"))}
+    with monkeypatch.context() as before:
+        before.setattr(
+            "bertfeat.extraction.plan.plan_fields",
+            lambda *given: {name: value for name, value in plan_fields(*given).items() if name != CONFIG},
+        )
+        store = extract(output=tmp_path / "s", **settings)
+    assert recheck(store.path).is_good
+    (tmp_path / "s" / "manifest.json").unlink()
+    (tmp_path / "s" / "_bertfeat" / "receipts" / "00001.json").unlink()
+    change_config(settings["model"], initializer_range=0.5)
+    assert extract(output=tmp_path / "s", **settings).plan == store.plan
+    assert refused(tmp_path / "s", settings | {"stride": 2}, "`stride` was 7, now 2") == {"stride"}
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"id": "new", "text": "fine"}\n')
+    assert len(bertfeat.append(tmp_path / "s", str(more)).plan.appends) == 1
 
 
 def test_another_cut_into_shards_is_refused_until_the_store_is_finished(made, tmp_path):

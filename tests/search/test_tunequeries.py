@@ -16,6 +16,7 @@ from bertfeat.errors import UserError
 from bertfeat.nearest import Metric
 from bertfeat.search import storeindex
 from bertfeat.search.index import Index
+from bertfeat.store import codec
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
 from tests.support.index_stores import contents, documents, known_store, run_killed, tiny_store, write_jsonl
@@ -98,6 +99,10 @@ class TestRecall:
         shown = good("index", "eval", tmp_path / "i").out
         assert "30 of 60 queries of q.jsonl, not tuned on\nrecall           1.0000: Flat searches exactly" in shown
         assert "queries.safetensors" in good("index", "info", tmp_path / "i", "--json").json["files"]
+        about = codec.unseal((tmp_path / "i" / "index.json").read_bytes())
+        del about["source"]["tuned_by"]
+        (tmp_path / "i" / "index.json").write_bytes(codec.seal(about))
+        assert "\n30 given queries, not tuned on\nrecall " in good("index", "eval", tmp_path / "i").out
 
     def test_what_is_out_of_reach_is_named(self, tiny: Store, foreign: Store, tmp_path: Path) -> None:
         build = ("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "word", "--index", "PQ4x4")
@@ -206,7 +211,9 @@ class TestRefused:
         assert "none.txt" in refused(*tune, tmp_path / "none.txt")
         assert "file name too long" in refused(*tune, "n" * 300).lower()
         file = write_lines(tmp_path / "q.txt", ["the [bank]", "a [word]"])
-        assert "q.txt has no columns; leave it out" in refused(*tune, file, "--text-column", "body")
+        assert "q.txt: has no columns for --text-column 'body'; leave it out" in refused(
+            *tune, file, "--text-column", "body"
+        )
         with pytest.raises(UserError, match="`tune_queries` is a list; give a file, a store, or an array"):
             bertfeat.build_index(tiny, tmp_path / "i", level="word", tune_queries=["the [bank]"])  # type: ignore[arg-type]
         assert "no manifest" in refused(*tune, tmp_path)

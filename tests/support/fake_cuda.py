@@ -88,6 +88,7 @@ def fake_cuda() -> Iterator[dict[str, list[Any]]]:
         patch.setattr(varlen, "varlen_attn", counted)
         patch.setattr(attention, "has_varlen", lambda device: device.type == "cuda")
         patch.setattr(devices, "_cuda_devices", lambda: (CUDA,))
+        patch.setattr(devices, "_has_bfloat16", lambda device: True)
         patch.setattr(leveltables, "gathering_device", lambda device, n_bytes: device)
         patch.setattr(FakeFetches, "fetched", calls["fetched"], raising=False)
         patch.setattr(flow, "Fetches", FakeFetches)
