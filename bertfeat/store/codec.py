@@ -22,8 +22,8 @@ _T = TypeVar("_T")
 _SEAL = "check"
 # Characters: the plan of some 30,000 files, or the manifest of 20,000 shards.
 _MOST_INDENTED = 10_000_000
-# Canonical JSON is made in pieces on so many levels: that of a slice of a shard of a plan is the fifth one. A container
-# of more entries than the second number is cut into pieces of the third one.
+# Canonical JSON is made in pieces: the containers of the first levels are cut; the slices of a plan's shard are on the
+# fifth. One of more entries than the second number is cut into pieces of the third, another one entry by entry.
 _CUT_LEVELS, _FEW_ENTRIES, _PIECE_ENTRIES = 5, 100, 10_000
 
 
