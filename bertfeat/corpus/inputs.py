@@ -96,6 +96,8 @@ def begins_with(file: InputFile, earlier: InputFile) -> bool:
 @functools.lru_cache
 def shown_path(path: str) -> str:
     """Return the name of an input in messages: its path, or `<stdin>` or `<frame>` for a copy of these."""
+    if not any(start in path for start in SPOOLS):
+        return path
     folder = PurePosixPath(path).parent.name
     return next((name for start, name in SPOOLS.items() if folder.startswith(start)), path)
 
@@ -144,7 +146,7 @@ def _expand(argument: str) -> list[str]:
     # A name with brackets is not a pattern if there is such a file.
     if os.path.lexists(argument) or not glob.has_magic(argument):
         return [argument]
-    paths = sorted(path for path in glob.glob(argument, recursive=True) if not Path(path).is_dir())  # noqa: PTH207
+    paths = sorted(path for path in glob.glob(argument, recursive=True) if not os.path.isdir(path))  # noqa: PTH112, PTH207
     if not paths:
         raise InputError(f"no file matches {argument!r}; check the pattern and the folder ({Path.cwd()})")
     return paths
@@ -190,7 +192,7 @@ def _described(path: str, found: str, compression: str | None) -> InputFile:
     n_bytes, digest = _digest_file(path)
     if compression is not None and n_bytes == 0:
         raise InputError(f"has no bytes, which is not a {compression} stream; write the file again", path=path)
-    return InputFile(path=path, format=str(found), compression=compression, n_bytes=n_bytes, digest=digest)
+    return InputFile(path=path, format=sys.intern(str(found)), compression=compression, n_bytes=n_bytes, digest=digest)
 
 
 def _check_object(place: ObjectPath) -> None:
@@ -204,12 +206,13 @@ def _check_object(place: ObjectPath) -> None:
 
 def _check_file(path: str) -> None:
     place = Path(path)
+    if place.is_file():
+        return
     if place.is_dir():
         raise InputError("is a folder; name its files, for example with a glob: " + str(place / "*.jsonl"), path=path)
     if not place.exists():
         raise InputError(f"no such file; check the path (read from {Path.cwd()})", path=path)
-    if not place.is_file():
-        raise InputError("is not a regular file; pipe it in instead: `bertfeat extract - < FILE`", path=path)
+    raise InputError("is not a regular file; pipe it in instead: `bertfeat extract - < FILE`", path=path)
 
 
 def format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str | None]:

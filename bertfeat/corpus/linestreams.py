@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
-from bertfeat.storage import ObjectPath, as_path
+from bertfeat.storage import ObjectPath, as_path, is_url
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -134,7 +134,7 @@ class _Decompressed(io.RawIOBase):
 
 
 def _open(path: str) -> pa.NativeFile:
-    place = as_path(path)
+    place = as_path(path) if is_url(path) else path
     return pa.PythonFile(place.open_buffered(), mode="r") if isinstance(place, ObjectPath) else pa.OSFile(path)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 
 import torch
 
@@ -60,8 +60,9 @@ def encode_packs(encoder: PackEncoder, packs: Iterable[Pack]) -> Iterator[tuple[
             yield from encoder.encode_parts(pack)
         return
     pending: deque[Future[list[tuple[Pack, HiddenStates]]]] = deque()
+    lanes = encoder.lanes()
     # The lanes use all cores: the caller, which pools the states, computes on one thread too.
-    with one_thread(encoder.device), ThreadPoolExecutor(encoder.n_lanes, "encode") as lanes:
+    with one_thread(encoder.device):
         try:
             for pack in packs:
                 pending.append(lanes.submit(lambda pack: list(encoder.encode_parts(pack)), pack))
@@ -72,3 +73,4 @@ def encode_packs(encoder: PackEncoder, packs: Iterable[Pack]) -> Iterator[tuple[
         finally:
             for parts in pending:
                 parts.cancel()
+            wait(pending)

@@ -39,7 +39,7 @@ from bertfeat.store.codec import hash_fields
 from bertfeat.store.folder import Lease
 from bertfeat.store.layout import TMP
 from bertfeat.store.planfile import PlanDamaged, is_complete, read_plan
-from bertfeat.store.planstates import as_known, state_of
+from bertfeat.store.planstates import as_known, is_of_inputs, state_of
 from bertfeat.text.tokenizer import Tokenizer
 
 
@@ -66,9 +66,14 @@ class Job:
         return isinstance(self.workers, OnRay)
 
     def for_workers(self, lease: Lease | None) -> Job:
-        """Return the job as it is sent to workers; other machines get absolute paths and the plan's kind of device."""
+        """Return the job as it is sent to workers; other machines get absolute paths and the plan's kind of device.
+
+        Workers need not know the shards that are not theirs, nor the inputs twice: those of many files are large.
+        """
+        fields = {name: value for name, value in self.plan.fields.items() if not is_of_inputs(name)}
+        plan = dataclasses.replace(self.plan, fields=fields, inputs=(), shards=())
         if not self.on_cluster:
-            return dataclasses.replace(self, lease=lease)
+            return dataclasses.replace(self, plan=plan, lease=lease)
         config = dataclasses.replace(
             self.config,
             device=self.plan.fields["device_kind"],
@@ -79,7 +84,6 @@ class Job:
             file if is_url(file.path) else dataclasses.replace(file, path=str(Path(file.path).absolute()))
             for file in self.files
         )
-        plan = dataclasses.replace(self.plan, shards=())
         return dataclasses.replace(self, root=_absolute(self.root), plan=plan, config=config, files=files, lease=lease)
 
 
@@ -165,7 +169,10 @@ def open_job(
 def recorded(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
     """Return inputs under the names that a plan records; standard input and a data frame have names of their own."""
     names = [shown_path(file.path).replace("<stdin>", STDIN) for file in files]
-    return tuple(dataclasses.replace(file, path=name) for file, name in zip(files, names, strict=True))
+    return tuple(
+        file if name == file.path else dataclasses.replace(file, path=name)
+        for file, name in zip(files, names, strict=True)
+    )
 
 
 def make_job(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -136,12 +137,13 @@ def cut(
             too long for the tokenizer, or for a window if `on_overlong` is `error`.
     """
     tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
+    cost_of = _row_cost(resolved, config.store_dtype)
     long_rows: set[int] = set()
 
     def cost(row: ScannedRow) -> int:
         if row.n_bytes > MAX_UNCUT_CHARS:
             long_rows.add(row.index)
-        return _row_cost(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2, resolved, config.store_dtype)
+        return cost_of(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2)
 
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
     schemas = {level: level_schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
@@ -158,8 +160,9 @@ def _check_long_rows(
     rows: Collection[int], shards: Sequence[ShardSpec], corpus: Corpus, tokenizer: Tokenizer, max_tokens: int | None
 ) -> None:
     """Refuse documents that are too long for the tokenizer before anything is written; only `rows` are checked."""
+    ordered = sorted(rows)
     for shard in shards:
-        if any(index in rows for index in range(shard.first_row, shard.first_row + shard.n_rows)):
+        if bisect_left(ordered, shard.first_row) < bisect_left(ordered, shard.first_row + shard.n_rows):
             for row in corpus.read(shard):
                 if row.index in rows and isinstance(row, Document):
                     tokenizer.check_long(row, max_tokens=max_tokens)
@@ -176,16 +179,22 @@ def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:
     return max(int(tokenizer.count(documents).sum()), 1) / max(n_bytes, 1)
 
 
-def _row_cost(n_bytes: int, n_tokens: int, resolved: Resolved, dtype: StoreDtype) -> int:
-    n_rows = {Level.TOKEN: n_tokens, Level.WORD: int(n_tokens * _WORDS_PER_TOKEN) + 1, Level.SENTENCE: 1}
-    stored = sum(n_rows[level] * row_bytes(level, columns, dtype) for level, columns in resolved.columns.items())
-    if Level.SENTENCE in resolved.columns:
-        stored += n_bytes
-    working = n_tokens * _WORKING_BYTES_PER_TOKEN
-    if resolved.sentence is not None:
-        # Its modes are pooled in float32.
-        working += 4 * len(resolved.sentence.modes) * resolved.model.hidden_size
-    return max(stored, working)
+def _row_cost(resolved: Resolved, dtype: StoreDtype) -> Callable[[int, int], int]:
+    """Return the cost of a row as a function of its bytes of text and its tokens; it is called for each row."""
+    sizes = {level: row_bytes(level, columns, dtype) for level, columns in resolved.columns.items()}
+    token_bytes, word_bytes, sentence_bytes = (
+        sizes.get(level, 0) for level in (Level.TOKEN, Level.WORD, Level.SENTENCE)
+    )
+    stores_text = Level.SENTENCE in sizes
+    # The modes of the model's own sentence embedding are pooled in float32.
+    pooled_bytes = 4 * len(resolved.sentence.modes) * resolved.model.hidden_size if resolved.sentence else 0
+
+    def cost(n_bytes: int, n_tokens: int) -> int:
+        n_words = int(n_tokens * _WORDS_PER_TOKEN) + 1
+        stored = n_tokens * token_bytes + n_words * word_bytes + sentence_bytes + n_bytes * stores_text
+        return max(stored, n_tokens * _WORKING_BYTES_PER_TOKEN + pooled_bytes)
+
+    return cost
 
 
 def row_bytes(level: Level, columns: Sequence[FeatureColumn], dtype: StoreDtype) -> int:

@@ -128,11 +128,12 @@ def _finish(job: Job, writer: StoreWriter, progress: Progress) -> None:
     """Run the shards that remain, and write the manifest."""
     if writer.is_complete:
         return
+    open_plan = dataclasses.replace(job.plan, shards=writer.open_shards)
     job = _with_cache(job, is_new=writer.is_new).for_workers(writer.lease)
     # torch is imported here: a finished store and a user's mistake are reported without it.
     from bertfeat.extraction.shardtask import ShardTask
 
-    progress.start(dataclasses.replace(job.plan, shards=writer.open_shards), writer.receipts())
+    progress.start(open_plan, writer.receipts())
     task = partial(ShardTask, job)
     try:
         run_shards(task, writer.pending(), job.workers, progress)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +22,9 @@ _T = TypeVar("_T")
 _SEAL = "check"
 # Characters: the plan of some 30,000 files, or the manifest of 20,000 shards.
 _MOST_INDENTED = 10_000_000
+# Canonical JSON is made in pieces: the containers of the first levels are cut; the slices of a plan's shard are on the
+# fifth. One of more entries than the second number is cut into pieces of the third, another one entry by entry.
+_CUT_LEVELS, _FEW_ENTRIES, _PIECE_ENTRIES = 5, 100, 10_000
 
 
 def canonical_json(value: Any) -> str:
@@ -36,6 +40,35 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_fields)
 
 
+def canonical_pieces(value: Any, n_levels: int = _CUT_LEVELS) -> Iterator[bytes]:
+    """Yield the ASCII bytes of `canonical_json` in pieces.
+
+    The encoder of `json` holds a text twice, and the plan of a million files has 460 MB.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    if dataclasses.is_dataclass(value):
+        value = _fields(value)
+    if not n_levels or not value or not isinstance(value, dict | list | tuple):
+        yield canonical_json(value).encode()
+        return
+    keys = sorted(value) if isinstance(value, dict) else None
+    n_entries = 1 if len(value) <= _FEW_ENTRIES else _PIECE_ENTRIES
+    yield b"[" if keys is None else b"{"
+    for start in range(0, len(value), n_entries):
+        piece = value[start : start + n_entries] if keys is None else keys[start : start + n_entries]
+        yield b"," if start else b""
+        if n_entries > 1:
+            yield canonical_json(piece if keys is None else {key: value[key] for key in piece})[1:-1].encode()
+        elif keys is None:
+            yield from canonical_pieces(piece[0], n_levels - 1)
+        else:
+            yield canonical_json({piece[0]: 0})[1:-2].encode()
+            yield from canonical_pieces(value[piece[0]], n_levels - 1)
+    yield b"]" if keys is None else b"}"
+
+
 def _fields(record: Any) -> dict[str, Any]:
     """Return the fields of a record, without the copies that `asdict` makes."""
     names: tuple[str, ...] | None = getattr(type(record), "__slots__", None)
@@ -49,10 +82,14 @@ def seal(content: Mapping[str, Any], *, compact: bool = False) -> bytes:
 
     A compact file is the canonical JSON on one line, which takes a tenth of the time to write; a large one always is.
     """
-    text = canonical_json(dict(content))
-    check = _digest(text)
-    if compact or len(text) > _MOST_INDENTED:
-        return f'{text[:-1]},"{_SEAL}":"{check}"}}\n'.encode()
+    file = io.BytesIO()
+    for piece in canonical_pieces(dict(content)):
+        file.write(piece)
+    check = xxhash.xxh3_128_hexdigest(file.getbuffer())
+    if compact or file.tell() > _MOST_INDENTED:
+        file.seek(-1, io.SEEK_CUR)
+        file.write(_compact_end(check))
+        return file.getvalue()
     sealed = {**content, _SEAL: check}
     return (json.dumps(sealed, indent=2, sort_keys=True, allow_nan=False, default=_fields) + "\n").encode()
 
@@ -69,13 +106,22 @@ def unseal(data: bytes) -> dict[str, Any]:
         raise ValueError("nested too deep") from None
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
-    if content.pop(_SEAL, None) != _digest(canonical_json(content)):
+    check = content.pop(_SEAL, None)
+    if not _is_compact(data, check) and check != xxhash.xxh3_128_hexdigest(canonical_json(content).encode()):
         raise ValueError("damaged or edited: its content does not match its check value")
     return content
 
 
-def _digest(text: str) -> str:
-    return xxhash.xxh3_128_hexdigest(text.encode())
+def _compact_end(check: Any) -> bytes:
+    return f',"{_SEAL}":"{check}"}}\n'.encode()
+
+
+def _is_compact(data: bytes, check: Any) -> bool:
+    """Return whether the bytes are those of a compact file with this digest, which need not be made again."""
+    end = _compact_end(check)
+    digest = xxhash.xxh3_128(memoryview(data)[: -len(end)])
+    digest.update(b"}")
+    return data.endswith(end) and digest.hexdigest() == check
 
 
 class LastFile(Generic[_T]):
@@ -85,23 +131,27 @@ class LastFile(Generic[_T]):
     """
 
     def __init__(self) -> None:
-        self._last: tuple[AnyPath, bytes, _T] | None = None
+        self._last: tuple[AnyPath, str, _T] | None = None
 
     def of(self, path: AnyPath, data: bytes, read: Callable[[], _T]) -> _T:
         """Return the content of a file, whose bytes were just read; `read` decodes it if it is not the last one."""
-        last = self._last
-        if last is None or last[:2] != (path, data):
-            self._last = last = (path, data, read())
+        # The digest, because the bytes may be half a gigabyte.
+        last, digest = self._last, xxhash.xxh3_128_hexdigest(data)
+        if last is None or last[:2] != (path, digest):
+            self._last = last = (path, digest, read())
         return last[2]
 
     def keep(self, path: AnyPath, data: bytes, content: _T) -> None:
         """Take a file that was written, with the content that reading it would give."""
-        self._last = (path, data, content)
+        self._last = (path, xxhash.xxh3_128_hexdigest(data), content)
 
 
 def hash_fields(fields: Mapping[str, Any]) -> str:
     """Return the hash of a plan: the sha256 of its fields' canonical JSON, hex."""
-    return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for piece in canonical_pieces({**fields}):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

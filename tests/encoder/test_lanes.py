@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Barrier
@@ -91,6 +93,41 @@ class TestLanes:
         monkeypatch.setattr(encoder, "n_lanes", 2)
         with pytest.raises(RunError, match="out of memory on cpu with a single window of 2 tokens"):
             list(encode_packs(encoder, PACKS))
+
+    def test_the_threads_stay(self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+        used, run = set(), encoder._run
+
+        def note(pack: Pack) -> HiddenStates:
+            used.add(threading.get_ident())
+            return run(pack)
+
+        monkeypatch.setattr(encoder, "_run", note)
+        monkeypatch.setattr(encoder, "n_lanes", 2)
+        for _ in range(4):
+            list(encode_packs(encoder, PACKS))
+        assert len(used) <= 2
+        lanes = encoder.lanes()
+        assert encoder.lanes() is lanes
+        # In a forked process.
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        assert encoder.lanes() is not lanes
+
+    def test_an_error_waits_for_the_packs_that_run(self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+        running: set[int] = set()
+        run = encoder._run
+
+        def count(pack: Pack) -> HiddenStates:
+            running.add(id(pack))
+            states = run(pack)
+            running.remove(id(pack))
+            return states
+
+        monkeypatch.setattr(encoder, "_run", count)
+        monkeypatch.setattr(encoder, "n_lanes", 2)
+        states = encode_packs(encoder, PACKS)
+        next(states)
+        states.close()  # type: ignore[attr-defined]
+        assert not running
 
     def test_a_store_does_not_depend_on_the_lanes(self, tmp_path: Path) -> None:
         corpus = tmp_path / "corpus.txt"

@@ -19,7 +19,7 @@ from bertfeat.extraction.plan import plan_fields
 from bertfeat.extraction.run import extract
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
-from bertfeat.store.planstates import CONFIG
+from bertfeat.store.planstates import CONFIG, is_of_inputs
 from tests.support.cli_runs import three_shards
 from tests.support.drill import result_files
 
@@ -228,3 +228,16 @@ def test_a_store_with_the_old_default_of_combine_says_how_to_go_on(made, tmp_pat
     ):
         extract(output=tmp_path / "old", **{name: old[name] for name in old if name != "combine"})
     assert extract(output=tmp_path / "old", **old).plan == store.plan
+
+
+def test_workers_get_the_inputs_once_and_no_list_of_shards(made, tmp_path):
+    settings = dict(made[1])
+    inputs = settings.pop("inputs")
+    config = ExtractConfig.from_dict(settings)
+    with open_inputs(inputs, tmp_path / "s", config) as files:
+        job = open_job(config, files, tmp_path / "s", Silent(), overwrite=False)
+        sent = job.for_workers(None)
+    assert len(job.plan.shards) == 3
+    assert (sent.files, sent.plan.shards, sent.plan.inputs) == (files, (), ())
+    assert not any(is_of_inputs(name) for name in sent.plan.fields)
+    assert sent.plan.fields.items() < job.plan.fields.items()

@@ -239,9 +239,16 @@ def test_the_benchmark_for_a_gpu_runs_without_one(tmp_path):
 
 @pytest.mark.long
 def test_the_benchmark_of_scale_runs_on_little(tmp_path):
-    found = json.loads(run_benchmark(tmp_path, "benchmarks.scale", "files", "--files=30"))["files"]
-    assert (found["files"], found["shards"]) == (30, 1)
-    assert {"list and digest", "plan", "write the plan", "read the plan"} == set(found["steps"])
+    found = json.loads(run_benchmark(tmp_path, "benchmarks.scale", "files", "--files=30", "--whole"))["files"]
+    assert [*found] == ["plan", "plan again", "extract", "verify"]
+    for name in ("plan", "plan again"):
+        assert (found[name]["files"], found[name]["rows"], found[name]["shards"]) == (30, 30, 1)
+        assert {"list and digest", "plan", "open the store"} < set(found[name]["steps"])
+    found = json.loads(run_benchmark(tmp_path, "benchmarks.scale", "rows", "--rows=120"))["rows"]
+    assert [each["rows"] for each in found.values()] == [12, 12, 120, 120]
+    found = json.loads(run_benchmark(tmp_path, "benchmarks.scale", "rates", "--rows=1"))["rates"]
+    assert [*found] == ["1 x 1 rows", "10 x 1 rows", "100 x 1 rows"]
+    assert all(each["rate_to_1"] > 0 and each["peak_to_1"] > 0 for each in found.values())
     found = json.loads(run_benchmark(tmp_path, "benchmarks.scale", "make", "--shards=12", "--store=store"))["make"]
     assert (found["rows"], found["shards"]) == (12, 12)
     found = json.loads(run_benchmark(tmp_path, "benchmarks.scale", "shards", "--store=store"))["shards"]

@@ -214,6 +214,28 @@ def test_a_large_file_is_written_on_one_line(monkeypatch):
     data = codec.seal(content)
     assert data.count(b"\n") == 1
     assert codec.unseal(data) == codec.unseal(codec.seal(content, compact=True)) == content
+    # Written otherwise, it says the same.
+    assert codec.unseal(json.dumps(json.loads(data), indent=1).encode()) == content
+    for at in range(len(data) - 1):
+        with pytest.raises(ValueError):  # noqa: PT011
+            codec.unseal(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
+def test_canonical_json_in_pieces_is_the_same_text(monkeypatch, made):
+    plan = codec.plan_to_json(made.plan)
+    values = [plan, {"plan": plan, "a": 1}, {Level.WORD: [], "b": ()}, [[[[[[[1, 2], 3]]]]]], {}, (), None, "ü", 0.5]
+    values += [
+        list(range(30_000)),
+        {"of": [{f"k{n}": n} for n in range(12_345)]},
+        {f"k{n}": [n] for n in range(20_001)},
+    ]
+    for few, most in ((codec._FEW_ENTRIES, codec._PIECE_ENTRIES), (2, 3), (0, 2)):
+        monkeypatch.setattr(codec, "_FEW_ENTRIES", few)
+        monkeypatch.setattr(codec, "_PIECE_ENTRIES", most)
+        for value in values:
+            assert b"".join(codec.canonical_pieces(value)).decode() == codec.canonical_json(value)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        list(codec.canonical_pieces({"a": [float("nan")]}))
 
 
 def test_a_quarantine_file_that_was_edited_is_one_line(made, tmp_path):

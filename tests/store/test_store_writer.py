@@ -19,7 +19,7 @@ from bertfeat.durable.files import Sink
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.finite import first_not_finite
 from bertfeat.records import BadRow, Column
-from bertfeat.store import codec, open_for_writing, open_store, read_plan, receipts, verify
+from bertfeat.store import codec, open_for_writing, open_store, planfile, read_plan, receipts, verify
 from bertfeat.store.manifest import _added
 from tests.support.places import ROOT
 from tests.support.store_fakes import COLUMNS, contents, make_plan, make_result, make_table, vectors_of, write_store
@@ -506,3 +506,22 @@ def test_a_write_error_says_how_many_bytes_were_written(tmp_path, monkeypatch):
 def test_totals_keep_counts_of_zero():
     assert _added([{"n": 1, "counts": {"a": 0, "b": 2}}]) == {"n": 1, "counts": {"a": 0, "b": 2}}
     assert _added([{"n": 1, "counts": {"a": 0}}, {"n": 2, "counts": {"b": 3}}]) == {"n": 3, "counts": {"a": 0, "b": 3}}
+
+
+def test_the_manifest_of_a_new_run_needs_its_plan_on_disk_but_does_not_read_it(tmp_path, monkeypatch):
+    plan = make_plan()
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        for shard in writer.pending():
+            writer.commit(shard, make_result(plan, shard))
+        (tmp_path / "s/_bertfeat/plan.json").rename(tmp_path / "plan.json")
+        with pytest.raises(StoreError, match=r"plan.json: missing; run the same command again"):
+            writer.complete()
+        (tmp_path / "plan.json").rename(tmp_path / "s/_bertfeat/plan.json")
+        with monkeypatch.context() as patch:
+            patch.setattr(planfile, "read_plan", None)
+            writer.complete()
+    # Another run reads it, and finds the same manifest.
+    made = (tmp_path / "s/manifest.json").read_bytes()
+    with open_for_writing(tmp_path / "s", plan) as writer:
+        assert writer.is_complete
+    assert (tmp_path / "s/manifest.json").read_bytes() == made
