@@ -105,9 +105,9 @@ class Pieces:
             for feature in self._schemas[level].features
         ]
         for number in chosen:
-            columns = [array[rows[number] : rows[number + 1]].reshape(-1).view(np.uint8) for array, rows in arrays]
+            columns = [array[rows[number] : rows[number + 1]].reshape(-1).view(np.uint8).data for array, rows in arrays]
             # A part of the only column is not copied.
-            yield self.keys[number], columns[0].data if len(columns) == 1 else b"".join(columns)
+            yield self.keys[number], columns[0] if len(columns) == 1 else b"".join(columns)
 
     def place(self, buffers: Mapping[Level, Buffer], chosen: Sequence[int], values: Sequence[bytes]) -> None:
         """Put the values of some pieces into their rows."""
