@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from bertfeat.choices import Level, StoreDtype
 from bertfeat.extraction.leveltables import Buffer, ShardText
-from bertfeat.extraction.vectorcache import VectorCache, has_cache
+from bertfeat.extraction.vectorcache import Value, VectorCache, has_cache
 from bertfeat.ragged import ragged_arange, run_of, starts_of
 from bertfeat.records import BoolArray, IntArray, LevelSchema, LevelTable
 from bertfeat.text.alignment import Units
@@ -27,8 +27,8 @@ from bertfeat.text.alignment import Units
 Sliced = tuple[npt.NDArray[Any], IntArray]
 
 _KEY_BYTES = 16
-# Values that are put into the buffers at once.
-_BATCH_BYTES = 16_000_000
+# Values that are put into the buffers at once: so few that they stay in the processor's cache.
+_BATCH_BYTES = 1_000_000
 
 
 class Pieces:
@@ -97,15 +97,17 @@ class Pieces:
             *([] if weights is None else [(weights, positions)]),
         ]
 
-    def values(self, tables: Mapping[Level, LevelTable], chosen: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
+    def values(self, tables: Mapping[Level, LevelTable], chosen: Sequence[int]) -> Iterator[tuple[bytes, Value]]:
         """Yield the keys and the values of some pieces, from the tables of the shard."""
+        arrays = [
+            (tables[level].vectors[feature.name], rows)
+            for level, rows in self.rows.items()
+            for feature in self._schemas[level].features
+        ]
         for number in chosen:
-            columns = [
-                tables[level].vectors[feature.name][rows[number] : rows[number + 1]].tobytes()
-                for level, rows in self.rows.items()
-                for feature in self._schemas[level].features
-            ]
-            yield self.keys[number], b"".join(columns)
+            columns = [array[rows[number] : rows[number + 1]].reshape(-1).view(np.uint8).data for array, rows in arrays]
+            # A part of the only column is not copied.
+            yield self.keys[number], columns[0] if len(columns) == 1 else b"".join(columns)
 
     def place(self, buffers: Mapping[Level, Buffer], chosen: Sequence[int], values: Sequence[bytes]) -> None:
         """Put the values of some pieces into their rows."""

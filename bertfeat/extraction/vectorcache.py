@@ -19,11 +19,13 @@ from bertfeat.storage import AnyPath, local_path
 _KEYS_AT_ONCE = 500
 # What an entry takes beside its value: its key, digest and numbers, twice in an index.
 _ENTRY_BYTES = 256
-# One transaction; the log beside the file holds a few of them.
-_MAX_BATCH_BYTES = 32_000_000
+# One transaction; the log beside the file holds a few of them. Smaller and larger ones take longer.
+_MAX_BATCH_BYTES = 4_000_000
 # SQLite takes values of up to a billion bytes.
 _MAX_VALUE_BYTES = 500_000_000
 _MAX_RUNS = 10_000
+
+Value = bytes | memoryview
 
 
 class VectorCache(VectorDatabase):
@@ -116,7 +118,7 @@ class VectorCache(VectorDatabase):
             with self._writing():
                 self._database.executemany("UPDATE entries SET used = ? WHERE number = ?", [(now, n) for n in stale])
 
-    def put(self, values: Iterable[tuple[bytes, bytes]]) -> None:
+    def put(self, values: Iterable[tuple[bytes, Value]]) -> None:
         """Add values, some at a time; those whose keys are there stay as they are.
 
         Raises:
@@ -124,7 +126,7 @@ class VectorCache(VectorDatabase):
             RunError: The system refused.
         """
         most = min(self._max_bytes // 4, _MAX_VALUE_BYTES)
-        batch: list[tuple[bytes, bytes]] = []
+        batch: list[tuple[bytes, Value]] = []
         n_bytes = 0
         for key, value in values:
             if len(value) > most:
@@ -137,7 +139,7 @@ class VectorCache(VectorDatabase):
         if batch:
             self._put(batch, n_bytes)
 
-    def _put(self, batch: Sequence[tuple[bytes, bytes]], n_bytes: int) -> None:
+    def _put(self, batch: Sequence[tuple[bytes, Value]], n_bytes: int) -> None:
         with self._writing():
             there = self.known([key for key, _ in batch])
             new = {key: value for key, value in batch if key not in there}
@@ -207,12 +209,12 @@ def check_cache(folder: str | Path, max_bytes: int, store: AnyPath | None = None
         raise UserError(f"{there}: cannot be written; choose another cache folder")
 
 
-def _size(value: bytes) -> int:
+def _size(value: Value) -> int:
     """Return what an entry takes in the file at most: values share pages, or have some of their own."""
     return len(value) + min(len(value), 2 * PAGE_BYTES) + _ENTRY_BYTES
 
 
-def _digest(key: bytes, value: bytes) -> bytes:
+def _digest(key: bytes, value: Value) -> bytes:
     digest = xxhash.xxh3_128(key)
     digest.update(value)
     return digest.digest()

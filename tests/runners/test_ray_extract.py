@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from bertfeat.extraction.run import append, extract
+from bertfeat.records import Receipt
 from bertfeat.store import verify
 from tests.support.cli_runs import flags, three_shards
 from tests.support.drill import orphans, result_files, write_corpus
@@ -121,6 +123,34 @@ def test_a_finished_store_needs_no_ray_and_another_plan_is_refused(tmp_path, set
     assert "--store-dtype was " in other.communicate(timeout=60)[1]
     assert other.returncode == 2
     check(root, whole)
+
+
+@pytest.mark.ray
+def test_actors_share_a_cache_and_give_the_bytes_of_a_local_run(tmp_path, settings, ray: Cluster):
+    """With a cache that holds a part of the documents, and an actor that is killed while it writes to the cache."""
+    cache, kept = tmp_path / "cache", tmp_path / "kept"
+    some = settings | {"inputs": str(write_corpus(tmp_path / "some.jsonl", 25))}
+    extract(output=tmp_path / "some", cache=cache, **some)
+    shutil.copytree(cache, kept)
+    local = extract(output=tmp_path / "local", cache=kept, **settings)
+    n_known, n_documents = (sum(found) for found in zip(*map(documents, local.receipts()), strict=True))
+    assert 0 < n_known < n_documents
+    pid = prepare(tmp_path, "vectors.written")
+    with_cache = on(ray, settings, tmp_path / "s", f"--cache={cache}")
+    driver = ray.start([*STOPPING, *with_cache])
+    os.kill(stopped(pid), signal.SIGKILL)
+    _, errors = driver.communicate(timeout=150)
+    assert driver.returncode == 0, errors
+    check(tmp_path / "s", result_files(local.path))
+    again = ray.start([*BERTFEAT, *on(ray, settings, tmp_path / "again", f"--cache={cache}")])
+    said, errors = again.communicate(timeout=150)
+    assert again.returncode == 0, errors
+    assert f", {n_documents} documents from the cache" in said
+
+
+def documents(receipt: Receipt) -> tuple[int, int]:
+    """Return how many documents of a shard came from the cache, and how many it has."""
+    return receipt.notes["n_cached_documents"], receipt.counts["n_documents"]
 
 
 @pytest.mark.ray
