@@ -16,6 +16,7 @@ from bertfeat.ann.searchparameters import (
     has_ordered_lists,
     is_scan_cheaper,
     lists_needed,
+    n_candidates,
     n_compared,
     search_parameters,
     settable,
@@ -128,7 +129,8 @@ class VectorIndex:
         positions = np.full((len(queries), k), -1, dtype=np.int64)
         n_hits = min(k, n_allowed)
         plain = faiss.downcast_index(self.index)
-        step = max(1, min(_MAX_BLOCK_ROWS, _BLOCK_BYTES // (16 * (k + self.dim))))
+        width = n_candidates(plain, self.parameters, k) + self.dim
+        step = max(1, min(_MAX_BLOCK_ROWS, _BLOCK_BYTES // (16 * width)))
         for start in range(0, len(queries) if n_hits else 0, step):
             rows = slice(start, start + step)
             block = prepare(queries[rows], self.transform, self.metric)
@@ -221,7 +223,7 @@ class VectorIndex:
             index, queries = comparable(index, queries) or (index, queries)
         try:
             found: tuple[Float32Array, IntArray] = index.search(
-                queries, k, params=search_parameters(index, parameters, selector)
+                queries, k, params=search_parameters(index, parameters, selector, k)
             )
         except RuntimeError as error:
             if selector is None:
