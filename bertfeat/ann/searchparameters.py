@@ -87,7 +87,8 @@ def n_candidates(index: Any, values: Mapping[str, float], k: int) -> int:
     index = faiss.downcast_index(index)
     if not isinstance(index, faiss.IndexRefine):
         return k
-    return max(k, min(index.ntotal, math.ceil(values.get("k_factor_rf", index.k_factor) * max(k, K))))
+    n_wanted = math.ceil(values.get("k_factor_rf", index.k_factor) * max(k, K))
+    return max(k, min(int(index.ntotal), n_wanted))
 
 
 def is_scan_cheaper(index: Any, values: Mapping[str, float], n_allowed: int) -> bool:
