@@ -212,7 +212,9 @@ class VectorIndex:
         keys = -scores if self.metric.higher_is_better else scores
         # NaN sorts last.
         order = np.lexsort((positions, keys), axis=-1)
-        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(positions, order, axis=1)
+        # Faster than np.take_along_axis for a single query.
+        rows = np.arange(len(order))[:, None]
+        return scores[rows, order], positions[rows, order]
 
     def _ask(
         self, queries: Float32Array, k: int, selector: Any, parameters: Mapping[str, float], *, is_scan: bool = False
