@@ -44,9 +44,9 @@ def test_many_vectors_are_put_into_lists():
     assert chosen(20_000_000, 384, max_memory_bytes=10**11)[0] == "IVF16384_HNSW32,PQ192x4fs,Refine(SQ8)"
     # A list is trained on about forty vectors or more.
     assert chosen(50_000, 1024)[0] == "IVF1024,PQ512x4fs,Refine(SQ8)"
-    # Codes of two dimensions each, of a width that is even.
+    # Codes of two dimensions each, of a width that is even; of few dimensions, codes of each.
     assert chosen(1_000_000, 385)[0] == "Pad386,IVF4096,PQ193x4fs,Refine(SQ8)"
-    assert chosen(1_000_000, 384, transform=TransformSpec.parse("pca:63"))[0] == "Pad64,IVF4096,PQ32x4fs,Refine(SQ8)"
+    assert chosen(1_000_000, 384, transform=TransformSpec.parse("pca:63"))[0] == "IVF4096,PQ63x4fs,Refine(SQ8)"
 
 
 def test_a_high_recall_starts_with_a_better_storage():
@@ -85,7 +85,7 @@ def test_recall_is_the_same_for_other_queries(metric, transform, few_are_many, t
     vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
     asked = BuildSettings(metric=metric, transform=TransformSpec.parse(transform), n_queries=800, n_threads=1)
     result = build(ArrayParts(vectors, n_parts=3), tmp_path, asked)
-    assert result.factory == "IVF512,PQ16x4fs,Refine(SQ8)"
+    assert result.factory == "IVF512,PQ32x4fs,Refine(SQ8)"
     measured = result.measured
     assert measured["target_met"] is True
     assert measured["recall_at_10"] >= 0.95
@@ -120,7 +120,7 @@ def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(few_are_many, tmp_
     names = [values["factory"] for values in result.measured["candidates"]]
     met = [values["target_met"] for values in result.measured["candidates"]]
     assert names[:4] == [
-        *("IVF256,PQ8x4fs,Refine(SQ8)", "IVF256,PQ8x4fs,Refine(SQfp16)"),
+        *("IVF256,PQ16x4fs,Refine(SQ8)", "IVF256,PQ16x4fs,Refine(SQfp16)"),
         *("IVF256,SQ8", "IVF256,SQfp16"),
     ]
     assert met == [False] * (len(met) - 1) + [True]
