@@ -82,12 +82,14 @@ class Bertfeat(Rival):
         started = time.perf_counter()
         held = HeldOut.of(base, None, BuildSettings(n_queries=2), given=given)
         tuned = tune(self._index(), held, base, BuildSettings().recall)
+        self.tuned = tuned["parameters"]
         return {
             "factory": self.built.factory,
             "parameters": self.built.parameters,
             "recall_of_own": self.built.measured["recall_at_10"],
             "seconds": self.built.seconds,
             "parameters_by_queries": tuned["parameters"],
+            "measured_by_queries": tuned["given"],
             "tuning_by_queries_s": time.perf_counter() - started,
         }
 
@@ -102,12 +104,12 @@ class Bertfeat(Rival):
         return self.opened
 
     def search(self, queries: np.ndarray, setting: int, n_threads: int) -> np.ndarray:
-        """Search at a setting."""
+        """Search at a setting, with the refinement that the queries to tune by find."""
         import faiss
 
         faiss.omp_set_num_threads(n_threads)
         index = self._index()
-        index.parameters = {"nprobe": setting}
+        index.parameters = {**self.tuned, "nprobe": setting}
         return index.search(queries, K).positions
 
     def n_bytes(self) -> int:

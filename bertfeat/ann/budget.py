@@ -3,14 +3,15 @@
 How many lists a search reads is measured (`tuning.py`). How vectors are stored is chosen here, before the build:
 
 - Few vectors are compared one by one: `Flat` needs no training, is exact, and answers in a few milliseconds.
-- More vectors are put into inverted lists. SQ8 stores them in a quarter of the bytes, can find 99 % of the ten nearest
-  token vectors of MiniLM, and is as fast. A higher recall takes SQfp16 or Flat; a smaller memory SQ6 or RaBitQ.
+- More vectors are put into inverted lists, as codes of 4 bits for two dimensions each, which faiss compares 32 at a
+  time; the best hits are compared again (refined) with SQ8, which stores vectors in a quarter of the bytes and can find
+  99 % of the ten nearest token vectors of MiniLM. A higher recall takes SQfp16 or Flat, a smaller memory SQ8 alone, SQ6
+  or RaBitQ. Of 500,000 words of Wikipedia, IVF2048,PQ192x4fs,Refine(SQ8) found words of PEPs ten times as fast at
+  recall 0.95 as IVF2048,SQ8, in a quarter more memory (benchmarks/foreign_queries.py).
 - A graph (HNSW) is not chosen, except to find lists among very many. For 120,000 token vectors of MiniLM (384
   dimensions, 2 cores), HNSW32 took 1,800 bytes per vector and 22 s to fill, and answered 6,800 queries/s at recall
-  0.98; IVF1024,SQ8 took 400 bytes and 2 s, and answered 16,000 at 0.965. Nor is it chosen for queries of other texts:
-  HNSW16,SQ8 of 500,000 words of Wikipedia answered 2,990 words of PEPs per second at recall 0.87, IVF2048,SQ8 4,400 in
-  three quarters of the bytes (benchmarks/foreign_queries.py). After a kill a graph has more to do again, and a filter
-  slows its search.
+  0.98; IVF1024,SQ8 took 400 bytes and 2 s, and answered 16,000 at 0.965. HNSW16,SQ8 of those 500,000 words did not
+  reach 0.95. After a kill a graph has more to do again, and a filter slows its search.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ _SCARCE_EACH = 16
 _MAX_LISTS_COMPARED = 8192
 # 40,000 vectors of 384 numbers: a comparison with all of them reads 64 MB.
 _MAX_NUMBERS_COMPARED = 1 << 24
+# Each of so few dimensions has a code. One for two is coarse there: for the first 64 or 128 principal axes of 200,000
+# words, it answered about half as many queries/s at recall 0.95, since more hits were compared again.
+_MAX_CODED_ALONE = 128
 # The part of the ten nearest that is found when all lists are searched, from the fewest bytes on.
 _TYPICAL_RECALL = {"SQ8": 0.985, "SQfp16": 0.998, "Flat": 1.0}
 
@@ -66,8 +70,9 @@ class MemoryPlan:
     @property
     def index_bytes(self) -> int:
         """The memory of the finished index."""
-        lists = _LIST_BYTES * (self.info.n_lists or 0)
-        return self.info.estimate_bytes(self.shape.n_vectors) + self.info.table_bytes + lists
+        info, n_vectors = self.info, self.shape.n_vectors
+        reserved = info.lists_bytes(n_vectors) - info.scan_bytes * n_vectors + _LIST_BYTES * (info.n_lists or 0)
+        return info.estimate_bytes(n_vectors) + info.table_bytes + reserved
 
     @property
     def exact_bytes(self) -> int:
@@ -151,7 +156,10 @@ class MemoryPlan:
             # Lists of a piece grow by doubling; those of the merged index have their size from the start.
             n_rows = min(self.n_piece_rows, self.shape.n_vectors)
             piece = n_rows * (self.info.code_bytes + 8) + _LIST_BYTES * (self.info.n_lists or 0)
-            return n_bytes + max(self.info.fixed_bytes + 3 * piece, self.index_bytes + piece)
+            # Codes in blocks are in memory a second time, one after the other, before there is any refinement.
+            twice = self.shape.n_vectors * (2 * self.info.scan_bytes + 8 - self.info.code_bytes)
+            most = self.index_bytes + max(piece, twice if self.info.is_fast_scan else 0)
+            return n_bytes + max(self.info.fixed_bytes + 3 * piece + self.info.lists_bytes(n_rows), most)
         if self.info.is_graph:
             # Links that are found but not yet made, and which vectors were visited.
             return n_bytes + self.index_bytes + self.shape.n_vectors * (32 + self.settings.threads)
@@ -209,7 +217,8 @@ def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
     lists = list_prefix(shape.n_vectors)
     texts = ["Flat"]
     if shape.n_vectors * dim > _MAX_NUMBERS_COMPARED and lists:
-        texts = [f"{lists}{storage}" for storage, recall in _TYPICAL_RECALL.items() if recall >= settings.recall]
+        stored = [storage for storage, recall in _TYPICAL_RECALL.items() if recall >= settings.recall]
+        texts = [_refined(lists, dim, storage) for storage in stored[:2]] + [f"{lists}{storage}" for storage in stored]
     fitting = _fitting(texts, shape, settings) or _smaller(shape, settings)
     if not fitting:
         least = min(_ladder_plans(shape, settings), key=lambda plan: plan.peak_bytes)
@@ -218,6 +227,14 @@ def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
             f"{dim} dimensions; {least.info.text} takes {size(least.peak_bytes)}"
         )
     return fitting
+
+
+def _refined(lists: str, dim: int, storage: str) -> str:
+    """Return lists of codes of 4 bits for each two dimensions, or for each of few, refined by a storage."""
+    if dim <= _MAX_CODED_ALONE:
+        return f"{lists}PQ{dim}x4fs,Refine({storage})"
+    # An odd number of dimensions gets one more, which is 0.
+    return f"{f'Pad{dim + 1},' if dim % 2 else ''}{lists}PQ{(dim + 1) // 2}x4fs,Refine({storage})"
 
 
 def _fitting(texts: Iterable[str], shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
@@ -245,8 +262,8 @@ def ladder(n_vectors: int, dim: int, metric: Metric) -> Iterator[str]:
 
     On token vectors of MiniLM (60,000 of 384 dimensions, cosine, all lists probed) recall@10 was 1.00 for SQfp16, 0.99
     for SQ8, 0.98 for SQ6, 0.96 for RaBitQ4, 0.90 for RaBitQ2 and 0.82 for RaBitQ. PQ is left out: with
-    64 bytes per vector it found 0.72, where RaBitQ found 0.82 with 66, and training took twenty times as long. A
-    refinement is left out too: for the same bytes it finds no more.
+    64 bytes per vector it found 0.72, where RaBitQ found 0.82 with 66, and training took twenty times as long. Codes
+    with a refinement are left out too: they are faster, but for the same bytes they find no more.
     """
     yield "Flat"
     lists = list_prefix(n_vectors)

@@ -61,6 +61,7 @@ class FactoryInfo:
         n_lists: The number of inverted lists, or None.
         n_links: The links of a vector in the graph, or None.
         code_bytes: The bytes of a vector, without its id and links.
+        scan_bytes: Those of them that are in blocks of 32 vectors, in interleaved codes of 4 bits.
         fixed_bytes: The bytes of an empty index: matrices, code books, centroids.
         table_bytes: The bytes of tables that faiss computes when it loads the index; no file holds them.
         n_training_min: The fewest vectors that it can be trained on; 0 if it needs no training.
@@ -77,6 +78,7 @@ class FactoryInfo:
     n_lists: int | None = None
     n_links: int | None = None
     code_bytes: int = 0
+    scan_bytes: int = 0
     fixed_bytes: int = 0
     table_bytes: int = 0
     n_training_min: int = 0
@@ -105,7 +107,9 @@ class FactoryInfo:
     @property
     def is_mergeable(self) -> bool:
         """Whether pieces that are filled one by one can be merged into the index that adding all at once gives."""
-        return not self.is_graph and not self.is_fast_scan
+        # faiss takes blocks of 32 codes in lists apart, and no others.
+        is_divisible = self.is_ivf and self.storage.endswith(("x4fs", "x4fsr"))
+        return is_divisible if self.is_fast_scan else not self.is_graph
 
     def make(self) -> Any:
         """Return the index, untrained and empty."""
@@ -121,8 +125,13 @@ class FactoryInfo:
     def estimate_bytes(self, n_vectors: int) -> int:
         """Return the bytes of the index with this many vectors: as a file and, without `table_bytes`, in memory."""
         bytes_each = self.code_bytes + 8 * self.is_ivf + (_link_bytes(self.n_links) if self.n_links else 0)
-        n_padded = 16 * (self.n_lists or 1) if self.is_fast_scan else 0
-        return int(self.fixed_bytes + bytes_each * n_vectors + self.code_bytes * n_padded)
+        # The last block of a list is half full on average.
+        return int(self.fixed_bytes + bytes_each * n_vectors + self.scan_bytes * 16 * (self.n_lists or 1))
+
+    def lists_bytes(self, n_vectors: int) -> int:
+        """Return the most bytes that the codes in blocks of this many vectors take in memory, with their padding."""
+        # faiss reserves a power of two of bytes for the blocks of a list.
+        return 2 * self.scan_bytes * (n_vectors + 32 * (self.n_lists or 1))
 
 
 def metric_type(metric: Metric) -> int:
@@ -149,10 +158,10 @@ def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo
             raise ValueError(f"the vectors have {dim} dimensions")
         info = _read_storage(_read_prefixes(info, text.split(",")))
         index = info.make()
-        code_bytes = sum(codes_of(part).code_size for part in leaves(index))
+        sizes = [int(codes_of(part).code_size) for part in leaves(index)]
     except (ValueError, RuntimeError, MemoryError) as error:
         raise UserError(f"index {text[:_MAX_LENGTH]!r} of {dim} dimensions: {_reason(error)}") from None
-    return replace(info, code_bytes=int(code_bytes))
+    return replace(info, code_bytes=sum(sizes), scan_bytes=sizes[0] if info.is_fast_scan else 0)
 
 
 def _reason(error: Exception) -> str:
@@ -237,20 +246,20 @@ def _read_codes(info: FactoryInfo) -> FactoryInfo:
             raise _unknown(storage)
         if int(fast[3] or 32) not in range(32, 257, 32):
             raise ValueError(f"{storage} packs {fast[3]} vectors at a time; give 32, 64, ... 256, or nothing")
-        return _read_product(info, int(fast[1]), 4)
+        return _read_product(info, int(fast[1]), 4, is_residual=bool(fast[2]))
     if product := _PRODUCT.fullmatch(storage):
         return _read_product(info, int(product[1]), int(product[2] or 8))
     raise _unknown(storage)
 
 
-def _read_product(info: FactoryInfo, n_parts: int, n_bits: int) -> FactoryInfo:
+def _read_product(info: FactoryInfo, n_parts: int, n_bits: int, *, is_residual: bool = True) -> FactoryInfo:
     dim, n_centroids = info.index_dim, 1 << n_bits
     _check("the parts of PQ", n_parts, 1, dim)
     if dim % n_parts:
         divisors = ", ".join(str(n) for n in range(1, dim + 1) if dim % n == 0)
         raise ValueError(f"PQ cuts {dim} dimensions into {n_parts} parts; give a number that divides {dim}: {divisors}")
     _check("the bits of PQ", n_bits, 1, _MAX_PQ_BITS)
-    if info.is_ivf and info.metric is Metric.L2:
+    if info.is_ivf and info.metric is Metric.L2 and is_residual:
         n_bytes = 4 * (info.n_lists or 0) * n_parts * n_centroids
         info = replace(info, table_bytes=n_bytes if n_bytes <= _MAX_TABLE_BYTES else 0)
     return _train(info, n_centroids, 256 * n_centroids, fixed_bytes=4 * dim * n_centroids)

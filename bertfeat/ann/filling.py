@@ -1,8 +1,9 @@
 """Filling of a trained index: little is lost in a kill, and memory holds no more than the finished index.
 
-Most indexes are filled piece by piece: each piece is written to a file, and the pieces are merged at the end. A graph,
-where each vector depends on all before it, is written whole each time that it has grown by a quarter: all these files
-together are at most five times as long as the last one.
+Most indexes are filled piece by piece: each piece is written to a file, and the pieces are merged at the end. faiss
+cannot merge lists of interleaved codes: those of a piece are written one code after the other, and are interleaved when
+the lists are whole. A graph, where each vector depends on all before it, is written whole each time that it has grown
+by a quarter: all these files together are at most five times as long as the last one.
 """
 
 from __future__ import annotations
@@ -118,6 +119,10 @@ def _write_part(part: Any, sink: Sink) -> None:
             sink.write(faiss.rev_swig_ptr(part.codes.data(), part.codes.size()))
         return
     lists = part.invlists
+    if isinstance(part, faiss.IndexIVFPQFastScan):
+        lists = part.orig_invlists = faiss.ArrayInvertedLists(part.nlist, part.code_size)
+        part.reconstruct_orig_invlists()
+        part.orig_invlists = None
     sink.write(np.array([lists.list_size(i) for i in range(part.nlist)], dtype=np.int64).tobytes())
     faiss.write_InvertedLists(lists, faiss.PyCallbackIOWriter(sink.write))
 
@@ -149,7 +154,17 @@ def _merge_lists(part: Any, paths: list[Path], pieces: list[range]) -> None:
         part.replace_invlists(some, True)
         lists.merge_from(some, piece.start)
     lists.this.disown()
-    part.replace_invlists(lists, True)
+    part.replace_invlists(_interleaved(part, lists) if isinstance(part, faiss.IndexIVFPQFastScan) else lists, True)
+
+
+def _interleaved(part: Any, lists: Any) -> Any:
+    """Return lists with the codes in blocks, as adding all vectors to a part gives them; `lists` is freed."""
+    plain = faiss.IndexIVFPQ(part.quantizer, part.d, part.nlist, part.M, part.nbits, part.metric_type)
+    plain.pq = part.pq
+    plain.replace_invlists(lists, True)
+    packed = faiss.IndexIVFPQFastScan(plain, part.bbs)
+    packed.own_invlists = False
+    return packed.invlists
 
 
 def _levels(hnsw: Any, n_vectors: int, seed: int) -> Int32Array:

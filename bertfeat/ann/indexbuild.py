@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from bertfeat.ann import indexfiles
 from bertfeat.ann.budget import MemoryPlan, Shape, candidates
-from bertfeat.ann.buildsettings import BuildSettings
+from bertfeat.ann.buildsettings import AUTO, BuildSettings
 from bertfeat.ann.filling import TRAINED, Filling
 from bertfeat.ann.indextraining import threads, trained
 from bertfeat.ann.transforms import Transform, fit_transform
@@ -116,6 +116,9 @@ def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, sourc
     shape = plans[0].shape
     asked = {name: value for name, value in settings.to_json().items() if name != "n_threads"}
     plan = {**asked, "source": source_id, "vectors": shape.n_vectors, "dimensions": shape.dim}
+    if settings.index == AUTO:
+        # What is chosen may change with the version.
+        plan["candidates"] = [each.info.text for each in plans]
     workdir.mkdir(parents=True, exist_ok=True)
     there = indexfiles.read_json(workdir / PLAN)
     if there is None:

@@ -18,6 +18,8 @@ from bertfeat.records import BoolArray, Float32Array, IntArray
 
 # The fewest vectors that a search of lists compares per hit: `nprobe` is tuned for 10 hits.
 _CANDIDATES_EACH = 4
+# The number of hits that parameters are tuned for.
+K = 10
 _MAX_BYTES = 32 << 20
 
 
@@ -77,6 +79,18 @@ def n_compared(index: Any, values: Mapping[str, float], k: int) -> float:
     return float(max(values.get("nprobe", inner.nprobe) * each, _CANDIDATES_EACH * k))
 
 
+def n_candidates(index: Any, values: Mapping[str, float], k: int) -> int:
+    """Return how many vectors a search for k hits compares a second time, to reorder them; k without a refinement.
+
+    Fewer hits than parameters are tuned for take as many, or the nearest would be missed more often than the others.
+    """
+    index = faiss.downcast_index(index)
+    if not isinstance(index, faiss.IndexRefine):
+        return k
+    n_wanted = math.ceil(values.get("k_factor_rf", index.k_factor) * max(k, K))
+    return max(k, min(int(index.ntotal), n_wanted))
+
+
 def is_scan_cheaper(index: Any, values: Mapping[str, float], n_allowed: int) -> bool:
     """Tell whether comparing all allowed vectors costs a graph less than following links past the others."""
     inner = core(index)
@@ -86,17 +100,18 @@ def is_scan_cheaper(index: Any, values: Mapping[str, float], n_allowed: int) -> 
     return bool(n_allowed <= n_steps * inner.hnsw.nb_neighbors(0))
 
 
-def search_parameters(index: Any, values: Mapping[str, float], selector: Any = None) -> Any:
+def search_parameters(index: Any, values: Mapping[str, float], selector: Any = None, k: int = K) -> Any:
     """Return the parameter object of faiss for one search, or None.
 
     Args:
         index: The index.
         values: The parameters by name; the index has a default for each.
         selector: faiss's selector of the allowed vectors; None for all.
+        k: The number of hits.
     """
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
-        factor = values.get("k_factor_rf", index.k_factor)
+        factor = n_candidates(index, values, k) / k
         inner = search_parameters(index.base_index, values, selector)
         return faiss.IndexRefineSearchParameters(k_factor=float(factor), base_index_params=inner)
     if isinstance(index, faiss.IndexPreTransform):

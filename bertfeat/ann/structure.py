@@ -16,8 +16,10 @@ from bertfeat.records import Float32Array
 
 def core(index: Any) -> Any:
     """Return the part of an index that finds vectors: its lists, its graph, or its codes."""
-    inner = _inner(index)
-    return core(inner[0]) if inner else faiss.downcast_index(index)
+    index = faiss.downcast_index(index)
+    while isinstance(index, faiss.IndexRefine | faiss.IndexPreTransform):
+        index = faiss.downcast_index(index.base_index if isinstance(index, faiss.IndexRefine) else index.index)
+    return index
 
 
 def leaves(index: Any) -> Iterator[Any]:

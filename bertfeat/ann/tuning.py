@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -20,15 +20,13 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.evaluation import recall_of_each
 from bertfeat.ann.exact import exact_scores, exact_search
 from bertfeat.ann.indextraining import prepared_rows
-from bertfeat.ann.searchparameters import settable
+from bertfeat.ann.searchparameters import K, settable
 from bertfeat.ann.structure import core
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorParts, sample_positions
 from bertfeat.nearest import Metric
 from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
-
-K = 10
 
 # Parameters are taken if recall, minus this many standard errors of its mean, meets the target: the recall of the other
 # half of the queries is then below it once in fifty times.
@@ -37,7 +35,12 @@ _N_ERRORS = 3
 _LEAST_GAIN = 0.001
 _N_STEPS = 3
 _MAX_STEPS = 4096
-_REFINE_FACTORS = (4, 16, 64)
+_REFINE_FACTORS = (2, 4, 8, 16, 32, 64)
+# How many steps more than the fewest lists are tried with a shorter refinement.
+_N_WIDER = 2
+# A comparison by a refinement takes as long as about 40 others: with SQ8 of 384 dimensions and codes of 192 times 4
+# bits 35 to 50 (2 cores of an Intel Xeon).
+_COST_OF_REFINED = 40
 
 
 class HeldOut(NamedTuple):
@@ -170,25 +173,32 @@ class _Search:
         """Return the parameters that are just enough, or, if none are enough, those that find most."""
         if not settable(self.index.index):
             return {}
-        for ladder in _ladders(self.index.index):
-            n_before = len(self.tries)
-            for parameters in ladder:
-                self._try(parameters)
-                if self.tries[-1].is_enough(self.target):
-                    self._score_exactly()
-                    if enough := self._enough():
-                        return enough
-                if _is_flat([attempt.recalls.mean() for attempt in self.tries[n_before:]]):
-                    break
-            self._score_exactly()
-            if enough := self._enough():
-                return enough
-        # The first of equal ones is the fastest.
-        return max(self.tries, key=lambda attempt: attempt.recalls.mean()).parameters
+        rows = _rows(self.index.index)
+        enough = self._climb(rows)
+        if enough is None:
+            # The first of equal ones is the fastest.
+            return max(self.tries, key=lambda attempt: attempt.recalls.mean()).parameters
+        for parameters in _cheaper(self.index.index, rows, enough):
+            self._try(parameters)
+        self._score_exactly()
+        return self._enough() or enough
 
     def tried(self) -> list[dict[str, Any]]:
         """Return what was tried, as JSON values."""
         return [{**attempt.parameters, "recall_at_10": float(attempt.recalls.mean())} for attempt in self.tries]
+
+    def _climb(self, rows: list[dict[str, float]]) -> dict[str, float] | None:
+        """Try one row after the other, until one is enough or recall no longer grows; return the first enough."""
+        for parameters in rows:
+            self._try(parameters)
+            if self.tries[-1].is_enough(self.target):
+                self._score_exactly()
+                if enough := self._enough():
+                    return enough
+            if _is_flat([attempt.recalls.mean() for attempt in self.tries]):
+                break
+        self._score_exactly()
+        return self._enough()
 
     def _try(self, parameters: dict[str, float]) -> None:
         self.index.parameters = parameters
@@ -197,8 +207,9 @@ class _Search:
         self.tries.append(_Try(parameters, found, _recalls(found, None, self.held, self.index.metric)))
 
     def _enough(self) -> dict[str, float] | None:
-        passed = (attempt.parameters for attempt in self.tries if attempt.is_exact and attempt.is_enough(self.target))
-        return next(passed, None)
+        """Return the fastest of the parameters that are enough by exact scores."""
+        passed = [attempt.parameters for attempt in self.tries if attempt.is_exact and attempt.is_enough(self.target)]
+        return min(passed, key=lambda parameters: _cost(self.index.index, parameters), default=None)
 
     def _score_exactly(self) -> None:
         """Also count vectors as close as those of the truth, by exact scores; the source is read once."""
@@ -212,8 +223,8 @@ class _Search:
             attempt.is_exact = True
 
 
-def _ladders(index: Any) -> Iterator[list[dict[str, float]]]:
-    """Yield rows of search parameters to try, each from the fastest to the most thorough."""
+def _rows(index: Any) -> list[dict[str, float]]:
+    """Return search parameters to try, from the fastest to the most thorough, all with the longest refinement."""
     inner, names = core(index), settable(index)
     if "nprobe" in names:
         rows: list[dict[str, float]] = [{"nprobe": n} for n in _steps(1, inner.nlist)]
@@ -224,11 +235,25 @@ def _ladders(index: Any) -> Iterator[list[dict[str, float]]]:
     if "quantizer_efSearch" in names:
         # The graph of lists must give the nearest lists, not only the wanted number.
         rows = [{**row, "quantizer_efSearch": min(inner.nlist, max(32, 2 * row["nprobe"]))} for row in rows]
-    if "k_factor_rf" not in names:
-        yield rows
-        return
-    for factor in _REFINE_FACTORS:
-        yield [{**row, "k_factor_rf": factor} for row in rows]
+    return [{**row, "k_factor_rf": _REFINE_FACTORS[-1]} for row in rows] if "k_factor_rf" in names else rows
+
+
+def _cheaper(index: Any, rows: list[dict[str, float]], enough: dict[str, float]) -> list[dict[str, float]]:
+    """Return parameters that take less time than the row that is enough: some more lists, a shorter refinement."""
+    if "k_factor_rf" not in enough:
+        return []
+    at = rows.index(enough)
+    some = [{**row, "k_factor_rf": factor} for row in rows[at : at + _N_WIDER + 1] for factor in _REFINE_FACTORS]
+    return [row for row in some if _cost(index, row) < _cost(index, enough)]
+
+
+def _cost(index: Any, parameters: Mapping[str, float]) -> float:
+    """Estimate how long a search takes, in comparisons; a measured time would choose otherwise in each build."""
+    inner = core(index)
+    cost = _COST_OF_REFINED * K * parameters.get("k_factor_rf", 0)
+    if "nprobe" in parameters:
+        return float(cost + parameters["nprobe"] * inner.ntotal / inner.nlist)
+    return float(cost + parameters.get("efSearch", 0))
 
 
 def _steps(low: int, high: int) -> list[int]:

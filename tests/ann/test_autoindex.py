@@ -34,28 +34,34 @@ def test_few_vectors_are_compared_one_by_one():
     assert chosen(10, 384) == ["Flat"]
     assert chosen(40_000, 384) == ["Flat"]
     # The number of dimensions after the transform counts.
-    assert chosen(100_000, 384)[0] == "IVF1024,SQ8"
+    assert chosen(100_000, 384)[0] == "IVF1024,PQ192x4fs,Refine(SQ8)"
     assert chosen(100_000, 384, transform=TransformSpec.parse("pca:64")) == ["Flat"]
 
 
 def test_many_vectors_are_put_into_lists():
-    assert chosen(1_000_000, 384) == ["IVF4096,SQ8", "IVF4096,SQfp16", "IVF4096,Flat"]
-    assert chosen(20_000_000, 384, max_memory_bytes=10**11)[0] == "IVF16384_HNSW32,SQ8"
+    refined = [f"IVF4096,PQ192x4fs,Refine({storage})" for storage in ("SQ8", "SQfp16", "Flat")]
+    assert chosen(1_000_000, 384) == [*refined[:2], "IVF4096,SQ8", "IVF4096,SQfp16", "IVF4096,Flat"]
+    assert chosen(20_000_000, 384, max_memory_bytes=10**11)[0] == "IVF16384_HNSW32,PQ192x4fs,Refine(SQ8)"
     # A list is trained on about forty vectors or more.
-    assert chosen(50_000, 1024)[0] == "IVF1024,SQ8"
+    assert chosen(50_000, 1024)[0] == "IVF1024,PQ512x4fs,Refine(SQ8)"
+    # Codes of two dimensions each, of a width that is even; of few dimensions, codes of each.
+    assert chosen(1_000_000, 385)[0] == "Pad386,IVF4096,PQ193x4fs,Refine(SQ8)"
+    assert chosen(1_000_000, 384, transform=TransformSpec.parse("pca:63"))[0] == "IVF4096,PQ63x4fs,Refine(SQ8)"
 
 
 def test_a_high_recall_starts_with_a_better_storage():
-    assert chosen(1_000_000, 384, recall=0.99) == ["IVF4096,SQfp16", "IVF4096,Flat"]
-    assert chosen(1_000_000, 384, recall=1.0) == ["IVF4096,Flat"]
+    refined = [f"IVF4096,PQ192x4fs,Refine({storage})" for storage in ("SQfp16", "Flat")]
+    assert chosen(1_000_000, 384, recall=0.99) == [*refined, "IVF4096,SQfp16", "IVF4096,Flat"]
+    assert chosen(1_000_000, 384, recall=1.0) == [refined[1], "IVF4096,Flat"]
 
 
 def test_little_memory_takes_a_smaller_index():
-    by_memory = {int(n): chosen(1_000_000, 384, max_memory_bytes=int(n)) for n in (1.5e9, 1e9, 6e8, 5e8, 3.5e8)}
+    by_memory = {int(n): chosen(1_000_000, 384, max_memory_bytes=int(n)) for n in (1e9, 8e8, 7e8, 6e8, 5e8, 3.5e8)}
     assert [texts[0] for texts in by_memory.values()] == [
-        *("IVF4096,SQ8", "IVF4096,SQ8", "IVF4096,SQ6", "IVF4096,RaBitQ4", "IVF4096,RaBitQ2")
+        *("IVF4096,PQ192x4fs,Refine(SQ8)", "IVF4096,SQ8", "IVF4096,SQ8"),
+        *("IVF4096,SQ6", "IVF4096,RaBitQ4", "IVF4096,RaBitQ2"),
     ]
-    assert by_memory[1_500_000_000] == ["IVF4096,SQ8", "IVF4096,SQfp16"]
+    assert by_memory[1_000_000_000] == ["IVF4096,PQ192x4fs,Refine(SQ8)", "IVF4096,SQ8"]
     with pytest.raises(
         UserError, match=r"max_memory 100\.0 MB: too little for any index of 1000000 vectors of 384"
     ) as no:
@@ -79,7 +85,7 @@ def test_recall_is_the_same_for_other_queries(metric, transform, few_are_many, t
     vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
     asked = BuildSettings(metric=metric, transform=TransformSpec.parse(transform), n_queries=800, n_threads=1)
     result = build(ArrayParts(vectors, n_parts=3), tmp_path, asked)
-    assert result.factory.startswith("IVF512,")
+    assert result.factory == "IVF512,PQ32x4fs,Refine(SQ8)"
     measured = result.measured
     assert measured["target_met"] is True
     assert measured["recall_at_10"] >= 0.95
@@ -91,9 +97,13 @@ def test_recall_is_the_same_for_other_queries(metric, transform, few_are_many, t
     assert found == pytest.approx(measured["recall_at_10"], abs=0.03)
     # Not all lists are searched, and fewer would not be enough.
     assert 1 < result.parameters["nprobe"] < 256
-    tried = {values["nprobe"]: values["recall_at_10"] for values in measured["candidates"][-1]["tried"]}
-    assert tried[result.parameters["nprobe"]] == max(tried.values())
-    assert tried[1] < 0.95
+    tried = measured["candidates"][-1]["tried"]
+    taken = next(values for values in tried if values.items() >= result.parameters.items())
+    assert tried[0]["recall_at_10"] < 0.95 <= taken["recall_at_10"]
+    # A longer refinement in as many lists finds more, and takes more time.
+    longer = [values["recall_at_10"] for values in tried if values["nprobe"] == taken["nprobe"]]
+    assert taken["k_factor_rf"] < 64
+    assert taken["recall_at_10"] <= max(longer)
     assert index.parameters == result.parameters
 
 
@@ -109,7 +119,10 @@ def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(few_are_many, tmp_
     result = build(ArrayParts(vectors), tmp_path, BuildSettings(metric=L2, n_queries=400, n_threads=1))
     names = [values["factory"] for values in result.measured["candidates"]]
     met = [values["target_met"] for values in result.measured["candidates"]]
-    assert names[:2] == ["IVF256,SQ8", "IVF256,SQfp16"]
+    assert names[:4] == [
+        *("IVF256,PQ16x4fs,Refine(SQ8)", "IVF256,PQ16x4fs,Refine(SQfp16)"),
+        *("IVF256,SQ8", "IVF256,SQfp16"),
+    ]
     assert met == [False] * (len(met) - 1) + [True]
     assert (result.factory, result.measured["target_met"]) == (names[-1], True)
     assert read_index(result.path).ntotal == 12_000
@@ -217,6 +230,24 @@ def test_tuning_stops_when_recall_no_longer_grows():
     found = tune(opened("IVF64,SQ4", vectors), held, source, 0.99)
     assert len(found["tried"]) < len(tuning._steps(1, 64))
     assert found["recall_at_10"] < 0.9
+
+
+@pytest.mark.numeric
+def test_lists_and_refinement_are_tuned_together():
+    vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
+    source, index = ArrayParts(vectors), opened("IVF256,PQ16x4fs,Refine(SQ8)", vectors)
+    found = tune(index, HeldOut.of(source, None, BuildSettings(metric=L2, n_queries=2), given=others), source, 0.9)
+    assert found["given"]["recall_at_10"] >= 0.9
+    taken, enough = found["parameters"], 0.93  # More than the standard errors that are added to the target.
+    for values in found["tried"]:
+        if values["recall_at_10"] >= enough:
+            assert tuning._cost(index.index, values) >= tuning._cost(index.index, taken)
+    # The fewest lists that are enough with the longest refinement are where shorter ones are tried.
+    longest = [values["nprobe"] for values in found["tried"] if values["k_factor_rf"] == 64]
+    assert longest == tuning._steps(1, 256)[: len(longest)]
+    assert {values["k_factor_rf"] for values in found["tried"]} > {2, 4, 64}
+    assert taken["nprobe"] >= max(longest)
+    assert taken["k_factor_rf"] < 64
 
 
 def test_there_are_two_steps_per_octave():

@@ -23,7 +23,7 @@ STORAGES = [
     *("RaBitQ", "RaBitQ4", "IVF16,Flat", "IVF16,SQ8", "IVF16,PQ8", "IVF16,PQ8x4fs", "IVF16,PQ8x4fsr"),
     *("IVF16,RaBitQ", "IVF16,RaBitQ2", "IVF64_HNSW16,Flat", "IVF16(HNSW8),SQ8", "HNSW32", "HNSW4,Flat", "HNSW16,SQ8"),
     *("HNSW16_PQ8", "PCA16,IVF16,SQ8", "PCAR16,Flat", "PCAW8,SQfp16", "L2norm,Flat", "RR32,SQ8", "Pad64,Flat"),
-    *("IVF16,PQ8,RFlat", "IVF16,SQ4,Refine(SQfp16)", "PCA16,HNSW16,SQ8", "OPQ4_8,PQ4x4"),
+    *("IVF16,PQ16x4fs,Refine(SQ8)", "IVF16,PQ8,RFlat", "IVF16,SQ4,Refine(SQfp16)", "PCA16,HNSW16,SQ8", "OPQ4_8,PQ4x4"),
 ]
 
 

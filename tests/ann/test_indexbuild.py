@@ -35,8 +35,12 @@ N, DIM = 2500, 16
 VECTORS = mixture(N, DIM)
 CENTER = TransformSpec.parse("center")
 
-# Every way of filling: codes, lists, both of a refinement, a graph, blocks of codes; with and without a transform.
-KINDS = ["Flat", "SQ8", "IVF16,Flat", "IVF16,SQ8,RFlat", "IVF16_HNSW8,SQfp16", "HNSW8,SQ8", "IVF16,PQ8x4fs", "PCA8,SQ4"]
+# Every way of filling: codes, lists, both of a refinement, a graph, blocks of codes of 32 and of 64 vectors; with and
+# without a transform.
+KINDS = [
+    *("Flat", "SQ8", "IVF16,Flat", "IVF16,SQ8,RFlat", "IVF16_HNSW8,SQfp16", "HNSW8,SQ8", "PCA8,SQ4"),
+    *("IVF16,PQ8x4fs,Refine(SQ8)", "Pad18,IVF16,PQ9x4fsr", "IVF16,PQ8x4fs_64"),
+]
 
 
 def settings(index: str, **changes) -> BuildSettings:
@@ -177,7 +181,7 @@ def test_a_graph_is_written_less_and_less_often(tmp_path, monkeypatch):
     assert kept == [256, 512, 768, 1024, 1280, 1792, 2304, 3072, 3840, 4864]
 
 
-def test_a_build_of_something_else_is_refused(tmp_path):
+def test_a_build_of_something_else_is_refused(tmp_path, monkeypatch):
     with stopped_at("queries.safetensors.durable"):
         build(source(), tmp_path, settings("SQ8"), source_id="store a")
     for changes, line in [
@@ -193,6 +197,12 @@ def test_a_build_of_something_else_is_refused(tmp_path):
         build(source(), tmp_path, settings("SQ8"), source_id="store b")
     with pytest.raises(UserError, match="vectors was 2500, now 2499"):
         build(ArrayParts(VECTORS[1:]), tmp_path, settings("SQ8"), source_id="store a")
+    # Another version may choose another index.
+    with stopped_at("queries.safetensors.durable"):
+        build(source(), tmp_path / "auto", settings("auto"))
+    monkeypatch.setattr(budget, "_MAX_NUMBERS_COMPARED", 1000)
+    with pytest.raises(UserError, match=r"\(candidates was .'Flat'., now .'IVF"):
+        build(source(), tmp_path / "auto", settings("auto"))
     # The number of threads may change.
     assert build(source(), tmp_path, settings("SQ8", n_threads=2), source_id="store a").n_vectors == N
 
@@ -324,7 +334,7 @@ print(n_bytes, status("VmHWM") - before, result.path.stat().st_size)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not report the peak of memory")
-@pytest.mark.parametrize("text", ["Flat", "IVF128,Flat"])
+@pytest.mark.parametrize("text", ["Flat", "IVF128,Flat", "IVF128,PQ32x4fs,RFlat"])
 def test_a_build_stays_below_its_memory_limit(text, tmp_path):
     here = [str(ROOT)]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

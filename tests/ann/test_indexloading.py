@@ -37,6 +37,7 @@ SETTINGS = [
     {"factory": "HNSW16", "metric": "l2", "parameters": {"efSearch": 40}},
     {"factory": "HNSW16,SQ8", "metric": "ip", "transform": "pca:12", "parameters": {"efSearch": 40}},
     {"factory": "PCA8,IVF8,SQ8", "metric": "l2", "parameters": {"nprobe": 8}},
+    {"factory": "IVF8,PQ8x4fs,Refine(SQ8)", "metric": "ip", "parameters": {"nprobe": 8, "k_factor_rf": 64}},
 ]
 
 
@@ -67,7 +68,7 @@ def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
         found.close()
 
 
-@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW16,SQ8", "PCA8,IVF8,SQ8"])
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW16,SQ8", "PCA8,IVF8,SQ8", "IVF8,PQ8x4fs,Refine(SQ8)"])
 def test_an_index_is_mapped_and_not_copied(tmp_path, factory):
     write_index(tmp_path / "x", factory=factory)
 

@@ -9,7 +9,7 @@ import pytest
 from bertfeat.ann import vectorindex
 from bertfeat.ann.factory import describe
 from bertfeat.ann.growth import extend
-from bertfeat.ann.searchparameters import widened
+from bertfeat.ann.searchparameters import n_candidates, widened
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
@@ -94,6 +94,7 @@ APPROXIMATE = {
     "IVF32,SQ8": {"nprobe": 8},
     "IVF32_HNSW8,Flat": {"nprobe": 8, "quantizer_efSearch": 32},
     "IVF32,PQ12x4fs,Refine(SQ8)": {"nprobe": 16, "k_factor_rf": 20},
+    "Pad26,IVF32,PQ13x4fs,RFlat": {"nprobe": 8, "k_factor_rf": 20},
     "HNSW16": {"efSearch": 64},
     "HNSW16,SQ8": {"efSearch": 64},
     "L2norm,HNSW16": {"efSearch": 64},
@@ -138,12 +139,12 @@ def test_recall_is_as_high_under_a_filter(text, part, many):
 
 
 @pytest.mark.parametrize("metric", [COSINE, L2])
-@pytest.mark.parametrize("text", ["IVF64,Flat", "RR24,IVF64,SQ8"])
+@pytest.mark.parametrize("text", ["IVF64,Flat", "RR24,IVF64,SQ8", "Pad26,IVF64,PQ13x4fs,RFlat"])
 def test_a_filter_that_excludes_the_nearest_lists(text, metric):
     vectors = mixture(8000, DIM)
     side = vectors @ np.random.default_rng(5).normal(size=DIM).astype(np.float32)
     queries, allowed = vectors[np.argsort(-side)[:100]], side < np.quantile(side, 0.4)
-    index = made(text, vectors, metric, nprobe=2)
+    index = made(text, vectors, metric, nprobe=2, **({"k_factor_rf": 20} if "RFlat" in text else {}))
     # The lists nearest to the queries hold no allowed vectors.
     hits = index.search(queries, 10, allowed=allowed)
     assert allowed[hits.positions].all()
@@ -151,7 +152,9 @@ def test_a_filter_that_excludes_the_nearest_lists(text, metric):
     assert recall(hits.positions, truth) > 0.85
 
 
-@pytest.mark.parametrize("text", ["Flat", "SQ8", "IVF32,Flat", "HNSW16", "PCA8,IVF16,SQ8"])
+@pytest.mark.parametrize(
+    "text", ["Flat", "SQ8", "IVF32,Flat", "HNSW16", "PCA8,IVF16,SQ8", "IVF32,PQ12x4fs,Refine(SQ8)"]
+)
 def test_k_vectors_are_found_where_k_are_allowed(text, many):
     vectors, queries = many
     # One list of 32 does not hold these.
@@ -192,6 +195,19 @@ def test_search_parameters_are_applied():
         ]
         assert found[0] < found[1] < found[2]
         assert found[2] > 0.97
+
+
+def test_a_refinement_scores_and_orders_as_its_storage(many):
+    vectors, queries = many
+    for metric in (COSINE, L2):
+        refined = made("IVF32,PQ12x4fs,Refine(SQ8)", vectors, metric, nprobe=32, k_factor_rf=100)
+        hits, whole = refined.search(queries, 10), made("SQ8", vectors, metric).search(queries, 10)
+        np.testing.assert_allclose(hits.scores, whole.scores, atol=2e-6)
+        assert recall(hits.positions, whole.positions) > 0.995
+    # One hit takes as many candidates as ten, and no search takes more than there are.
+    assert [n_candidates(refined.index, {"k_factor_rf": 8}, k) for k in (1, 10, 100, 4000)] == [80, 80, 800, 4000]
+    refined.parameters = {"nprobe": 32, "k_factor_rf": 3}
+    np.testing.assert_array_equal(refined.search(queries, 1).positions, refined.search(queries, 10).positions[:, :1])
 
 
 def test_a_filter_widens_the_search():
@@ -269,7 +285,9 @@ def test_recall_is_as_high_after_growth(text, many):
     assert recall(index.search(queries, 10).positions, truth) > 0.85
 
 
-@pytest.mark.parametrize("text", ["Flat", "SQ8", "IVF32,SQ8", "HNSW16", "RR24,Flat", "IVF32,PQ8x4,RFlat"])
+@pytest.mark.parametrize(
+    "text", ["Flat", "SQ8", "IVF32,SQ8", "HNSW16", "RR24,Flat", "IVF32,PQ8x4,RFlat", "IVF8,PQ12x4fs,RFlat"]
+)
 def test_only_an_index_in_memory_is_extended(text, many, tmp_path):
     vectors, queries = many
     path = str(tmp_path / "index.faiss")

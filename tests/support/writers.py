@@ -147,7 +147,7 @@ WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
     "index": _index,
     "updated index": _updated,
     "build Flat": _build("Flat", transform=TransformSpec.parse("center")),
-    "build IVF16,SQ8,RFlat": _build("IVF16,SQ8,RFlat"),
+    "build IVF16,PQ8x4fs,RFlat": _build("IVF16,PQ8x4fs,RFlat"),
     "build HNSW8": _build("HNSW8", n_vectors=1100),  # two checkpoints
     "probe": _probe,
     "sweep": _sweep,
