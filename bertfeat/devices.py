@@ -141,7 +141,7 @@ def resolve_compute_dtype(
 
 
 def _has_bfloat16(device: torch.device) -> bool:
-    """Tell whether a CUDA device computes in bfloat16; NVIDIA's before Ampere emulate it, slower than float32.
+    """Tell whether a CUDA device computes in bfloat16; NVIDIA's before Ampere emulate it, which is slow.
 
     This is the rule of `torch.cuda.is_bf16_supported`, which knows the current device only.
     """

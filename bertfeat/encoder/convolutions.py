@@ -1,6 +1,6 @@
 """Convolutions in whole float32 on CUDA.
 
-torch rounds the inputs of float32 convolutions there to TF32, 10 bits, but not those of matrix products. The switch is
+torch rounds the inputs of float32 convolutions there to TF32, but not those of matrix products. The switch is
 one for the process. The operator below the switch takes it as an argument, which leaves other convolutions alone.
 """
 
