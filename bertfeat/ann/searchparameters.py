@@ -87,8 +87,8 @@ def n_candidates(index: Any, values: Mapping[str, float], k: int) -> int:
     index = faiss.downcast_index(index)
     if not isinstance(index, faiss.IndexRefine):
         return k
-    n_wanted = math.ceil(values.get("k_factor_rf", index.k_factor) * max(k, K))
-    return max(k, min(int(index.ntotal), n_wanted))
+    factor: float = values.get("k_factor_rf", index.k_factor)
+    return max(k, min(int(index.ntotal), math.ceil(factor * max(k, K))))
 
 
 def is_scan_cheaper(index: Any, values: Mapping[str, float], n_allowed: int) -> bool:
