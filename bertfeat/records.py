@@ -147,9 +147,10 @@ class ShardResult:
     """The result of a shard task: the tables, the rows that were set aside, counts, and seconds per stage.
 
     `notes` counts events of this run only, such as packs that were halved because memory ran out. The vectors have
-    their values only after `wait`, because a GPU may still be copying them. `wait` returns the seconds that are known
-    only then: `encode` covers all work of the GPU, pooling too, while `pool` is the time of the host. `keep` puts
-    vectors into a cache, once the shard is on disk; None without a cache.
+    their values only after `wait`, because a GPU may still be copying them, and those of a cache are read then, beside
+    the encoder's work on the next shard. `wait` returns the seconds that are known only then: `encode` covers all work
+    of the GPU, pooling too, while `pool` is the time of the host. `keep` puts vectors into a cache, once the shard is
+    on disk; None without a cache.
     """
 
     tables: Mapping[Level, LevelTable]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.choices import Level, StoreDtype
-from bertfeat.extraction.leveltables import Buffer, ShardText
+from bertfeat.extraction.leveltables import ShardText
 from bertfeat.extraction.vectorcache import Value, VectorCache, has_cache
 from bertfeat.ragged import ragged_arange, run_of, starts_of
 from bertfeat.records import BoolArray, IntArray, LevelSchema, LevelTable
@@ -27,7 +27,7 @@ from bertfeat.text.alignment import Units
 Sliced = tuple[npt.NDArray[Any], IntArray]
 
 _KEY_BYTES = 16
-# Values that are put into the buffers at once: so few that they stay in the processor's cache.
+# Values that are put into the tables at once: so few that they stay in the processor's cache.
 _BATCH_BYTES = 1_000_000
 
 
@@ -109,19 +109,18 @@ class Pieces:
             # A part of the only column is not copied.
             yield self.keys[number], columns[0] if len(columns) == 1 else b"".join(columns)
 
-    def place(self, buffers: Mapping[Level, Buffer], chosen: Sequence[int], values: Sequence[bytes]) -> None:
-        """Put the values of some pieces into their rows."""
+    def place(self, tables: Mapping[Level, LevelTable], chosen: Sequence[int], values: Sequence[bytes]) -> None:
+        """Put the values of some pieces into the tables of the shard."""
         at, pieces = [0] * len(chosen), np.array(chosen, dtype=np.int64)
         for level, bounds in self.rows.items():
             n_rows = bounds[pieces + 1] - bounds[pieces]
-            vectors = {}
+            at_rows = ragged_arange(bounds[pieces], n_rows)
             for feature in self._schemas[level].features:
                 found = []
                 for i, n in enumerate(n_rows.tolist()):
                     found.append(np.frombuffer(values[i], str(self._dtype), n * feature.dim, at[i]))
                     at[i] += found[-1].nbytes
-                vectors[feature.name] = np.concatenate(found).reshape(-1, feature.dim)
-            buffers[level].place(ragged_arange(bounds[pieces], n_rows), vectors)
+                tables[level].vectors[feature.name][at_rows] = np.concatenate(found).reshape(-1, feature.dim)
 
 
 def _keys(columns: Sequence[Sliced], rows: Sequence[IntArray], digest: str) -> list[bytes]:
@@ -138,6 +137,10 @@ def _keys(columns: Sequence[Sliced], rows: Sequence[IntArray], digest: str) -> l
             found.update(data[starts[number] : starts[number + 1]])
         keys.append(found.digest()[:_KEY_BYTES])
     return keys
+
+
+class MadeRoom(Exception):
+    """Vectors that a shard needs have made room for others, in a cache that is small for the runs that use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,28 @@ class Recalled:
     def n_documents(self) -> int:
         """The number of documents that are known."""
         return int(np.diff(self.pieces.documents)[self.is_known].sum())
+
+    def read(self, tables: Mapping[Level, LevelTable]) -> None:
+        """Put the vectors of the documents that are known into the tables.
+
+        Raises:
+            MadeRoom: Some are no longer there.
+            UserError: The cache is damaged.
+            RunError: The system refused.
+        """
+        numbers: dict[bytes, list[int]] = {}
+        for number in np.flatnonzero(self.is_known).tolist():
+            numbers.setdefault(self.pieces.keys[number], []).append(number)
+        n_bytes = {key: self.pieces.n_bytes[same[0]] for key, same in numbers.items()}
+        is_read = np.zeros_like(self.is_known)
+        with self.cache.opened() as cache:
+            for batch in _batches(cache.get(n_bytes, cache.before(self.cache.token))):
+                found = [(number, value) for key, value in batch for number in numbers[key]]
+                chosen = [number for number, _ in found]
+                self.pieces.place(tables, chosen, [value for _, value in found])
+                is_read[chosen] = True
+        if not np.array_equal(is_read, self.is_known):
+            raise MadeRoom
 
     def keep(self, tables: Mapping[Level, LevelTable]) -> None:
         """Add the vectors of the documents that were encoded to the cache.
@@ -178,7 +203,7 @@ class DocumentCache:
         max_bytes: Its largest size.
         digest: A digest of all that decides vectors, but for the documents.
         dtype: The stored type of the vectors.
-        token: The token of the run, which sees what was there when it began; if empty, all is seen.
+        token: The token of the run, which sees what was there when it began; empty for an estimate, which sees all.
     """
 
     folder: str
@@ -192,7 +217,7 @@ class DocumentCache:
         return contextlib.closing(VectorCache(self.folder, self.max_bytes))
 
     def look_up(self, text: ShardText, schemas: Mapping[Level, LevelSchema]) -> Recalled:
-        """Find which documents are known; for an estimate, which makes no cache.
+        """Find which documents are known.
 
         Raises:
             UserError: The cache is damaged.
@@ -200,33 +225,14 @@ class DocumentCache:
         """
         pieces = Pieces(text, schemas, self.dtype, self.digest)
         found: set[bytes] = set()
-        if has_cache(self.folder):
+        if self.token:
+            with self.opened() as cache:
+                found = cache.known(pieces.keys, cache.before(self.token), use=True)
+        elif has_cache(self.folder):
+            # An estimate makes no cache and changes none.
             with self.opened() as cache:
                 found = cache.known(pieces.keys)
         return Recalled(self, pieces, np.array([key in found for key in pieces.keys], dtype=np.bool_))
-
-    def recall(
-        self, text: ShardText, schemas: Mapping[Level, LevelSchema], buffers: Mapping[Level, Buffer]
-    ) -> Recalled:
-        """Put the vectors of the documents that are known into the buffers.
-
-        Raises:
-            UserError: The cache is damaged.
-            RunError: The system refused.
-        """
-        pieces = Pieces(text, schemas, self.dtype, self.digest)
-        is_known = np.zeros(len(pieces), dtype=np.bool_)
-        numbers: dict[bytes, list[int]] = {}
-        for number, key in enumerate(pieces.keys):
-            numbers.setdefault(key, []).append(number)
-        n_bytes = dict(zip(pieces.keys, pieces.n_bytes, strict=True))
-        with self.opened() as cache:
-            for batch in _batches(cache.get(n_bytes, cache.before(self.token))):
-                found = [(number, value) for key, value in batch for number in numbers[key]]
-                chosen = [number for number, _ in found]
-                pieces.place(buffers, chosen, [value for _, value in found])
-                is_known[chosen] = True
-        return Recalled(self, pieces, is_known)
 
 
 def _batches(found: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:

@@ -8,6 +8,7 @@ sample of the corpus.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import PackEncoder, memory_errors
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.transfers import Fetches
-from bertfeat.extraction.documentcache import DocumentCache
+from bertfeat.extraction.documentcache import DocumentCache, Recalled
 from bertfeat.extraction.encodedcount import EncodedCount
 from bertfeat.extraction.leveltables import Buffer, align, level_table, make_buffers
 from bertfeat.extraction.pooling import Finish
@@ -65,7 +66,7 @@ class Flow:
         packs, recalled = prepared.packs, None
         if self.cache is not None:
             with clock.time("recall"):
-                recalled = self.cache.recall(text, self.schemas, buffers)
+                recalled = self.cache.look_up(text, self.schemas)
                 packs = packs_of(text.windows, self.resolved.max_batch_tokens, encoder.device, recalled.missing)
         self.fill(buffers.values(), prepared, report, packs)
         with memory_errors(encoder.device):
@@ -73,13 +74,11 @@ class Flow:
                 level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
                 for level, buffer in buffers.items()
             }
-        notes = {"n_halvings": encoder.n_halvings - n_halvings}
-        if recalled is not None:
-            n_tokens = tokens_of(prepared.packs) - tokens_of(packs)
-            notes |= {"n_cached_documents": recalled.n_documents, "n_cached_tokens": n_tokens}
-        keep = None if recalled is None else partial(recalled.keep, tables)
-        seconds, counts = dict(clock.seconds), prepared.counts()
-        return ShardResult(tables, prepared.bad_rows, counts, seconds, notes, fetches.wait, keep)
+        notes, seconds = {"n_halvings": encoder.n_halvings - n_halvings}, dict(clock.seconds)
+        result = ShardResult(tables, prepared.bad_rows, prepared.counts(), seconds, notes, fetches.wait)
+        if recalled is None:
+            return result
+        return _with_cache(result, recalled, tokens_of(prepared.packs) - tokens_of(packs), clock)
 
     def fill(self, buffers: Iterable[Buffer], prepared: PreparedText, report: Report, packs: Sequence[Pack]) -> None:
         """Run the encoder once on packs and pool its states into each buffer."""
@@ -97,3 +96,16 @@ class Flow:
         result = self.encode(self.prepare(documents), unreported)
         result.wait()
         return result.tables
+
+
+def _with_cache(result: ShardResult, recalled: Recalled, n_tokens: int, clock: Stopwatch) -> ShardResult:
+    """Return a result that reads the `n_tokens` that are in a cache in `wait`, and keeps the others there in `keep`."""
+
+    def wait() -> Mapping[str, float]:
+        seconds = result.wait()
+        with clock.time("recall"):
+            recalled.read(result.tables)
+        return {**seconds, "recall": clock.seconds["recall"]}
+
+    notes = {**result.notes, "n_cached_documents": recalled.n_documents, "n_cached_tokens": n_tokens}
+    return dataclasses.replace(result, notes=notes, wait=wait, keep=partial(recalled.keep, result.tables))

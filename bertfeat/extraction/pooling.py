@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.functional import embedding_bag
 
@@ -157,12 +155,6 @@ class LevelBuffer:
         """Whether each row has a vector: bool (n_rows,)."""
         return self._n_segments > 0
 
-    def place(self, rows: IntArray, vectors: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Put stored vectors, (n_rows, dim) by column, into these rows."""
-        place = _placer(rows, self._device)
-        for name, found in vectors.items():
-            place(self.vectors[name], torch.from_numpy(found).to(self._device))
-
     def add(self, pack: Pack, states: HiddenStates) -> None:
         """Pool the states of `pack` and put the vectors into their rows."""
         units, device = self._units, self._states(states, self._layers[0]).device
@@ -265,19 +257,11 @@ class EmbeddingBuffer:
         self._buffers = buffers
         self._finish = finish
         self._dtype: torch.dtype = getattr(torch, dtype)
-        self._placed: list[tuple[IntArray, npt.NDArray[Any]]] = []
 
     @property
     def valid(self) -> BoolArray:
         """Whether each row has a vector: bool (n_rows,)."""
         return self._buffers[0].valid
-
-    def place(self, rows: IntArray, vectors: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Put stored embeddings, (n_rows, dim) of the one column, into these rows."""
-        self._placed.append((rows, vectors[EMBEDDING]))
-        for buffer in self._buffers:
-            for name, pooled in buffer.vectors.items():
-                buffer.place(rows, {name: np.zeros((len(rows), pooled.shape[1]), np.float32)})
 
     def add(self, pack: Pack, states: HiddenStates) -> None:
         """Pool the states of `pack` by every mode."""
@@ -291,10 +275,7 @@ class EmbeddingBuffer:
         # In pieces, because the steps compute in float64.
         pieces = zip(*(torch.split(vectors, _ROWS_AT_ONCE) for vectors in pooled), strict=True)
         finished = [self._finish(torch.cat(piece, dim=1)).to(self._dtype) for piece in pieces]
-        embeddings = torch.cat(finished).to(pooled[0].device)
-        for rows, placed in self._placed:
-            _placer(rows, embeddings.device)(embeddings, torch.from_numpy(placed).to(embeddings.device))
-        return {EMBEDDING: embeddings}
+        return {EMBEDDING: torch.cat(finished).to(pooled[0].device)}
 
 
 def _allocate(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import threading
 
 from bertfeat.corpus import Corpus
 from bertfeat.devices import resolve_device, share_threads
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.errors import RunError
-from bertfeat.extraction.documentcache import DocumentCache
+from bertfeat.extraction.documentcache import DocumentCache, MadeRoom
 from bertfeat.extraction.flowloading import load_flow
 from bertfeat.extraction.job import Job, load_tokenizer
 from bertfeat.extraction.plan import vector_digest, versions
 from bertfeat.extraction.preparedtext import PreparedText
-from bertfeat.progress import Report
+from bertfeat.progress import Report, unreported
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.task import writers_for
 from bertfeat.store.commit import commit_shard
@@ -48,18 +49,28 @@ class ShardTask:
         flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
         self.flow = dataclasses.replace(flow, cache=cache)
         self.n_writers = writers_for(device.type)
+        # `commit` may have to encode a shard again, while others are prepared and encoded.
+        self._prepares, self._encodes = threading.Lock(), threading.Lock()
 
     def prepare(self, shard: ShardSpec) -> PreparedText:
         """Read the rows of a shard and make packs of them."""
-        return self.flow.prepare(self.corpus.read(shard))
+        with self._prepares:
+            return self.flow.prepare(self.corpus.read(shard))
 
     def encode(self, prepared: PreparedText, report: Report) -> ShardResult:
         """Encode the packs and make the tables, rows in corpus order."""
-        return self.flow.encode(prepared, report)
+        with self._encodes:
+            return self.flow.encode(prepared, report)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write the parts and, once they are safe on disk, the receipt; then keep the vectors in the cache."""
-        seconds = result.wait()
+        try:
+            seconds = result.wait()
+        except MadeRoom:
+            prepared = self.prepare(shard)
+            with self._encodes:
+                result = dataclasses.replace(self.flow, cache=None).encode(prepared, unreported)
+            seconds = result.wait()
         result = dataclasses.replace(result, seconds={**result.seconds, **seconds})
         receipt = commit_shard(self.job.root, self.job.plan, shard, result, self.job.lease)
         if result.keep is not None:

@@ -74,12 +74,16 @@ class VectorCache(VectorDatabase):
             raise self._damaged("a run has no number")
         return found[0]
 
-    def known(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Return those of some keys that are there."""
+    def known(self, keys: Sequence[bytes], before: int = sys.maxsize, *, use: bool = False) -> set[bytes]:
+        """Return those of some keys that are there, as `get` does; with `use`, they then count as used."""
         found: set[bytes] = set()
         for some, marks in _batches(keys):
             with self._one_line():
-                found |= {key for (key,) in self._run(f"SELECT key FROM entries WHERE key IN ({marks})", *some)}
+                statement = f"SELECT key, number, used FROM entries WHERE key IN ({marks}) AND number < ?"
+                rows = self._run(statement, *some, before).fetchall()
+            found |= {key for key, _, _ in rows}
+            if use:
+                self._mark([(number, since) for _, number, since in rows])
         return found.intersection(keys)
 
     def get(self, n_bytes: Mapping[bytes, int], before: int = sys.maxsize) -> Iterator[tuple[bytes, bytes]]:

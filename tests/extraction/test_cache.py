@@ -18,6 +18,7 @@ import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.errors import ConfigError, RunError, UserError
+from bertfeat.extraction.documentcache import DocumentCache, Recalled
 from bertfeat.extraction.estimation import estimate
 from bertfeat.progress import Progress
 from bertfeat.records import Pack
@@ -345,6 +346,27 @@ def test_the_file_keeps_its_size(tmp_path: Path, model: Path) -> None:
         texts = [f"{text} in the year {number}" for text in TEXTS * 2]
         bertfeat.extract(corpus(tmp_path / f"{number}.jsonl", texts), tmp_path / f"s{number}", layers="-1", **settings)
         assert (tmp_path / "cache" / "vectors.sqlite3").stat().st_size <= 1_000_000
+
+
+def test_vectors_that_make_room_before_they_are_read_are_encoded(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = COMMON | {"model": str(model), "levels": "token,sentence"}
+    texts = corpus(tmp_path / "a.jsonl", TEXTS)
+    plain = bertfeat.extract(texts, tmp_path / "plain", cache=tmp_path / "cache", **settings)
+    look_up = DocumentCache.look_up
+
+    def then_make_room(self: DocumentCache, *args: Any) -> Recalled:
+        found = look_up(self, *args)
+        with closing(sqlite3.connect(tmp_path / "cache" / "vectors.sqlite3")) as database, database:
+            for table in ("entries", "vectors"):
+                database.execute(f"DELETE FROM {table} WHERE number % 20 = 5")
+        return found
+
+    monkeypatch.setattr(DocumentCache, "look_up", then_make_room)
+    store = bertfeat.extract(texts, tmp_path / "store", cache=tmp_path / "cache", **settings)
+    assert 0 < sum("n_cached_documents" not in receipt.notes for receipt in store.receipts()) < len(plain.receipts())
+    assert result_files(store.path) == result_files(plain.path)
 
 
 def test_progress_counts_what_came_from_the_cache(tmp_path: Path, model: Path) -> None:
