@@ -14,7 +14,7 @@ import faiss
 import numpy as np
 import pytest
 
-from bertfeat.ann import budget
+from bertfeat.ann import budget, filling
 from bertfeat.ann.budget import Shape, check_growth, check_memory, ladder, plan_memory, size
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.filling import CHECKPOINT
@@ -387,6 +387,24 @@ def test_a_piece_that_is_too_short_is_refused(tmp_path):
     piece.write_bytes(piece.read_bytes()[:-1])
     with pytest.raises(RunError, match=r"piece-000002-0: is shorter than it was written; remove .*candidate-0, and"):
         build(source(), tmp_path, settings("Flat"))
+
+
+def test_the_lists_of_a_piece_are_freed(tmp_path, monkeypatch):
+    made = []
+
+    class Recorded(faiss.ArrayInvertedLists):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(self)
+
+    index = faiss.index_factory(DIM, "IVF16,PQ8x4fs")
+    index.train(VECTORS)
+    index.add(VECTORS)
+    monkeypatch.setattr(faiss, "ArrayInvertedLists", Recorded)
+    with (tmp_path / "piece").open("wb") as sink:
+        filling._write_part(index, sink)
+    assert [(lists.thisown, lists.compute_ntotal()) for lists in made] == [(True, N)]
+    assert index.orig_invlists is None
 
 
 def test_adding_takes_room_for_a_copy():
