@@ -123,6 +123,8 @@ def _write_part(part: Any, sink: Sink) -> None:
         lists = part.orig_invlists = faiss.ArrayInvertedLists(part.nlist, part.code_size)
         part.reconstruct_orig_invlists()
         part.orig_invlists = None
+        # Python gave them away with the assignment, and faiss does not free them.
+        lists.this.own(True)
     sink.write(np.array([lists.list_size(i) for i in range(part.nlist)], dtype=np.int64).tobytes())
     faiss.write_InvertedLists(lists, faiss.PyCallbackIOWriter(sink.write))
 

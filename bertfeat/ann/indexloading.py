@@ -23,8 +23,8 @@ def load_index(folder: str | Path, description: IndexDescription | None = None, 
     Args:
         folder: The index.
         description: The content of `index.json`, if it has been read already.
-        mmap: Leave the vectors in the file until they are needed, and share them between processes. Such an index
-            cannot be added to.
+        mmap: Leave the vectors in the file until they are needed, and share them between processes; faiss copies codes
+            of 4 bits (`x4fs`) into memory all the same. Such an index cannot be added to.
 
     Raises:
         UserError: The folder is not an index, is damaged, has a newer format, or differs from its description.

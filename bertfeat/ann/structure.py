@@ -77,9 +77,9 @@ def entered(index: Any, vectors: Float32Array) -> Float32Array:
 
 
 def comparable(index: Any, vectors: Float32Array) -> tuple[Any, Float32Array] | None:
-    """Return a part of a graph index that compares vectors one by one, and the vectors as that part takes them.
+    """Return a part of an index that compares vectors one by one, a refinement or the storage of a graph.
 
-    None if the index has no such part.
+    The vectors are returned as that part takes them. None if the index has no such part.
     """
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):

@@ -187,8 +187,9 @@ class VectorIndex:
         positions = np.empty((len(queries), k), np.int64)
         for n_probes in np.unique(needed).tolist():
             chosen = np.flatnonzero(needed == n_probes)
-            raw, found = self._ask(queries[chosen], k, selector, {**self.parameters, "nprobe": n_probes})
-            scores[chosen], positions[chosen] = self._ordered(raw, found)
+            parameters = {**self.parameters, "nprobe": n_probes}
+            hits = self._ask(queries[chosen], k, selector, parameters)
+            scores[chosen], positions[chosen] = self._ordered(*self._all(hits, queries[chosen], selector, parameters))
         return scores, positions
 
     def _approximate(
@@ -196,14 +197,29 @@ class VectorIndex:
     ) -> tuple[Float32Array, IntArray]:
         index, parameters = self.index, widened(self.index, self.parameters, k, n_allowed)
         is_scan = selector is not None and is_scan_cheaper(index, self.parameters, n_allowed)
-        raw, positions = self._ask(queries, k, selector, parameters, is_scan=is_scan)
-        # The probed lists may hold too few allowed vectors, and a graph may not lead to all.
-        short = np.flatnonzero((positions < 0).any(axis=1))
-        if len(short):
-            most = {name: settable(index)[name] for name in parameters.keys() & {"nprobe", "efSearch"}}
-            again = self._ask(queries[short], k, selector, {**parameters, **most}, is_scan=True)
-            raw[short], positions[short] = again
-        return self._ordered(raw, positions)
+        hits = self._ask(queries, k, selector, parameters, is_scan=is_scan)
+        return self._ordered(*self._all(hits, queries, selector, parameters))
+
+    def _all(
+        self,
+        hits: tuple[Float32Array, IntArray],
+        queries: Float32Array,
+        selector: Any,
+        parameters: Mapping[str, float],
+    ) -> tuple[Float32Array, IntArray]:
+        """Return hits, after a search for those that are missing in all lists, and then among all vectors."""
+        raw, positions = hits
+        # The probed lists may hold too few allowed vectors, and a graph may not lead to all. Of codes of 4 bits faiss
+        # leaves out those that are the worst in each part, for a query of zeros all.
+        most = {name: settable(self.index)[name] for name in parameters.keys() & {"nprobe", "efSearch"}}
+        for is_scan in (isinstance(core(self.index), faiss.IndexHNSW), True):
+            short = np.flatnonzero((positions < 0).any(axis=1))
+            if len(short):
+                again = self._ask(
+                    queries[short], positions.shape[1], selector, {**parameters, **most}, is_scan=is_scan
+                )
+                raw[short], positions[short] = again
+        return raw, positions
 
     def _ordered(self, raw: Float32Array, positions: IntArray) -> tuple[Float32Array, IntArray]:
         """Return true scores and positions, the best first, then by position; NaN where nothing was found."""
@@ -219,9 +235,9 @@ class VectorIndex:
     def _ask(
         self, queries: Float32Array, k: int, selector: Any, parameters: Mapping[str, float], *, is_scan: bool = False
     ) -> tuple[Float32Array, IntArray]:
-        """Search with faiss; `is_scan` compares with all vectors of a graph, where the graph stores them."""
+        """Search with faiss; `is_scan` compares with all vectors, where a graph or a refinement stores them."""
         index = self.index
-        if is_scan and isinstance(core(index), faiss.IndexHNSW):
+        if is_scan:
             index, queries = comparable(index, queries) or (index, queries)
         try:
             found: tuple[Float32Array, IntArray] = index.search(

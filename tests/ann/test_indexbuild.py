@@ -14,12 +14,11 @@ import faiss
 import numpy as np
 import pytest
 
-from bertfeat.ann import budget
+from bertfeat.ann import budget, filling, indexfiles
 from bertfeat.ann.budget import Shape, check_growth, check_memory, ladder, plan_memory, size
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.filling import CHECKPOINT
 from bertfeat.ann.indexbuild import build, plan_build
-from bertfeat.ann.indexfiles import read_index
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts, sample_positions
@@ -64,7 +63,7 @@ def test_it_is_the_index_that_faiss_makes(text, tmp_path):
     index = plan.info.make()
     index.train(prepared[sample_positions(N, plan.n_training, 0)])
     index.add(prepared)
-    built = read_index(result.path)
+    built = indexfiles.read_index(result.path)
     if "HNSW8,SQ8" not in text:
         assert np.array_equal(faiss.serialize_index(built), faiss.serialize_index(index))
     # The levels of a graph are not those that faiss draws; its recall is the same.
@@ -154,7 +153,7 @@ def test_given_queries_find_the_parameters(tmp_path):
     assert tuned.parameters["nprobe"] > alone.parameters["nprobe"]
     assert tuned.measured["recall_at_10"] > alone.measured["recall_at_10"]
     assert tuned.measured["given"]["recall_at_10"] >= 0.95
-    index = VectorIndex(read_index(tuned.path), Metric.COSINE, tuned.transform, tuned.parameters)
+    index = VectorIndex(indexfiles.read_index(tuned.path), Metric.COSINE, tuned.transform, tuned.parameters)
     truth = brute_force(VECTORS, between[1::2], 10, Metric.COSINE, transform=tuned.transform)[1]
     found = index.search(between[1::2], 10).positions
     assert recall(found, truth) == pytest.approx(tuned.measured["given"]["recall_at_10"], abs=1e-12)
@@ -173,7 +172,7 @@ def test_a_graph_is_written_less_and_less_often(tmp_path, monkeypatch):
 
     def keep(name: str) -> None:
         if name == f"{CHECKPOINT}.renamed":
-            kept.append(int(read_index(tmp_path / "candidate-0" / CHECKPOINT).ntotal))
+            kept.append(int(indexfiles.read_index(tmp_path / "candidate-0" / CHECKPOINT).ntotal))
 
     with hooked(keep):
         build(ArrayParts(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256))
@@ -201,7 +200,13 @@ def test_a_build_of_something_else_is_refused(tmp_path, monkeypatch):
     with stopped_at("queries.safetensors.durable"):
         build(source(), tmp_path / "auto", settings("auto"))
     monkeypatch.setattr(budget, "_MAX_NUMBERS_COMPARED", 1000)
-    with pytest.raises(UserError, match=r"\(candidates was .'Flat'., now .'IVF"):
+    with pytest.raises(UserError, match=r"begun by another version \(candidates was .'Flat'., now .'IVF"):
+        build(source(), tmp_path / "auto", settings("auto"))
+    # Earlier ones did not write which they choose.
+    plan = indexfiles.read_json(tmp_path / "auto" / "plan.json")
+    del plan["candidates"]
+    indexfiles.write_json(tmp_path / "auto" / "plan.json", plan)
+    with pytest.raises(UserError, match=r"begun by another version \(candidates was \(absent\), now .'IVF"):
         build(source(), tmp_path / "auto", settings("auto"))
     # The number of threads may change.
     assert build(source(), tmp_path, settings("SQ8", n_threads=2), source_id="store a").n_vectors == N
@@ -387,6 +392,24 @@ def test_a_piece_that_is_too_short_is_refused(tmp_path):
     piece.write_bytes(piece.read_bytes()[:-1])
     with pytest.raises(RunError, match=r"piece-000002-0: is shorter than it was written; remove .*candidate-0, and"):
         build(source(), tmp_path, settings("Flat"))
+
+
+def test_the_lists_of_a_piece_are_freed(tmp_path, monkeypatch):
+    made = []
+
+    class Recorded(faiss.ArrayInvertedLists):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(self)
+
+    index = faiss.index_factory(DIM, "IVF16,PQ8x4fs")
+    index.train(VECTORS)
+    index.add(VECTORS)
+    monkeypatch.setattr(faiss, "ArrayInvertedLists", Recorded)
+    with (tmp_path / "piece").open("wb") as sink:
+        filling._write_part(index, sink)
+    assert [(lists.thisown, lists.compute_ntotal()) for lists in made] == [(True, N)]
+    assert index.orig_invlists is None
 
 
 def test_adding_takes_room_for_a_copy():

@@ -178,6 +178,21 @@ def test_k_vectors_are_found_where_k_are_allowed(text, many):
     assert index.search(queries[:0], 3).positions.shape == (0, 3)
 
 
+@pytest.mark.parametrize("metric", Metric)
+def test_vectors_with_the_worst_codes_are_found(metric):
+    # Two codes of 4 bits: for many queries some vectors are the farthest by both. For zeros all are equal.
+    vectors, queries = mixture(900, 2), np.concatenate([mixture(30, 2, seed=1), np.zeros((1, 2), np.float32)])
+    index = made("IVF8,PQ2x4fs,Refine(SQ8)", vectors, metric, nprobe=2, k_factor_rf=4)
+    found = index.search(queries, 900)
+    np.testing.assert_array_equal(np.sort(found.positions), np.tile(np.arange(900), (31, 1)))
+    zero = index.search(queries[-1:], 3)
+    assert (zero.positions >= 0).all()
+    assert not np.isnan(zero.scores).any()
+    for query, worst in zip(queries, found.positions[:, -1], strict=True):
+        hits = index.search(query[None], 2, allowed=np.arange(900) == worst)
+        assert hits.positions.tolist() == [[worst, -1]]
+
+
 def test_search_parameters_are_applied():
     vectors, queries = (mixture(4000, DIM, n_clusters=3, spread=1.0, seed=seed) for seed in (0, 1))
     queries = queries[:500]
