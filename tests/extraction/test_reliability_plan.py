@@ -143,7 +143,7 @@ def test_a_part_of_the_configuration_that_decides_no_vector_may_change(made, tmp
     )
 
 
-def test_a_worker_elsewhere_needs_the_configuration_of_the_plan(made, tmp_path, monkeypatch):
+def test_a_worker_needs_the_configuration_of_the_plan(made, tmp_path, monkeypatch):
     _, settings = made
     model = shutil.copytree(settings["model"], tmp_path / "model")
     config = ExtractConfig.from_dict(
@@ -152,6 +152,8 @@ def test_a_worker_elsewhere_needs_the_configuration_of_the_plan(made, tmp_path, 
     with open_inputs(settings["inputs"], tmp_path / "s", config) as files:
         job = open_job(config, files, tmp_path / "s", Silent(), overwrite=False)
         change_config(model, layer_norm_eps=0.5)
+        with pytest.raises(RunError, match=r"model: config\.json changed since the run was planned; start it again"):
+            ShardTask(job)
         monkeypatch.setattr(Job, "on_cluster", True)
         with pytest.raises(RunError, match=r"config\.json is .* in the plan, .* here; install the same on every"):
             ShardTask(job)
