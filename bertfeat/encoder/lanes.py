@@ -71,6 +71,5 @@ def encode_packs(encoder: PackEncoder, packs: Iterable[Pack]) -> Iterator[tuple[
             while pending:
                 yield from pending.popleft().result()
         finally:
-            for parts in pending:
-                parts.cancel()
-            wait(pending)
+            # Not for those that were cancelled, behind which packs of other callers may stand.
+            wait([parts for parts in pending if not parts.cancel()])

@@ -37,6 +37,8 @@ class ShardTask:
         checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
         if job.on_cluster:
             _check_machine(job, checkpoint)
+        elif checkpoint.config_sha256 != job.resolved.config_sha256:
+            raise RunError(f"{checkpoint.folder}: config.json changed since the run was planned; start it again")
         devices = resolve_device(config.device)
         device = devices[worker % len(devices)]
         tokenizer = load_tokenizer(checkpoint, job.files, config, job.resolved.prompt)

@@ -306,13 +306,14 @@ class FittedProbe:
             raise beside.none_given(store, self.level)
 
     def _check_model(self) -> None:
-        """Refuse a model whose weights, tokenizer or sentence embedding are not those of the features."""
+        """Refuse a model whose weights, tokenizer, config.json or sentence embedding are not those of the features."""
         from bertfeat.encoder.checkpoint import open_checkpoint
 
         self.spec.require_known_model()
         checkpoint = open_checkpoint(self.spec.model, self.spec.revision, self.spec.random_weights)
         sentence = checkpoint.sentence_model() if self.spec.sentence_sha256 else None
-        self.spec.require_model(checkpoint.info(), sentence.sha256 if sentence else None, mine=self._mine)
+        digests = checkpoint.config_sha256, sentence.sha256 if sentence else None
+        self.spec.require_model(checkpoint.info(), *digests, mine=self._mine)
 
 
 @os_errors(UserError)

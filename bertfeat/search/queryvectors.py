@@ -123,7 +123,8 @@ class QueryEncoder:
                 # A longer prompt may leave no room for the stride of the rows.
                 settings["stride"] = None
             encoder = TextEncoder(self.spec.extract_config(**settings))
-            self.spec.require_model(encoder.info, encoder.sentence_sha256, mine=self._name)
+            digests = encoder.resolved().config_sha256, encoder.sentence_sha256
+            self.spec.require_model(encoder.info, *digests, mine=self._name)
             self._encoder = encoder
         return self._encoder
 

@@ -107,21 +107,21 @@ def unseal(data: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
     check = content.pop(_SEAL, None)
-    if not _is_compact(data, check) and check != xxhash.xxh3_128_hexdigest(canonical_json(content).encode()):
+    if not _is_compact(data) and check != xxhash.xxh3_128_hexdigest(canonical_json(content).encode()):
         raise ValueError("damaged or edited: its content does not match its check value")
     return content
 
 
-def _compact_end(check: Any) -> bytes:
+def _compact_end(check: str) -> bytes:
     return f',"{_SEAL}":"{check}"}}\n'.encode()
 
 
-def _is_compact(data: bytes, check: Any) -> bool:
-    """Return whether the bytes are those of a compact file with this digest, which need not be made again."""
-    end = _compact_end(check)
-    digest = xxhash.xxh3_128(memoryview(data)[: -len(end)])
+def _is_compact(data: bytes) -> bool:
+    """Return whether the bytes are those of a whole compact file, whose canonical JSON need not be made again."""
+    end = data.rfind(f',"{_SEAL}":'.encode())
+    digest = xxhash.xxh3_128(memoryview(data)[:end])
     digest.update(b"}")
-    return data.endswith(end) and digest.hexdigest() == check
+    return data[end:] == _compact_end(digest.hexdigest())
 
 
 class LastFile(Generic[_T]):

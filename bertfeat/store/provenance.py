@@ -29,6 +29,7 @@ _IDENTITY = {
     "initialiser": "initialiser",
     "weights_sha256": "model weights",
     "tokenizer_sha256": "tokenizer",
+    "config_sha256": "config.json of the model",
     "level": "level",
     "layers": "layers",
     "combine": "combine",
@@ -52,7 +53,8 @@ class FeatureSpec:
     a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read. `prompt`
     was put before each text; `sentence_sha256` is the digest of the model's own sentence embedding, if this is it.
     `random_weights` is the seed of weights that were drawn, by the libraries that `initialiser` names.
-    `unknown_words` says whether words that static vectors lack have no vector or zeros.
+    `unknown_words` says whether words that static vectors lack have no vector or zeros. `config_sha256` is the digest
+    of what decides vectors in config.json; stores of early versions have none.
     """
 
     level: Level
@@ -80,6 +82,7 @@ class FeatureSpec:
     random_weights: int | None = None
     initialiser: str | None = None
     unknown_words: str = "null"
+    config_sha256: str | None = None
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str | int) -> Self:
@@ -107,6 +110,7 @@ class FeatureSpec:
             sentence_sha256=metadata.get("sentence_sha256") if where is Level.SENTENCE else None,
             random_weights=metadata.get("random_weights"),
             initialiser=metadata.get("initialiser"),
+            config_sha256=metadata.get("config_sha256"),
             **{name: metadata[name] for name in _COPIED},
         )
 
@@ -149,7 +153,8 @@ class FeatureSpec:
         names = _IDENTITY_OF_IMPORTED if IMPORTED in (self.family, other.family) else _IDENTITY
         for name, label in names.items():
             mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
+            is_unknown = name == "config_sha256" and None in (mine, theirs)
+            if mine != theirs and not is_unknown:
                 found[label] = (mine, theirs)
         if "pooling" in found:
             # Only one of the two is the model's own sentence embedding.
@@ -196,19 +201,22 @@ class FeatureSpec:
         self.require_same(other, mine=mine, theirs=theirs)
         return other
 
-    def require_model(self, info: ModelInfo, sentence_sha256: str | None, *, mine: str) -> None:
+    def require_model(self, info: ModelInfo, config_sha256: str, sentence_sha256: str | None, *, mine: str) -> None:
         """Refuse a model that did not make this feature.
 
-        `sentence_sha256` is the digest of the model's own sentence embedding; None unless this feature is one.
+        `config_sha256` is the digest of the model's config.json, `sentence_sha256` that of its own sentence embedding;
+        None unless this feature is one.
 
         Raises:
-            UserError: The weights, the tokenizer or the sentence embedding differ; the message has both digests.
+            UserError: The weights, the tokenizer, config.json or the sentence embedding differ; the message has both
+                digests.
         """
         other = dataclasses.replace(
             self,
             model=info.name,
             weights_sha256=info.weights_sha256,
             tokenizer_sha256=info.tokenizer_sha256,
+            config_sha256=config_sha256,
             sentence_sha256=sentence_sha256,
             initialiser=None if self.random_weights is None else initialiser(),
         )

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 
 import pytest
 import torch
@@ -128,6 +128,21 @@ class TestLanes:
         next(states)
         states.close()  # type: ignore[attr-defined]
         assert not running
+
+    def test_an_error_does_not_wait_for_packs_of_others(
+        self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken() -> Iterator[Pack]:
+            yield from PACKS[:2]
+            raise ValueError("a bad row")
+
+        monkeypatch.setattr(encoder, "n_lanes", 2)
+        gate = Event()
+        others = [encoder.lanes().submit(gate.wait, 20) for _ in range(2)]
+        with pytest.raises(ValueError, match="a bad row"):
+            list(encode_packs(encoder, broken()))
+        assert not any(other.done() for other in others)
+        gate.set()
 
     def test_a_store_does_not_depend_on_the_lanes(self, tmp_path: Path) -> None:
         corpus = tmp_path / "corpus.txt"

@@ -12,7 +12,7 @@ import pytest
 
 import bertfeat
 from bertfeat.config import ExtractConfig
-from bertfeat.errors import PlanMismatch, RunError
+from bertfeat.errors import PlanMismatch, RunError, UserError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import plan_fields
@@ -143,7 +143,7 @@ def test_a_part_of_the_configuration_that_decides_no_vector_may_change(made, tmp
     )
 
 
-def test_a_worker_elsewhere_needs_the_configuration_of_the_plan(made, tmp_path, monkeypatch):
+def test_a_worker_needs_the_configuration_of_the_plan(made, tmp_path, monkeypatch):
     _, settings = made
     model = shutil.copytree(settings["model"], tmp_path / "model")
     config = ExtractConfig.from_dict(
@@ -152,9 +152,33 @@ def test_a_worker_elsewhere_needs_the_configuration_of_the_plan(made, tmp_path, 
     with open_inputs(settings["inputs"], tmp_path / "s", config) as files:
         job = open_job(config, files, tmp_path / "s", Silent(), overwrite=False)
         change_config(model, layer_norm_eps=0.5)
+        with pytest.raises(RunError, match=r"model: config\.json changed since the run was planned; start it again"):
+            ShardTask(job)
         monkeypatch.setattr(Job, "on_cluster", True)
         with pytest.raises(RunError, match=r"config\.json is .* in the plan, .* here; install the same on every"):
             ShardTask(job)
+
+
+def test_texts_are_not_encoded_with_another_configuration_for_a_probe_or_an_index(made, tmp_path):
+    folder, settings = made
+    settings = settings | {"model": str(shutil.copytree(folder / "model", tmp_path / "model"))}
+    store = extract(output=tmp_path / "s", **settings)
+    labels = tmp_path / "labels.csv"
+    ids = store.polars("sentence", ["doc_id"])["doc_id"]
+    labels.write_text("doc_id,label\n" + "".join(f"{name},{number % 2}\n" for number, name in enumerate(ids)))
+    probe = bertfeat.fit_probe(store, "label", labels=labels, level="sentence", head="ridge")
+    bertfeat.build_index(store, tmp_path / "i", level="sentence", feature=-1)
+    said = r"has config\.json of the model [0-9a-f]{12}…; model .* has config\.json of the model [0-9a-f]{12}…; extract"
+    with bertfeat.open_index(tmp_path / "i") as index:
+        change_config(settings["model"], layer_norm_eps=0.5)
+        with pytest.raises(UserError, match=said):
+            index.search(["a text"])
+    with pytest.raises(UserError, match=said):
+        probe.predict_texts(["a text"])
+    with pytest.raises(UserError, match=said):
+        probe.predict_input(settings["inputs"], tmp_path / "o.parquet")
+    # Rows of the store need no model.
+    assert len(probe.predict(store)) == len(ids)
 
 
 def test_the_configuration_of_a_store_of_0_1_0_is_unknown(made, tmp_path, monkeypatch):

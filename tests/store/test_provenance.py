@@ -65,6 +65,10 @@ class TestComparison:
                 ("model 'tiny', model weights aaaaaaaaaaaa…", "model 'other', model weights cccccccccccc…"),
             ),
             ({"tokenizer_sha256": "d" * 64}, ("tokenizer bbbbbbbbbbbb…", "tokenizer dddddddddddd…")),
+            (
+                {"config_sha256": "e" * 64},
+                ("config.json of the model cccccccccccc…", "config.json of the model eeeeeeeeeeee…"),
+            ),
             ({"word_pooling": "mean"}, ("pooling 'first'", "pooling 'mean'")),
             ({"document_context": True}, ("document-context False", "document-context True")),
         ],
@@ -72,8 +76,8 @@ class TestComparison:
     def test_settings_that_change_the_meaning_are_refused_with_both_values(
         self, tmp_path: Path, metadata: dict, sides: tuple[str, str]
     ) -> None:
-        spec = FeatureSpec.of(store_of(tmp_path), "word", "concat_last4")
-        other = store_of(tmp_path, "others", **metadata)
+        spec = FeatureSpec.of(store_of(tmp_path, config_sha256="c" * 64), "word", "concat_last4")
+        other = store_of(tmp_path, "others", **{"config_sha256": "c" * 64, **metadata})
         with pytest.raises(UserError) as found:
             spec.find_in(other, mine="probe ner")
         assert str(found.value) == (
@@ -91,6 +95,8 @@ class TestComparison:
             {"store_dtype": "float16"},
             {"compute_dtype": "bfloat16"},
             {"pooling": "max"},
+            # One of the two has the store of an early version.
+            {"config_sha256": "e" * 64},
         ],
     )
     def test_lengths_types_and_other_levels_may_differ(self, tmp_path: Path, metadata: dict) -> None:
@@ -122,9 +128,13 @@ class TestComparison:
     def test_another_model_is_refused(self, tmp_path: Path) -> None:
         spec = FeatureSpec.of(store_of(tmp_path), "word", "layer_03")
         info = ModelInfo("tiny", None, "bert", "a" * 64, "b" * 64, 6, 4, 32)
-        spec.require_model(info, None, mine="probe ner")
+        spec.require_model(info, "c" * 64, None, mine="probe ner")
         with pytest.raises(UserError, match=r"ner has model weights aaaaaaaaaaaa…; model tiny has model weights f"):
-            spec.require_model(dataclasses.replace(info, weights_sha256="f" * 64), None, mine="probe ner")
+            spec.require_model(dataclasses.replace(info, weights_sha256="f" * 64), "c" * 64, None, mine="probe ner")
+        known = dataclasses.replace(spec, config_sha256="c" * 64)
+        known.require_model(info, "c" * 64, None, mine="probe ner")
+        with pytest.raises(UserError, match=r"has config.json of the model cccccccccccc…; model tiny has config.json"):
+            known.require_model(info, "d" * 64, None, mine="probe ner")
 
 
 class TestSettings:

@@ -221,6 +221,20 @@ def test_a_large_file_is_written_on_one_line(monkeypatch):
             codec.unseal(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
+@pytest.mark.parametrize("check", [r'"\ud800"', '""', "null", "0", "[]", '{"check":"x"}'])
+def test_a_check_value_that_is_none_is_that_of_an_edited_file(check):
+    with pytest.raises(ValueError, match=r"^damaged or edited"):
+        codec.unseal(f'{{"a":1,"check":{check}}}\n'.encode())
+
+
+def test_an_entry_that_is_twice_in_a_compact_file_is_an_edit():
+    data = codec.seal({"a": 1, "b": [1, 2]}, compact=True)
+    assert codec.unseal(data) == {"a": 1, "b": [1, 2]}
+    for more in (b'{"a":1,"a":2', b'{"check":"x","a":2'):
+        with pytest.raises(ValueError, match=r"^damaged or edited"):
+            codec.unseal(data.replace(b'{"a":1', more))
+
+
 def test_canonical_json_in_pieces_is_the_same_text(monkeypatch, made):
     plan = codec.plan_to_json(made.plan)
     values = [plan, {"plan": plan, "a": 1}, {Level.WORD: [], "b": ()}, [[[[[[[1, 2], 3]]]]]], {}, (), None, "ü", 0.5]
