@@ -126,7 +126,8 @@ def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, sourc
         return
     if fields := differing(there, plan):
         if fields.keys() == {"candidates"}:
-            raise UserError(f"{workdir}: was begun by another version ({named(fields)}); use that, or remove the folder")
+            text = f"{workdir}: was begun by another version ({named(fields)})"
+            raise UserError(f"{text}; use that one, or remove the folder")
         text = f"{workdir}: holds an unfinished index with other settings ({named(fields)})"
         raise UserError(f"{text}; use the same settings, or remove the folder")
 

@@ -215,9 +215,7 @@ class VectorIndex:
         for is_scan in (isinstance(core(self.index), faiss.IndexHNSW), True):
             short = np.flatnonzero((positions < 0).any(axis=1))
             if len(short):
-                again = self._ask(
-                    queries[short], positions.shape[1], selector, {**parameters, **most}, is_scan=is_scan
-                )
+                again = self._ask(queries[short], positions.shape[1], selector, {**parameters, **most}, is_scan=is_scan)
                 raw[short], positions[short] = again
         return raw, positions
 
