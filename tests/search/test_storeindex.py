@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -27,6 +28,8 @@ from tests.support.shown_output import html_cells
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
 FEATURE = "layer_06"
+# What `auto` chooses for many vectors of this width.
+LISTS = "IVF8,PQ32x4fs,Refine(SQ8)"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
 def whole(tiny: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of an uninterrupted build, with the settings of `TestKilled`."""
     out = tmp_path_factory.mktemp("whole") / "index"
-    bertfeat.build_index(tiny, out, level="token", index="IVF8,SQ8", transform="center", threads=1).close()
+    bertfeat.build_index(tiny, out, level="token", index=LISTS, transform="center", threads=1).close()
     return out
 
 
@@ -206,7 +209,7 @@ class TestAgain:
 
 
 class TestKilled:
-    FLAGS = ("--level", "token", "--index", "IVF8,SQ8", "--transform", "center", "--threads", "1")
+    FLAGS = ("--level", "token", "--index", LISTS, "--transform", "center", "--threads", "1")
 
     @pytest.mark.numeric
     def test_a_rerun_after_kills_gives_the_same_index(self, tiny: Store, tmp_path: Path, whole: Path) -> None:
@@ -215,14 +218,14 @@ class TestKilled:
         for n_steps in random.Random(1).choices(range(2, 9), k=3):
             assert self.run(tiny, out, str(n_steps)).returncode == -signal.SIGKILL
             assert not out.exists()
-        bertfeat.build_index(tiny, out, level="token", index="IVF8,SQ8", transform="center", threads=1).close()
+        bertfeat.build_index(tiny, out, level="token", index=LISTS, transform="center", threads=1).close()
         assert contents(out) == contents(whole)
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
     def test_a_killed_build_resumes_with_the_same_settings_only(self, tiny: Store, tmp_path: Path) -> None:
         out = tmp_path / "index"
         assert self.run(tiny, out, "12").returncode == -signal.SIGKILL
-        with pytest.raises(UserError, match=r"begun with other settings \(index was 'IVF8,SQ8', now 'Flat'"):
+        with pytest.raises(UserError, match=rf"begun with other settings \(index was '{re.escape(LISTS)}', now 'Flat'"):
             bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center")
         with bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center", overwrite=True) as index:
             assert index.description.factory == "Flat"

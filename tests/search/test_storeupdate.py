@@ -55,7 +55,9 @@ class TestUpdate:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "new"]
 
     def test_other_indexes_are_tuned_and_measured_again(self, store: Store, grown: Store, tmp_path: Path) -> None:
-        settings = {"level": "word", "feature": FEATURE, "index": "IVF16,SQ8", "transform": "center", "threads": 1}
+        # What `auto` chooses for many vectors of this width.
+        lists = "IVF16,PQ192x4fs,Refine(SQ8)"
+        settings = {"level": "word", "feature": FEATURE, "index": lists, "transform": "center", "threads": 1}
         bertfeat.build_index(store, tmp_path / "index", recall=0.9, **settings).close()
         learned = contents(tmp_path / "index")["transform.safetensors"]
         with bertfeat.update_index(tmp_path / "index", grown) as updated:
