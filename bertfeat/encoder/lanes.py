@@ -71,5 +71,5 @@ def encode_packs(encoder: PackEncoder, packs: Iterable[Pack]) -> Iterator[tuple[
             while pending:
                 yield from pending.popleft().result()
         finally:
-            # Not for those that were cancelled, behind which packs of other callers may stand.
+            # Not for those that were cancelled: packs of other callers may be ahead of them.
             wait([parts for parts in pending if not parts.cancel()])
