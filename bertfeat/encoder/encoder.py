@@ -114,7 +114,7 @@ class PackEncoder:
         """Return the threads of `n_lanes`, which stay as long as the encoder.
 
         With new threads for each shard, oneDNN's kernels come to lie between the free memory of other threads: on
-        MiniLM, 130 MB more after 100 shards. A forked process has none of the threads.
+        MiniLM, 130 MB more after 50 shards. A forked process has none of the threads.
         """
         with self._lock:
             key = os.getpid(), self.n_lanes

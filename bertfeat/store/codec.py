@@ -43,7 +43,7 @@ def canonical_json(value: Any) -> str:
 def canonical_pieces(value: Any, n_levels: int = _CUT_LEVELS) -> Iterator[bytes]:
     """Yield the ASCII bytes of `canonical_json` in pieces.
 
-    The encoder of `json` holds a text twice, and the plan of a million files has 460 MB.
+    The encoder of `json` holds a text twice, and the plan of a million files has 300 MB.
 
     Raises:
         ValueError: A number is not finite.
@@ -135,7 +135,7 @@ class LastFile(Generic[_T]):
 
     def of(self, path: AnyPath, data: bytes, read: Callable[[], _T]) -> _T:
         """Return the content of a file, whose bytes were just read; `read` decodes it if it is not the last one."""
-        # The digest, because the bytes may be half a gigabyte.
+        # The digest, because the bytes may be hundreds of megabytes.
         last, digest = self._last, xxhash.xxh3_128_hexdigest(data)
         if last is None or last[:2] != (path, digest):
             self._last = last = (path, digest, read())

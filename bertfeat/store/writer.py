@@ -249,7 +249,7 @@ class StoreWriter:
     def _manifest(self) -> Manifest:
         """Return the manifest of the last state of the plan that is whole."""
         # A resumed run may describe itself differently (a newer library); the manifest follows the stored plan. That of
-        # a million files takes a quarter of a minute and 2 GB to read: it is not read where this run has written it.
+        # a million files takes 20 seconds and 2 GB to read: it is not read where this run has written it.
         is_own = self.is_new and self._folder.info(layout.PLAN) is not None
         stored = self.whole if is_own else planfile.read_plan(self._folder)
         if stored is None:
