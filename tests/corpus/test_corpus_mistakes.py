@@ -143,7 +143,7 @@ def test_a_path_that_cannot_be_looked_at_is_one_line(
     tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, "a.txt", b"a\n")
-    monkeypatch.setattr(Path, "is_dir", lambda _: _fail(code))
+    monkeypatch.setattr(Path, "is_file", lambda _: _fail(code))
     with pytest.raises(InputError, match=rf"a\.txt: cannot be read \({os.strerror(code)}\)"):
         resolve_inputs([str(path)])
 
