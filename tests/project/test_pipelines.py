@@ -155,6 +155,8 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
         (("table7",), "no train and no dev file"),
         (("table7", "--train", words / "train.tsv"), "no dev file"),
         (("table7", "--corpus", words, "--dev", words / "devel.tsv"), "--corpus names the folder of all files"),
+        (("table7", "--corpus", words, "--head", "linear", "--hidden-size", 8), "--hidden-size is for --head bilstm"),
+        (("layer_sweep", "--corpus", words / "train.tsv", "--text-column", "b"), "--text-column is for --level sent"),
     ]:
         assert message in refusal(*asked, *out)
 
