@@ -62,7 +62,8 @@ def embed(
     documents = documents_from(texts)
     layers = layers if isinstance(layers, str | int) else list(layers)
     # An encoder also gives tokens and words; here, their settings would be ignored.
-    memory_config({"pooling": pooling, "layers": layers, "combine": combine, **settings}, (Level.SENTENCE,))
+    config = memory_config({"pooling": pooling, "layers": layers, "combine": combine, **settings}, (Level.SENTENCE,))
+    config.refuse_ignored(settings)
     encoder = Encoder(
         model, pooling=pooling, layers=layers, combine=combine, normalize=normalize, device=device, **settings
     )

@@ -278,8 +278,9 @@ class TestPredict:
 
 class TestSweep:
     def test_table_and_files(self, stores: Stores, tmp_path: Path) -> None:
-        options = ["--label", "domain", "--dev", stores.dev.path, "--head", "centroid"]
+        options = ["--label", "domain", "--dev", stores.dev.path, "--head", "centroid", "--seeds", 3]
         shown = good("probe", "sweep", stores.train.path, "-o", tmp_path / "s", *options).out
+        assert shown.endswith("seeds     centroid gives the same result with every seed; fitted once\n")
         for name in ("layer_03", "layer_06", "concat_last4", "mean_last4"):
             assert name in shown
         assert " on dev_store\n" in shown

@@ -118,6 +118,7 @@ def test_recorded_and_derived_values_take_their_defaults():
     ("settings", "said"),
     [
         ({"word_pooling": "mean"}, "`word_pooling='mean'` has no meaning without the word level"),
+        ({"word_pooling": "first"}, "`word_pooling='first'` has no meaning without the word level"),
         ({"unknown_words": "zero"}, "`unknown_words='zero'` has no meaning without the word level"),
         ({"pooling": "model", "layers": [0, 1]}, "`layers='0,1'` has no meaning"),
         ({"pooling": "pooler", "combine": "sum"}, "`combine='sum'` has no meaning"),
