@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -26,6 +26,7 @@ from bertfeat.choices import (
     WordPooling,
 )
 from bertfeat.errors import ConfigError, did_you_mean
+from bertfeat.ignoredsettings import ignored_settings, is_asked
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -55,7 +56,8 @@ class ExtractConfig:
     `random_weights`, a seed, the weights of the model are drawn afresh, and its trained ones are not read.
 
     Raises:
-        ConfigError: A value is not one of the choices, is out of range, or contradicts another value.
+        ConfigError: A value is not one of the choices, is out of range, contradicts another value, or would be ignored
+            beside it.
 
     Examples:
         >>> ExtractConfig(levels="word,sentence", layers=[-1, 0]).layers
@@ -107,11 +109,7 @@ class ExtractConfig:
     cache_size: int = 10_000_000_000
 
     def __post_init__(self) -> None:
-        for name, kind in _ENUMS.items():
-            self._set(name, _enum(name, kind, getattr(self, name)))
-        self._set("levels", _ordered(Level, "levels", self.levels))
-        self._set("keep_columns", _names("keep_columns", self.keep_columns))
-        self._set("layers", _layers_text(self.layers))
+        self._normalise()
         self._check_types()
         by_layers = (Combine.NONE, Combine.CONCAT) if self.layers == "last4" else (Combine.NONE,)
         self._set("combine", by_layers if self.combine == () else _ordered(Combine, "combine", self.combine))
@@ -125,8 +123,18 @@ class ExtractConfig:
             self._name_columns_by_number()
         self._check_together()
         self._check_context()
+        usual = {field.name: field.default for field in dataclasses.fields(self)} | {"combine": by_layers}
+        self.refuse_ignored({name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]})
         self._check_runner()
         self._check_cache()
+
+    def _normalise(self) -> None:
+        """Turn the values that decide which others are ignored into enums and tuples."""
+        for name, kind in _ENUMS.items():
+            self._set(name, _enum(name, kind, getattr(self, name)))
+        self._set("levels", _ordered(Level, "levels", self.levels))
+        self._set("keep_columns", _names("keep_columns", self.keep_columns))
+        self._set("layers", _layers_text(self.layers))
 
     def __repr__(self) -> str:
         usual = type(self)(layers=self.layers)
@@ -164,10 +172,6 @@ class ExtractConfig:
         for name in ("is_split_into_words", "document_context"):
             if getattr(self, name) and (self.text_pair_column or self.text_pairs):
                 raise ConfigError(f"`{name}` takes no second text; drop `text_pair_column` or `text_pairs`")
-        if self.keep_columns and Level.SENTENCE not in self.levels:
-            raise ConfigError("`keep_columns` are written at the sentence level; add it: `levels='token,sentence'`")
-        if self.pooling is Pooling.MODEL and Level.SENTENCE not in self.levels:
-            raise ConfigError("`pooling='model'` makes sentence embeddings; add their level: `levels='sentence'`")
         if self.pooling is Pooling.MODEL and self.include_special_tokens:
             raise ConfigError(
                 "`pooling='model'` counts special tokens as the model does; drop `include_special_tokens`"
@@ -199,8 +203,6 @@ class ExtractConfig:
             raise ConfigError(f"`device='{self.device}'` numbers devices, which Ray assigns; pass `device='cuda'`")
         if self.ray_address is None or (on_ray and self.ray_address in ("auto", "local")):
             return
-        if not on_ray:
-            raise ConfigError(f"`ray_address='{self.ray_address}'` has no meaning without `runner='ray'`; add it")
         host, _, port = self.ray_address.removeprefix("ray://").rpartition(":")
         if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ConfigError(
@@ -212,8 +214,6 @@ class ExtractConfig:
             self._set("cache", str(self.cache))
         if self.cache is not None and (not isinstance(self.cache, str) or not self.cache):
             raise ConfigError(f"`cache` {self.cache!r:.60} is not the name of a folder")
-        if self.cache is None and self.cache_size != type(self).cache_size:
-            raise ConfigError(f"`cache_size={self.cache_size}` has no meaning without `cache`; add it")
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ExtractConfig:
@@ -234,19 +234,61 @@ class ExtractConfig:
         """Return the config that was given as an object, or build it from settings by name.
 
         Raises:
-            ConfigError: Both were given, a key is not a setting, or a value is wrong.
+            ConfigError: Both were given, a key is not a setting, or a value is wrong or would be ignored, even if it is
+                the default.
 
         Examples:
             >>> ExtractConfig.of(None, {"max_length": 64}).max_length
             64
         """
         if config is None:
-            return cls.from_dict(settings)
+            config = cls.from_dict(settings)
+            config.refuse_ignored(settings)
+            return config
         if settings:
             raise ConfigError(
                 f"setting {next(iter(settings))!r} beside config; put it into config, or pass all by name"
             )
         return config
+
+    @classmethod
+    def settled(cls, settings: Mapping[str, Any], given: Collection[str] = ()) -> ExtractConfig:
+        """Build a config from values that were recorded or derived: those that would be ignored take their defaults.
+
+        Args:
+            settings: The values.
+            given: The names of those that a user asked for, which are refused instead.
+
+        Raises:
+            ConfigError: See `from_dict`.
+
+        Examples:
+            >>> ExtractConfig.settled({"levels": "word", "pooling": "max"}).pooling
+            'mean'
+        """
+        draft = object.__new__(cls)
+        for field in dataclasses.fields(cls):
+            draft._set(field.name, settings.get(field.name, field.default))
+        draft._normalise()
+        dropped = {*ignored_settings(draft)} - {*given}
+        # Those of the draft: an iterator of layers can be read once.
+        return cls.from_dict({name: getattr(draft, name, None) for name in settings if name not in dropped})
+
+    def adapted(self, **changes: Any) -> ExtractConfig:
+        """Return the settings with other values; settings that are ignored beside these take their defaults."""
+        return self.settled({**vars(self), **changes})
+
+    def refuse_ignored(self, given: Mapping[str, Any]) -> None:
+        """Refuse settings that a user asked for and that have no effect beside the others.
+
+        Raises:
+            ConfigError: The message names the first one, its value, why it has none, and what to do.
+        """
+        for name, reason in ignored_settings(self).items():
+            if name in given and is_asked(given[name]):
+                value = _plain(getattr(self, name))
+                shown = ",".join(map(str, value)) if isinstance(value, list) else value
+                raise ConfigError(f"`{name}={shown!r}` has no meaning {reason}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, from which `from_dict` builds an equal config."""

@@ -33,7 +33,8 @@ def read_texts(path: str, **settings: Any) -> tuple[list[Texts], str]:
     Raises:
         InputError: The file or a row cannot be read.
     """
-    rows = read_documents(path, **settings)
+    # Without context, a column of documents has no meaning.
+    rows = read_documents(path, **settings, document_context="document_column" in settings)
     is_text = settings.get("format") == "txt" or ("format" not in settings and ".txt" in Path(path).suffixes)
     if any(row.group is not None for row in rows):
         parted_by, keys = "groups", [row.index if row.group is None else row.group for row in rows]

@@ -66,6 +66,8 @@ def main(
         raise click.UsageError("--is-split-into-words and --document-context go with --task tag")
     if text_pair_column is not None and task == "tag":
         raise click.UsageError("--text-pair-column goes with --task pair and regress")
+    if document_context and is_split_into_words:
+        raise click.UsageError("--document-context is for CoNLL files; columns of words mark no documents")
     if document_context and (limit or not dev or not test):
         raise click.UsageError("--document-context needs --dev and --test, and no --limit: drawn rows lose neighbours")
     columns: dict[str, Any] = {"text_column": text_column, "format": kind}

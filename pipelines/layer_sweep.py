@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 import bertfeat
+from bertfeat.pipelines._options import refuse_given
 from bertfeat.pipelines._static import static_settings
 
 
@@ -52,6 +53,8 @@ def main(
 ) -> None:
     """Train one probe on each layer and each combination of layers, and plot score against layer."""
     started = time.perf_counter()
+    if level == "word":
+        refuse_given(("text_column",), "is for --level sentence; leave it out")
     folder, static_row = Path(out), static_settings(static, level)
     settings: dict[str, Any] = {"model": model, "levels": level, "layers": "all", "combine": "none"}
     if level == "sentence":

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 import bertfeat
 from bertfeat.errors import UserError
+from bertfeat.pipelines._options import config_of_pooling, refuse_given, refuse_of_poolings
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 
@@ -86,10 +87,13 @@ def main(
     folder = Path(out)
     chosen = _poolings(poolings)
     specs = [bertfeat.TransformSpec.parse(name.strip()) for name in transforms.split(",")]
-    task = _read_task(corpus, queries, qrels, text_column, id_column)
-    task = _judged(task if limit is None else _first(task, limit))
     settings: dict[str, Any] = {"model": model, "layers": layers, "on_overlong": on_overlong, "max_length": max_length}
     settings["include_special_tokens"] = include_special_tokens
+    refuse_of_poolings(chosen, {**settings, "levels": "sentence"})
+    if Path(corpus).suffix == ".json":
+        refuse_given(("text_column", "id_column"), "is for columns; a SQuAD file has none")
+    task = _read_task(corpus, queries, qrels, text_column, id_column)
+    task = _judged(task if limit is None else _first(task, limit))
     paths = _write_corpora(task, folder / "corpus")
     prompts = {"documents": document_prompt, "queries": query_prompt}
     rows: list[dict[str, Any]] = []
@@ -214,15 +218,9 @@ def _write_corpora(task: Task, folder: Path) -> dict[str, Path]:
 
 def _extract(path: Path, folder: Path, pooling: str, settings: dict[str, Any]) -> bertfeat.Store:
     """Encode texts once, with a column for each layer; a second run finds the store complete."""
-    return bertfeat.extract(
-        path,
-        folder / f"{path.stem}-{pooling}",
-        id_column="id",
-        levels="sentence",
-        combine="none",
-        pooling=pooling,
-        **settings,
-    )
+    own = {"id_column": "id", "levels": "sentence", "combine": "none"}
+    config = config_of_pooling(pooling, {**own, **settings})
+    return bertfeat.extract(path, folder / f"{path.stem}-{pooling}", config)
 
 
 def _measure(

@@ -27,6 +27,7 @@ from bertfeat.pipelines._conllfiles import conll_kind, find_files, first_sentenc
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._finetuning import check_finetuning, finetune, finetuning_options
+from bertfeat.pipelines._options import refuse_given
 from bertfeat.pipelines._static import check_contextual, static_settings
 from bertfeat.pipelines._training import Settings, discard
 from bertfeat.reports.tables import markdown_table
@@ -87,6 +88,8 @@ def main(
     finetuning_rate: float,
 ) -> None:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
+    if head != "bilstm":
+        refuse_given(("hidden_size",), "is for --head bilstm; leave it out")
     folder, static_row = Path(out), static_settings(static, "word")
     files = find_files(corpus, train, dev, test)
     check_contextual(model)

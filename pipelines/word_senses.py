@@ -28,6 +28,7 @@ from threadpoolctl import threadpool_limits
 
 import bertfeat
 from bertfeat.errors import UserError
+from bertfeat.pipelines._options import refuse_given
 from bertfeat.reports.plots import plot_points
 
 Vectors = npt.NDArray[np.float64]
@@ -69,6 +70,10 @@ def main(
 ) -> None:
     """Cluster the occurrences of a word by their context, and show the clusters."""
     started = time.perf_counter()
+    if store_path is not None:
+        refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")
+    if senses is not None:
+        refuse_given(("max_senses",), "is for choosing the number, which --senses gives")
     folder = Path(out)
     store = _open(corpus, store_path, folder / "features", model=model, layer=layer, text_column=text_column)
     feature = store.feature("word", f"layer_{layer:02d}").name

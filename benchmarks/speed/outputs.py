@@ -52,7 +52,7 @@ class Output:
             "combine": combine,
             "store_dtype": self.dtype,
             # The mean of rivals includes [CLS] and [SEP], as in sentence-transformers.
-            "include_special_tokens": True,
+            "include_special_tokens": self.level == "sentence",
         }
 
 

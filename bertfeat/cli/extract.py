@@ -77,6 +77,7 @@ def command(
     settings = {name: value for name, value in values.items() if value is not None}
     growing = _growing(output, settings) if append and output else None
     config = growing.config if growing else ExtractConfig.from_dict(settings)
+    config.refuse_ignored(_given(settings))
     watched = show_progress or (False if quiet or as_json else None)
     if dry_run and append:
         raise click.UsageError("--dry-run does not go with --append", click.get_current_context())

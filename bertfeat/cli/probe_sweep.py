@@ -35,7 +35,7 @@ def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, 
 
     chosen = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
-    check_store_and_head(store, settings)
+    check_store_and_head(store, settings, chosen, has_dev=True)
     from bertfeat.probes.sweeps import sweep_probes
 
     found = sweep_probes(store, **settings, progress=False if quiet or as_json else None, **chosen)
@@ -43,4 +43,7 @@ def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, 
     if as_json:
         click.echo(json.dumps({"output": output, **found.to_dict()}))
     elif not quiet:
-        click.echo(f"{found.table()}\n\n{output}: {found.best_line()}")
+        # Without seeds, the head is not random.
+        once = settings["seeds"] > 1 and not found.settings["seeds"]
+        note = f"\nseeds     {settings['head']} gives the same result with every seed; fitted once" if once else ""
+        click.echo(f"{found.table()}\n\n{output}: {found.best_line()}{note}")

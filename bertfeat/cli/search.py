@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _STDIN = "-"
 # Options of how a file of queries is read and its hits are written.
-_OF_FILES = ("text_column", "id_column", "overwrite")
+_OF_FILES = ("text_column", "id_column", "overwrite", "quiet")
 _QUERY, _FILTER, _OUTPUT = "Query", "Which rows may be found", "Output"
 _HELP = """Find what is most similar to a text, or to a word as it is used in a text.
 
@@ -95,6 +95,8 @@ def _check_flags(text: str | None, queries: str | None, settings: dict[str, Any]
         raise click.UsageError(what if text is None else f"{what} are given; pass one of them", context)
     if queries in (None, _STDIN):
         refuse_given(("out", *_OF_FILES), "is for --queries FILE" + ("; the hits of - are printed" if queries else ""))
+        if settings["as_json"]:
+            refuse_given(("full",), "is for lines; JSON always has the whole text")
     elif settings["out"] is None:
         raise click.UsageError("--queries FILE needs a file for the hits: --out HITS.parquet", context)
     else:

@@ -15,7 +15,7 @@ from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
 from bertfeat.extraction.job import Job, check_versions, make_job, recorded, resolve_job
-from bertfeat.extraction.plan import MODEL_NAMES, config_of, corpus_schema, cut, plan_fields
+from bertfeat.extraction.plan import MODEL_NAMES, config_of, corpus_schema, cut, fields_beside
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners.ray_cluster import check_ray
@@ -27,7 +27,7 @@ from bertfeat.store.openfolder import folder_at
 from bertfeat.store.opening import marked_shards
 from bertfeat.store.plandifferences import changes
 from bertfeat.store.planfile import read_plan
-from bertfeat.store.planstates import COMPACTED, IMPORTED, as_known, grown, is_of_inputs, state_of
+from bertfeat.store.planstates import COMPACTED, IMPORTED, grown, is_of_inputs, state_of
 from bertfeat.store.reader import open_store
 
 
@@ -129,7 +129,7 @@ def open_append(store: Growing, files: tuple[InputFile, ...], progress: Progress
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
     tokenizer, resolved = resolve_job(checkpoint, everything, config)
-    _check_settings(store, plan_fields(config, resolved, everything))
+    _check_settings(store, fields_beside(store.plan.fields, config, resolved, everything))
     if added or store.is_unfinished:
         check_versions(plan, f"{store.path}: made with other versions", "install those, or extract all inputs again")
     ids = None
@@ -194,7 +194,7 @@ def _check_settings(store: Growing, now: Mapping[str, Any]) -> None:
     def decisive(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name not in left_out and not is_of_inputs(name)}
 
-    if fields := differing(decisive(stored), decisive(as_known(now, stored))):
+    if fields := differing(decisive(stored), decisive(now)):
         raise PlanMismatch(
             f"{store.path}: made with other settings: {changes(fields)}; leave out settings to take those of the "
             "store, or extract into a new store",

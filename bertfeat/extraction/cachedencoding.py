@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ _KEY_BYTES = 16
 def with_all_layers(config: ExtractConfig) -> ExtractConfig:
     """Return the settings that load a network for a cache; they do not depend on layers, nor on poolings of states."""
     pooling = Pooling.MEAN if config.pooling in _OF_STATES else config.pooling
-    return dataclasses.replace(config, layers="all", combine=(Combine.NONE,), pooling=pooling)
+    return config.adapted(layers="all", combine=(Combine.NONE,), pooling=pooling)
 
 
 class CachedEncoder:
@@ -95,7 +94,7 @@ class CachedEncoder:
         return rows
 
     def _config(self, pooling: Pooling) -> ExtractConfig:
-        return dataclasses.replace(self._encoder.config, pooling=pooling)
+        return self._encoder.config.adapted(pooling=pooling)
 
     def _columns(self, pooling: Pooling) -> tuple[FeatureColumn, ...]:
         return self._encoder.resolved(self._config(pooling)).columns[Level.SENTENCE]

@@ -19,11 +19,11 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
 from bertfeat.extraction.job import Job, open_inputs, recorded, resolve_job
-from bertfeat.extraction.plan import OWN_COLUMNS, config_of, plan_fields
+from bertfeat.extraction.plan import OWN_COLUMNS, config_of, fields_beside
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.plandifferences import changes
-from bertfeat.store.planstates import APPENDS, COMPACTED, as_known, fields_of
+from bertfeat.store.planstates import APPENDS, COMPACTED, fields_of
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
@@ -91,7 +91,7 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     _, resolved = resolve_job(checkpoint, files, config)
     planned = fields_of(plan)
     now = {name: planned[name] for name in (APPENDS, COMPACTED) if name in planned}
-    now |= as_known(plan_fields(config, resolved, files), planned)
+    now |= fields_beside(planned, config, resolved, files)
     if OWN_COLUMNS not in planned:
         # A store of 0.1.0 lacks columns, which are not compared here.
         now.pop(OWN_COLUMNS, None)

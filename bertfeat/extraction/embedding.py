@@ -60,6 +60,10 @@ def embed(
         (2, 384)
     """
     documents = documents_from(texts)
+    layers = layers if isinstance(layers, str | int) else list(layers)
+    # An encoder also gives tokens and words; here, their settings would be ignored.
+    config = memory_config({"pooling": pooling, "layers": layers, "combine": combine, **settings}, (Level.SENTENCE,))
+    config.refuse_ignored(settings)
     encoder = Encoder(
         model, pooling=pooling, layers=layers, combine=combine, normalize=normalize, device=device, **settings
     )
@@ -171,7 +175,7 @@ class Encoder:
         config = self._texts.config
         # The model's own sentence embedding also decides the windows of tokens and words.
         levels = {level, Level.SENTENCE} if config.pooling is Pooling.MODEL else {level}
-        return dataclasses.replace(config, levels=tuple(levels))
+        return config.adapted(levels=tuple(levels))
 
     def _with_prompt(self, prompt: str | None) -> ExtractConfig:
         config = self._config(Level.SENTENCE)

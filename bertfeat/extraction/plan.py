@@ -17,11 +17,12 @@ from bertfeat.corpus.formats import own_columns
 from bertfeat.encoder.randomweights import initialiser
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.resolution import Resolved
+from bertfeat.ignoredsettings import ignored_settings
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, Plan, ShardSpec
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.layout import FORMAT_VERSION
-from bertfeat.store.planstates import CONFIG, input_fields
+from bertfeat.store.planstates import CONFIG, as_known, input_fields
 from bertfeat.text.pieces import MAX_UNCUT_CHARS
 from bertfeat.text.spans import check_lengths
 from bertfeat.text.tokenizer import Tokenizer
@@ -82,6 +83,17 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     if resolved.prompt or resolved.sentence is not None:
         fields["prompt"] = resolved.prompt
     return fields
+
+
+def fields_beside(
+    stored: Mapping[str, Any], config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]
+) -> dict[str, Any]:
+    """Return `plan_fields`, to compare them with those of a stored plan.
+
+    Settings without effect are those of the stored plan: earlier versions recorded them, whatever they were.
+    """
+    fields = as_known(plan_fields(config, resolved, files), stored)
+    return fields | {name: stored[name] for name in ignored_settings(config) if name in fields and name in stored}
 
 
 def vector_digest(config: ExtractConfig, resolved: Resolved) -> str:
@@ -219,10 +231,18 @@ def level_schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColu
 
 
 def config_of(plan: Plan, settings: Mapping[str, Any] | None = None) -> ExtractConfig:
-    """Return the settings that a plan was made with, and others that are given."""
+    """Return the settings that a plan was made with, and others that are given.
+
+    Raises:
+        ConfigError: A given setting is not one, has a wrong value, or would be ignored; of the plan's, that takes its
+            default.
+    """
+    given = settings or {}
     names = {field.name for field in dataclasses.fields(ExtractConfig)}
     planned = {name: value for name, value in plan.fields.items() if name in names}
-    return ExtractConfig.from_dict({**planned, "device": plan.fields["device_kind"], **(settings or {})})
+    config = ExtractConfig.settled({**planned, "device": plan.fields["device_kind"], **given}, given)
+    config.refuse_ignored(given)
+    return config
 
 
 def corpus_schema(plan: Plan) -> CorpusSchema:

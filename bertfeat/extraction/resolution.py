@@ -13,6 +13,7 @@ from bertfeat.encoder.families import STATIC, family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError
+from bertfeat.ignoredsettings import ignored_settings
 from bertfeat.levels import EMBEDDING
 from bertfeat.records import FeatureColumn, ModelInfo
 from bertfeat.text.spans import WindowLimits
@@ -108,7 +109,7 @@ def _layers(config: ExtractConfig, info: ModelInfo) -> tuple[int, ...]:
                 f"`layers` {config.layers!r}: {config.model} holds static vectors, which are layer 0 only"
             )
         return (0,)
-    if config.levels == (Level.SENTENCE,) and config.pooling is Pooling.MODEL and config.layers == "last4":
+    if "layers" in ignored_settings(config):
         # No column is made of the default layers, which a small model does not have.
         return (info.n_layers,)
     return parse_layers(config.layers, info.n_layers, model=config.model)

@@ -37,7 +37,8 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     It learns nothing: `fit` checks the settings and the texts. It is pickled without weights; the two models used last
     stay loaded in the process. A text without tokens, such as an empty one, gives NaN, unless `pooling` is `cls`,
-    `lasttoken` or `model`, or special tokens are included.
+    `lasttoken` or `model`, or special tokens are included. As in other estimators of scikit-learn, parameters that
+    have no effect beside others are accepted, such as `layers` with the poolings `pooler` and `model`.
 
     Args:
         model: Installed model package, local folder, or hub id.
@@ -150,7 +151,8 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _config(self) -> ExtractConfig:
         apart = ("normalize", "cache", "cache_size")
         settings = {name: value for name, value in self.get_params().items() if name not in apart}
-        return memory_config(settings, (Level.SENTENCE,))
+        # A search sets parameters one by one: some combinations ignore one of them.
+        return memory_config(settings, (Level.SENTENCE,), accepts_ignored=True)
 
     def _encoder(self, config: ExtractConfig) -> TextEncoder:
         return _text_encoder(config if self.cache is None else with_all_layers(config))

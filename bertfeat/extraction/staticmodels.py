@@ -64,8 +64,6 @@ def _check_unknown(config: ExtractConfig) -> None:
 def _check_words(config: ExtractConfig, what: str, *, tokens: bool) -> None:
     if tokens and Level.TOKEN in config.levels:
         raise ConfigError(f"`levels='token'`: a token is a word {what}; pass `levels='word'`")
-    if config.unknown_words is UnknownWords.ZERO and Level.WORD not in config.levels:
-        raise ConfigError("`unknown_words='zero'` has a meaning at the word level only; drop it")
     if config.pooling is Pooling.MODEL:
         raise ConfigError(f"`pooling='model'` has no meaning {what}; pass `pooling='mean'`")
 

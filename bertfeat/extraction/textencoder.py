@@ -29,6 +29,11 @@ from bertfeat.text.tokenizer import Tokenizer
 
 # A text, a list of words, or a pair of texts.
 Text = str | list[str] | tuple[str, str]
+# The defaults of texts in memory: a setting with this value was not asked for.
+_USUAL = {field.name: field.default for field in dataclasses.fields(ExtractConfig)} | {
+    "layers": -1,
+    "combine": "concat",
+}
 
 
 class TextEncoder:
@@ -50,7 +55,7 @@ class TextEncoder:
     """
 
     def __init__(self, config: ExtractConfig) -> None:
-        self.config = dataclasses.replace(config, document_context=False)
+        self.config = config.adapted(document_context=False)
         self._checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
         self.info = self._checkpoint.info()
         self._lock = RLock()
@@ -143,17 +148,21 @@ def only_column(resolved: Resolved) -> FeatureColumn:
     return columns[0]
 
 
-def memory_config(settings: Mapping[str, object], levels: Sequence[Level] = tuple(Level)) -> ExtractConfig:
+def memory_config(
+    settings: Mapping[str, object], levels: Sequence[Level] = tuple(Level), *, accepts_ignored: bool = False
+) -> ExtractConfig:
     """Return the settings of texts in memory, whose vectors are float32.
 
     Raises:
-        ConfigError: A setting does not apply to texts in memory, or has a wrong value.
+        ConfigError: A setting does not apply to texts in memory, has a wrong value, or would be ignored and is not
+            accepted so.
     """
     known = ["model", "pooling", "layers", "combine", "device", *EncodeSettings.__annotations__]
     for name in settings:
         if name not in known:
             raise ConfigError(f"no setting {name!r} for texts in memory; settings are {', '.join(known)}")
-    config = ExtractConfig.from_dict({**settings, "levels": levels, "store_dtype": StoreDtype.FLOAT32})
+    given = [name for name, value in settings.items() if not accepts_ignored and str(value) != str(_USUAL.get(name))]
+    config = ExtractConfig.settled({**settings, "levels": levels, "store_dtype": StoreDtype.FLOAT32}, given)
     # The column of a single layer is then `layer_06`, not `concat_06`.
     is_single = config.layers.removeprefix("-").isdecimal()
     return dataclasses.replace(config, combine=(Combine.NONE,)) if is_single else config

@@ -35,6 +35,7 @@ from bertfeat.store.reader import Store, open_store
 # Word types whose self-similarity and shift are measured.
 _MAX_TYPES = 1000
 _N_MOVED = 20
+_MIN_COUNT = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +57,7 @@ def compare_layers(
     other: str | Path | Store | None = None,
     *,
     level: str = "word",
-    min_count: int = 5,
+    min_count: int = _MIN_COUNT,
     sample: int = 2000,
     seed: int = 0,
     progress: bool | Progress | None = None,
@@ -93,6 +94,8 @@ def compare_layers(
     for name, value, least in (("min_count", min_count, 2), ("sample", sample, 50), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"`{name}` {value} must be {least} or more")
+    if level == "sentence" and min_count != _MIN_COUNT:
+        raise UserError(f"`min_count` {min_count} has no meaning at level sentence, where rows are texts; leave it out")
     one = store if isinstance(store, Store) else open_store(store)
     two = other if other is None or isinstance(other, Store) else open_store(other)
     with reporting(progress) as reports:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertfeat.errors import UserError, did_you_mean
@@ -26,6 +27,9 @@ TAGGERS: dict[str, tuple[str, str]] = {
     "bilstm": ("bertfeat.heads.taggers", "BiLSTMTagger"),
 }
 HEADS = ROW_HEADS | TAGGERS
+# Heads that torch trains, and those that choose a penalty on dev, if there is one.
+_TRAINED = ("mlp", *TAGGERS)
+_SEARCHED = ("logreg", "svm", "ridge")
 
 
 def check_head(name: str) -> None:
@@ -37,6 +41,30 @@ def check_head(name: str) -> None:
     if name not in HEADS:
         there = did_you_mean(name, HEADS) or f"heads are {', '.join(HEADS)}"
         raise UserError(f"no head {name!r}; {there}")
+
+
+def check_params(head: str, params: Mapping[str, Any], *, has_dev: bool) -> None:
+    """Refuse parameters that a fit with these others, and with or without dev, would ignore; no head is loaded.
+
+    The heads themselves accept them, as estimators of scikit-learn do, whose parameters a search sets one by one.
+
+    Raises:
+        UserError: The message names the first one.
+    """
+    is_trained, stops = head in _TRAINED, params.get("early_stopping", True) is not False
+    is_judged = has_dev or (is_trained and stops) or head not in (*_SEARCHED, *_TRAINED)
+    no_stop = "without early_stopping; leave it out"
+    rules = (
+        ("metric", not is_judged, "without `dev`; add it"),
+        ("patience", is_trained and not stops, no_stop),
+        ("validation_fraction", is_trained and has_dev, "with dev, so that nothing is held out; leave it out"),
+        ("validation_fraction", is_trained and not stops, no_stop),
+    )
+    for name, is_ignored, reason in rules:
+        if is_ignored and name in params:
+            # On the command line, the other two have no flag of their own.
+            shown = f"`metric='{params[name]}'`" if name == "metric" else f"parameter {name}={params[name]!r}"
+            raise UserError(f"{shown} has no meaning for head {head} {reason}")
 
 
 def head_class(name: str) -> type[Probe]:

@@ -11,7 +11,7 @@ from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, encode_labels, require_same_kind
 from bertfeat.heads.matrices import Matrix, Sequences
-from bertfeat.heads.registry import head_class, heads_with_mix, make_head
+from bertfeat.heads.registry import check_head, check_params, head_class, heads_with_mix, make_head
 from bertfeat.heads.scores import METRICS
 from bertfeat.probes.features import Choice
 from bertfeat.probes.labels import LabelTable
@@ -56,12 +56,20 @@ class FitRequest:
     seed: int
     max_memory: int
 
-    def check(self, *, mix: str | Sequence[int] | None, dev_labels: LabelTable | None) -> None:
+    def check(self, *, mix: str | Sequence[int] | None, dev_labels: LabelTable | None, has_dev: bool) -> None:
         """Check, before anything is read, the head with its level, mix and parameters, and the labels of dev.
 
+        Args:
+            mix: Layers to mix.
+            dev_labels: The labels of the dev store.
+            has_dev: Whether there is a dev split, of a store of its own or of the store itself.
+
         Raises:
-            UserError: The head does not exist or cannot do this, or there are labels of dev without a dev store.
+            UserError: The head does not exist or cannot do this, a parameter would be ignored, or there are labels of
+                dev without a dev store.
         """
+        check_head(self.head)
+        check_params(self.head, self.params, has_dev=has_dev)
         kind = head_class(self.head)
         if self.seeds < 1:
             raise UserError(f"seeds {self.seeds} is below 1")

@@ -258,7 +258,7 @@ class FeatureSpec:
             asked[setting] = self.pooling
         if self.include_special_tokens is not None:
             asked["include_special_tokens"] = self.include_special_tokens
-        return ExtractConfig(**{**asked, **settings})
+        return ExtractConfig.settled({**asked, **settings}, settings)
 
 
 # Settings of the extraction that a store's metadata hold under the same name, and facts of the model.

@@ -125,17 +125,20 @@ class TestExtract:
     def test_every_setting_reaches_the_run(self, tiny_folder: Path, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("key,body,kind\nx,one quick fox,p\ny,two foxes,q\n")
         arguments = "--text-column body --id-column key --keep-columns kind --level sentence,word --combine sum,mean"
-        arguments += " --word-pooling last --pooling max --include-special-tokens --max-length 20 --stride 3"
+        arguments += " --word-pooling last --pooling max --include-special-tokens --max-length 20"
         arguments += " --on-overlong truncate --store-dtype float32 --vector-encoding binary --max-batch-tokens 64"
         arguments += " --compute-dtype float32 --device cpu --shard-bytes 1kB --workers 1 --bad-rows quarantine"
         out = tmp_path / "out"
         good("extract", tmp_path / "a.csv", "-o", out, "--model", tiny_folder, "--layers", "1,2", *arguments.split())
         meta = open_store(out).metadata
-        said = {"word_pooling": "last", "pooling": "max", "include_special_tokens": True, "max_length": 20, "stride": 3}
+        said = {"word_pooling": "last", "pooling": "max", "include_special_tokens": True, "max_length": 20}
         said |= {"on_overlong": "truncate", "store_dtype": "float32", "vector_encoding": "binary"}
         assert {name: meta[name] for name in said} == said
         assert open_store(out).plan.fields["max_batch_tokens"] == 64
         assert open_store(out).plan.fields["shard_bytes"] == 1000
+        windows = ("--model", tiny_folder, "--layers", "-1", "--max-length", "20", "--stride", "3")
+        good("extract", tmp_path / "a.csv", "-o", tmp_path / "windows", "--text-column", "body", *windows)
+        assert open_store(tmp_path / "windows").metadata["stride"] == 3
         rows = open_store(out).polars("sentence", ["doc_id", "text", "kind"])
         assert rows.rows() == [("x", "one quick fox", "p"), ("y", "two foxes", "q")]
         assert open_store(out).columns("word")[-2:] == ("sum_01_02", "mean_01_02")
@@ -279,6 +282,12 @@ class TestModels:
     def test_one_type(self, model_type: str, answer: str) -> None:
         assert good("models", model_type).out.startswith(answer)
         assert good("models", model_type, "--json").json["model_type"] == model_type
+
+    @pytest.mark.parametrize(("arguments", "why"), [(["t5"], "MODEL_TYPE is one type"), (["--json"], "--json has all")])
+    def test_all_is_for_the_list(self, arguments: list[str], why: str) -> None:
+        result = bertfeat_cli("models", "--all", *arguments)
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert f"--all has no meaning here: {why}" in result.err
 
     def test_an_unknown_type(self) -> None:
         result = bertfeat_cli("models", "qwen33")

@@ -114,7 +114,25 @@ class TestFit:
             ("--param seed=1", "--param 'seed=1': pass --seed instead"),
             ("--param store=x", "--param 'store=x': heads have no such parameter"),
             ("--param C=0.1,1", "C is a list and there is no dev split"),
-            ("--metric rouge", "metric 'rouge' must be one of auto, accuracy, macro_f1"),
+            ("--metric rouge --dev {dev}", "metric 'rouge' must be one of auto, accuracy, macro_f1"),
+            ("--metric macro_f1", "--metric macro_f1 has no meaning for head logreg without --dev; add it"),
+            ("--head ridge --metric auto", "--metric auto has no meaning for head ridge without --dev; add it"),
+            (
+                "--head mlp --metric macro_f1 --param early_stopping=false",
+                "--metric macro_f1 has no meaning for head mlp without --dev",
+            ),
+            (
+                "--head mlp --param early_stopping=false --param patience=3",
+                "parameter patience=3 has no meaning for head mlp without early_stopping; leave it out",
+            ),
+            (
+                "--head mlp --param early_stopping=false --param validation_fraction=0.2",
+                "parameter validation_fraction=0.2 has no meaning for head mlp without early_stopping",
+            ),
+            (
+                "--head mlp --dev {dev} --param validation_fraction=0.2",
+                "parameter validation_fraction=0.2 has no meaning for head mlp with dev, so that nothing is held out",
+            ),
             ("--class-weight heavy", "class_weight 'heavy' is neither None nor 'balanced'"),
             ("--seeds 0", "Invalid value for '--seeds'"),
             ("--max-memory lots", "'lots' is not a size"),
@@ -125,7 +143,8 @@ class TestFit:
     )
     def test_mistakes(self, stores: Stores, tmp_path: Path, options: str, message: str) -> None:
         label = [] if "--label " in options else ["--label", "domain"]
-        line = refused("probe", "fit", stores.train.path, "-o", tmp_path / "p", *label, *options.split())
+        flags = options.format(dev=stores.dev.path).split()
+        line = refused("probe", "fit", stores.train.path, "-o", tmp_path / "p", *label, *flags)
         assert message in line
         assert list(tmp_path.iterdir()) == []
 
@@ -259,8 +278,9 @@ class TestPredict:
 
 class TestSweep:
     def test_table_and_files(self, stores: Stores, tmp_path: Path) -> None:
-        options = ["--label", "domain", "--dev", stores.dev.path, "--head", "centroid"]
+        options = ["--label", "domain", "--dev", stores.dev.path, "--head", "centroid", "--seeds", 3]
         shown = good("probe", "sweep", stores.train.path, "-o", tmp_path / "s", *options).out
+        assert shown.endswith("seeds     centroid gives the same result with every seed; fitted once\n")
         for name in ("layer_03", "layer_06", "concat_last4", "mean_last4"):
             assert name in shown
         assert " on dev_store\n" in shown

@@ -210,6 +210,8 @@ class TestStandardInput:
         [
             (("--out", "h.parquet"), "--out is for --queries FILE; the hits of - are printed"),
             (("--id-column", "id"), "--id-column is for --queries FILE; the hits of - are printed"),
+            (("--quiet",), "--quiet is for --queries FILE; the hits of - are printed"),
+            (("--json", "--full"), "--full is for lines; JSON always has the whole text"),
             (("-k", "0"), "k 0 is below 1"),
             (("--columns", "nope"), "no column 'nope' at level sentence"),
             (("--where", "nope = 1"), "nope"),
@@ -367,6 +369,8 @@ class TestRefused:
             (["text", "--text-column", "body"], "--text-column is for --queries FILE"),
             (["text", "--id-column", "key"], "--id-column is for --queries FILE"),
             (["text", "--overwrite"], "--overwrite is for --queries FILE"),
+            (["text", "--quiet"], "--quiet is for --queries FILE"),
+            (["text", "--json", "--full"], "--full is for lines; JSON always has the whole text"),
             (["text", "--context", "9"], "--context is for words and tokens; INDEX holds whole texts"),
             (["text", "-k", "0"], "k 0 is below 1"),
             (["text", "--level", "word"], "holds level sentence, not word"),

@@ -222,11 +222,13 @@ def corpus(folder: Path) -> Path:
 
 
 def test_one_run_equals_three(tmp_path: Path) -> None:
-    settings = {"max_length": 40, "layers": "0,-1", "word_pooling": "mean", "combine": "none,concat"}
-    whole = bertfeat.extract(corpus(tmp_path), tmp_path / "all", levels="token,word,sentence", **settings)
+    settings = {"max_length": 40, "layers": "0,-1", "combine": "none,concat"}
+    of_words = {"word_pooling": "mean"}
+    whole = bertfeat.extract(corpus(tmp_path), tmp_path / "all", levels="token,word,sentence", **settings, **of_words)
     n_rows = {}
     for level in ("token", "word", "sentence"):
-        alone = bertfeat.extract(corpus(tmp_path), tmp_path / level, levels=level, **settings)
+        own = of_words if level == "word" else {}
+        alone = bertfeat.extract(corpus(tmp_path), tmp_path / level, levels=level, **settings, **own)
         together, apart = whole.arrow(level), alone.arrow(level)
         assert together.schema.remove_metadata() == apart.schema.remove_metadata()
         assert together.equals(apart)

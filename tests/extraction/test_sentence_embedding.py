@@ -104,9 +104,8 @@ def test_long_texts_are_read_whole_unless_they_are_cut(tiny, tmp_path) -> None:
     # Forty words, and the special tokens of the first and of the last window.
     words = store.numpy("word", "layer_02").sum(axis=0)
     rest = store.numpy("sentence", "embedding")[0] * 42 - words
-    token = extract(
-        tmp_path / "c.txt", tmp_path / "t", **{**settings, "levels": "token", "pooling": "mean", "max_length": 12}
-    )
+    own = {"model": str(model), "levels": "token", "layers": "-1", "max_length": 12}
+    token = extract(tmp_path / "c.txt", tmp_path / "t", **own)
     special = token.arrow("token", ["is_special"]).column(0).to_numpy()
     np.testing.assert_allclose(rest, token.numpy("token", "layer_02")[special].sum(axis=0), atol=0.1)
 

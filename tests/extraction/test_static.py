@@ -205,7 +205,7 @@ def test_search_and_transformer_take_texts(tmp_path: Path) -> None:
         (("--pooling", "lasttoken"), "--pooling lasttoken has no meaning"),
         (("--pooling", "model"), "--pooling model has no meaning"),
         (("--compute-dtype", "bfloat16"), "--compute-dtype bfloat16 has no meaning"),
-        (("--document-context",), "--document-context has no meaning"),
+        (("--document-context", "--document-column", "part"), "--document-context has no meaning"),
         (("--include-special-tokens",), "--include-special-tokens has no meaning"),
         (("--prompt", "query: "), "--prompt 'query: ' has no meaning"),
         (("--max-length", "128"), "--max-length 128 has no meaning"),
@@ -219,7 +219,7 @@ def test_settings_without_meaning_are_refused(
     monkeypatch.chdir(glove.parent)
     level = () if "--level" in flags else ("--level", "sentence")
     (tmp_path / "corpus.csv").write_text("text,part\nthe river,1\n")
-    where = (tmp_path / "corpus.csv", "-o", tmp_path / "s", "--document-column", "part")
+    where = (tmp_path / "corpus.csv", "-o", tmp_path / "s")
     done = run("extract", *where, "--model", "glove.txt", *level, *flags)
     assert done.code == 2
     assert said.format("glove.txt") in done.err
@@ -235,7 +235,7 @@ def test_unknown_words_are_a_setting_of_static_vectors(tmp_path: Path) -> None:
 def test_zeros_for_unknown_words_need_the_word_level(tmp_path: Path, glove: Path) -> None:
     flags = ("--model", glove, "--unknown-words", "zero")
     done = run("extract", CONLL, "-o", tmp_path / "s", *flags, "--level", "sentence")
-    assert (done.code, "--unknown-words zero has a meaning at the word level only" in done.err) == (2, True)
+    assert (done.code, "--unknown-words zero has no meaning without the word level" in done.err) == (2, True)
     good("extract", CONLL, "-o", tmp_path / "both", *flags, "--level", "word,sentence")
     store = bertfeat.open_store(tmp_path / "both")
     told = {level: FeatureSpec.of(store, level, "layer_00").unknown_words for level in ("word", "sentence")}

@@ -401,6 +401,8 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     assert "not part of a comparison" in refused("layers", store.path, "-o", tmp_path / "foreign", "--overwrite")
     assert "not part of a comparison" in refused("layers", store.path, "-o", store.path, "--overwrite")
     assert (tmp_path / "foreign" / "mine.txt").read_text() == "mine"
+    with pytest.raises(UserError, match="`min_count` 3 has no meaning at level sentence"):
+        bertfeat.compare_layers(texts, level="sentence", min_count=3)
     with pytest.raises(UserError, match="`sample` 3 must be 50 or more"):
         bertfeat.compare_layers(store, sample=3)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

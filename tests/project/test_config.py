@@ -24,7 +24,7 @@ RUN_ONLY = {"device", "workers", "runner", "ray_address", "cache", "cache_size"}
 
 @pytest.mark.parametrize(("name", "member"), MEMBERS)
 def test_a_choice_from_its_text_and_back(name: str, member: StrEnum) -> None:
-    config = ExtractConfig.from_dict({"levels": "sentence", name: str(member)})
+    config = ExtractConfig.from_dict({"levels": "word,sentence", name: str(member)})
     assert getattr(config, name) is member
     assert config.to_dict()[name] == str(member)
     assert type(config.to_dict()[name]) is str
@@ -90,7 +90,9 @@ def test_a_value_of_another_type_is_named(name: str, value: object, said: str) -
 
 def test_any_number_names_a_column() -> None:
     long = "9" * 5000
-    config = ExtractConfig(no_header=True, text_column=long, id_column="007", document_column="0")
+    config = ExtractConfig(
+        no_header=True, text_column=long, id_column="007", document_column="0", document_context=True
+    )
     assert (config.text_column, config.id_column, config.document_column) == (f"column_{long}", "column_7", "column_0")
 
 
@@ -115,9 +117,9 @@ def test_layers_become_text(value: object, text: str) -> None:
         ({"document_context": True, "levels": "sentence", "pooling": "lasttoken"}, "`pooling='lasttoken'`"),
         ({"document_context": True, "prompt": "query: "}, "`prompt` has no meaning with `document_context`"),
         ({"prompt": "query: ", "prompt_name": "query"}, "`prompt` and `prompt_name`"),
-        ({"pooling": "model"}, "add their level: `levels='sentence'`"),
+        ({"pooling": "model"}, "`pooling='model'` has no meaning without the sentence level"),
         ({"pooling": "model", "levels": "sentence", "include_special_tokens": True}, "drop `include_special_tokens`"),
-        ({"keep_columns": "a"}, "`keep_columns`"),
+        ({"keep_columns": "a"}, "`keep_columns='a'` has no meaning"),
     ],
 )
 def test_settings_that_contradict_each_other(together: dict[str, object], said: str) -> None:
@@ -159,7 +161,7 @@ def test_settings_of_where_a_run_takes_place_are_not_planned() -> None:
 def test_json_both_ways(values: dict[str, object]) -> None:
     if values.get("pooling") == "model":
         values |= {"levels": "sentence", "include_special_tokens": False}
-    config = ExtractConfig.from_dict(values)
+    config = ExtractConfig.settled(values)
     assert ExtractConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 

@@ -49,6 +49,7 @@ def run(*words):
 FLOORS = [
     ["_version", "errors", "display", "choices"],
     ["storage"],
+    ["ignoredsettings"],
     ["config", "settings"],
     ["records"],
     ["progress", "stopwatch", "ragged", "devices", "memory", "levels", "finite", "moments", "nearest"],

@@ -144,6 +144,9 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", corpus(0, 5))
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"text": "a"\n')
+    lines = tmp_path / "lines.txt"
+    lines.write_text("One.\n")
+    of_words = ("--is-split-into-words", "--document-context")
     classifier, out = ("sentence_classifier", "--corpus", rows, "--label"), ("--out", tmp_path / "out")
     for asked, message in [
         ((*classifier, "one"), "holds one class alone"),
@@ -155,6 +158,13 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
         (("table7",), "no train and no dev file"),
         (("table7", "--train", words / "train.tsv"), "no dev file"),
         (("table7", "--corpus", words, "--dev", words / "devel.tsv"), "--corpus names the folder of all files"),
+        (("table7", "--corpus", words, "--head", "linear", "--hidden-size", 8), "--hidden-size is for --head bilstm"),
+        (("layer_sweep", "--corpus", words / "train.tsv", "--text-column", "b"), "--text-column is for --level sent"),
+        (
+            ("adapt", "--corpus", lines, "--model", "minilm", "--text-column", "b"),
+            "has no columns for --text-column 'b'",
+        ),
+        (("finetune", "--task", "tag", "--corpus", rows, *of_words), "--document-context is for CoNLL files"),
     ]:
         assert message in refusal(*asked, *out)
 

@@ -197,8 +197,18 @@ class TestSemanticSearch:
         assert "none of 1 documents is relevant" in refusal("semantic_search", *three, "--limit", 1)
         assert "--poolings 'men' is not one of" in refusal("semantic_search", *three, "--poolings", "men")
         assert "transform 'white'" in refusal("semantic_search", *three, "--transforms", "white")
+        special = ("--poolings", "cls,pooler", "--include-special-tokens")
+        assert "--include-special-tokens has no meaning with --poolings cls,pooler" in refusal(
+            "semantic_search", *three, *special
+        )
+        one = ("--poolings", "model,pooler", "--layers", 3)
+        assert "--layers has no meaning with --poolings model,pooler" in refusal("semantic_search", *three, *one)
         odd = tmp_path / "odd.json"
         odd.write_text('{"data": [{}]}', encoding="utf-8")
+        column = ("--text-column", "body")
+        assert "--text-column is for columns" in refusal(
+            "semantic_search", "--corpus", odd, "--out", tmp_path / "out", *column
+        )
         assert "not a SQuAD file" in refusal("semantic_search", "--corpus", odd, "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
@@ -297,6 +307,10 @@ class TestWordSenses:
             "word_senses", *store, "--word", "bank", "--senses", 29
         )
         assert "no feature 'layer_03'" in refusal("word_senses", *store, "--word", "bank", "--layer", 3)
+        flags = ("--word", "bank", "--text-column", "body")
+        assert "--text-column is for --corpus" in refusal("word_senses", *store, *flags)
+        flags = ("--word", "bank", "--senses", 2, "--max-senses", 3)
+        assert "--max-senses is for choosing the number" in refusal("word_senses", *store, *flags)
         assert "pass either --corpus or --store" in refusal("word_senses", "--word", "bank", "--out", tmp_path)
 
 

@@ -123,7 +123,7 @@ class TestQueries:
         np.testing.assert_allclose(encoded.vectors.astype(np.float32), stored[[0, 2, 3]], atol=2e-3)
 
     def test_a_marked_word_that_is_cut_off(self, tmp_path: Path, tiny_folder: Path) -> None:
-        settings = {"levels": "word", "keep_columns": (), "max_length": 8, "stride": 0, "on_overlong": "truncate"}
+        settings = {"levels": "word", "keep_columns": (), "max_length": 8, "on_overlong": "truncate"}
         store = tiny_store(tmp_path / "s", tiny_folder, **settings)
         with (
             bertfeat.build_index(store, tmp_path / "index") as index,

@@ -67,9 +67,7 @@ class TestSource:
     def test_rows_without_a_vector_are_left_out(self, tmp_path: Path, tiny_folder: Path) -> None:
         texts = {"a": "one quick fox " * 30, "b": "", "c": "sells shells"}
         rows = [{"id": doc_id, "text": text} for doc_id, text in texts.items()]
-        cut = tiny_store(
-            tmp_path / "s", tiny_folder, rows, keep_columns=(), max_length=16, stride=0, on_overlong="truncate"
-        )
+        cut = tiny_store(tmp_path / "s", tiny_folder, rows, keep_columns=(), max_length=16, on_overlong="truncate")
         for level in Level:
             source = StoreParts(cut, level, "layer_03")
             assert 0 < source.n_vectors < cut.n_rows(level)

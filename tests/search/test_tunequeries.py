@@ -175,7 +175,7 @@ class TestRefused:
     def test_texts(
         self, tmp_path: Path, tiny_folder: Path, level: str, lines: list[str], said: str, monkeypatch
     ) -> None:
-        store = tiny_store(tmp_path / "s", tiny_folder, on_overlong="truncate", stride=0)
+        store = tiny_store(tmp_path / "s", tiny_folder, on_overlong="truncate")
         monkeypatch.setattr(storeindex, "digest_rows", None)  # No vector is read.
         file = write_lines(tmp_path / "q.txt", lines)
         before = sorted(tmp_path.rglob("*"))

@@ -119,10 +119,10 @@ def run(
     **settings: Any,
 ) -> Features:
     """Run the flow over documents, with the fake encoder instead of a model."""
-    config = ExtractConfig(
-        **{"levels": "token,word,sentence", "combine": "none", "store_dtype": "float32", "layers": layers} | settings
+    config = ExtractConfig.settled(
+        {"levels": "token,word,sentence", "combine": "none", "store_dtype": "float32", "layers": layers} | settings
     )
-    chosen = tuple(int(layer) for layer in config.layers.split(","))
+    chosen = tuple(int(layer) for layer in layers.split(","))
     features = dict.fromkeys(Level, feature_columns(chosen, config.combine, hidden_size=HIDDEN, n_layers=N_LAYERS))
     if config.pooling is Pooling.POOLER:
         features[Level.SENTENCE] = (FeatureColumn("pooler", (N_LAYERS,), "none", HIDDEN),)
