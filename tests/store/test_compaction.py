@@ -27,7 +27,7 @@ def settings(tmp_path_factory, tiny_folder):
     made = three_shards(folder, tiny_folder) | {"id_column": None, "levels": ["token", "word", "sentence"]}
     made |= {"inputs": str(write_corpus(folder / "bad.jsonl", 24, bad_every=7)), "bad_rows": "quarantine"}
     # Words that truncation leaves without a vector: null vectors in the parts.
-    return made | {"max_length": 6, "stride": 0, "on_overlong": "truncate"}
+    return made | {"max_length": 6, "on_overlong": "truncate"}
 
 
 @pytest.fixture(scope="module")

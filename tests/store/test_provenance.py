@@ -139,6 +139,7 @@ class TestComparison:
 
 class TestSettings:
     def test_the_settings_extract_the_feature_alone(self, tmp_path: Path) -> None:
+        # The stride has no effect beside `truncate`: earlier versions recorded one.
         store = store_of(tmp_path, word_pooling="last", max_length=20, stride=3, on_overlong="truncate")
         config = FeatureSpec.of(store, "word", "concat_last4").extract_config(text_column="body", device="cpu")
         assert config == ExtractConfig(
@@ -149,7 +150,6 @@ class TestSettings:
             combine="concat",
             word_pooling="last",
             max_length=20,
-            stride=3,
             on_overlong="truncate",
             store_dtype="float32",
             compute_dtype="float32",
