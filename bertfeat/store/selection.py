@@ -108,10 +108,15 @@ def take_columns(
     """Return columns of some rows as a frame in the order of `rows`, which may repeat; None without rows."""
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
-    frames = [
-        kept.take(piece.part, ascending[piece.places] - piece.start, names) for piece in _by_part(parts, ascending)
-    ]
-    return pl.concat(frames)[np.argsort(order)] if frames else None
+    frames: list[pl.DataFrame] = []
+    chosen = np.empty(len(rows), np.int64)
+    n_rows = 0
+    for piece in _by_part(parts, ascending):
+        found, places = kept.groups(piece.part, ascending[piece.places] - piece.start, names)
+        chosen[order[piece.places]] = n_rows + places
+        frames += found
+        n_rows += sum(frame.height for frame in found)
+    return pl.concat(frames)[chosen] if frames else None
 
 
 def slice_vectors(

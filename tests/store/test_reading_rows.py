@@ -106,7 +106,7 @@ def test_rows_that_come_one_by_one_are_kept_within_a_bound(stores, monkeypatch, 
     n_groups = sum(n_rows > 0 for file in files for n_rows in group_rows(file))
     for row in [*range(N_ROWS), *reversed(range(N_ROWS))]:
         assert store.rows("word", [row], ["word", "label"]).equals(frame[row])
-        assert kept._n_bytes == sum(table.nbytes for table in kept._tables.values()) <= max_bytes
+        assert kept._n_bytes == sum(frame.estimated_size() for frame in kept._kept.values()) <= max_bytes
     # Kept, a row group is read once; not kept, for each row.
     fewest, most = {0: (2 * N_ROWS, 2 * N_ROWS), 500: (n_groups, 2 * N_ROWS), 1 << 20: (n_groups, n_groups)}[max_bytes]
     assert fewest <= len(n_read) <= most
@@ -119,7 +119,7 @@ def test_threads_share_kept_rows(stores):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda rows: store.rows("word", rows, ["word", "label"]), asked))
     assert all(one.equals(frame[rows]) for one, rows in zip(found, asked, strict=True))
-    assert store._kept._n_bytes == sum(table.nbytes for table in store._kept._tables.values())
+    assert store._kept._n_bytes == sum(frame.estimated_size() for frame in store._kept._kept.values())
 
 
 @pytest.mark.parametrize(("dtype", "encoding"), KINDS)
