@@ -18,10 +18,10 @@ from bertfeat.devices import one_thread
 from bertfeat.encoder.encoder import HiddenStates, PackEncoder
 from bertfeat.records import Pack
 
-# A small corpus is cut into this many packs, unless they would have fewer tokens than the second number. Twice as many
-# took 10 % more time in bfloat16 and 2 % in float32 (28,000 to 39,000 tokens, 2 cores); with fewer, lanes run dry early.
+# A small corpus is cut into this many packs, unless they would have fewer tokens than the second number. Twice as many,
+# half as large, took 10 % more time in bfloat16 and 2 to 10 % in float32 (7,000 to 39,000 tokens, 2 cores).
 _MIN_PACKS = 16
-_MIN_PACK_TOKENS = 256
+_MIN_PACK_TOKENS = 512
 
 
 def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> int:
@@ -36,7 +36,7 @@ def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> i
 
     Examples:
         >>> pack_budget(1_000, 2048, torch.device("cpu")), pack_budget(20_000, 2048, torch.device("cpu"))
-        (256, 1250)
+        (512, 1250)
     """
     if device.type != "cpu":
         return max_batch_tokens

@@ -157,7 +157,7 @@ class TestLanes:
 
 def test_budgets() -> None:
     cpu = torch.device("cpu")
-    assert pack_budget(0, 2048, cpu) == 256
+    assert pack_budget(0, 2048, cpu) == 512
     assert pack_budget(16_000, 2048, cpu) == 1000
     assert pack_budget(10**9, 2048, cpu) == 2048
     # What the user asks for is never exceeded.
