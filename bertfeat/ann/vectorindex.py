@@ -49,6 +49,19 @@ class Hits(NamedTuple):
     positions: IntArray
 
 
+class _Request(NamedTuple):
+    """What a search among as many vectors asks of faiss: equal for an equal `key`.
+
+    `parameters` are the search parameters by name, `asked` is faiss's object of them without a filter, and `n_rows` is
+    the number of queries that are searched for at once.
+    """
+
+    key: tuple[Any, ...]
+    parameters: Mapping[str, float]
+    asked: Any
+    n_rows: int
+
+
 class VectorIndex:
     """A faiss index with its metric, its transform and its search parameters.
 
@@ -88,6 +101,8 @@ class VectorIndex:
         if transform is not None and transform.out_dim != index.d:
             raise UserError(f"the transform leaves {transform.out_dim} dimensions, the index has {index.d}")
         check_parameters(index, self.parameters)
+        self._is_flat = isinstance(faiss.downcast_index(index), faiss.IndexFlat)
+        self._last: _Request | None = None
 
     @property
     def n_vectors(self) -> int:
@@ -128,20 +143,32 @@ class VectorIndex:
         scores = np.full((len(queries), k), np.nan, dtype=np.float32)
         positions = np.full((len(queries), k), -1, dtype=np.int64)
         n_hits = min(k, n_allowed)
-        plain = faiss.downcast_index(self.index)
-        width = n_candidates(plain, self.parameters, k) + self.dim
-        step = max(1, min(_MAX_BLOCK_ROWS, _BLOCK_BYTES // (16 * width)))
-        for start in range(0, len(queries) if n_hits else 0, step):
-            rows = slice(start, start + step)
+        if not n_hits:
+            return Hits(scores, positions)
+        request = self._request(n_hits, n_allowed)
+        for start in range(0, len(queries), request.n_rows):
+            rows = slice(start, start + request.n_rows)
             block = prepare(queries[rows], self.transform, self.metric)
-            if isinstance(plain, faiss.IndexFlat):
-                found, at = self._in_flat(plain, block, n_hits, allowed, selector, n_allowed)
+            if self._is_flat:
+                found, at = self._in_flat(block, n_hits, allowed, selector, n_allowed)
             elif allowed is not None and selector is not None and has_ordered_lists(self.index):
                 found, at = self._in_lists(block, n_hits, allowed, selector)
             else:
-                found, at = self._approximate(block, n_hits, selector, n_allowed)
+                found, at = self._approximate(block, n_hits, request, selector, n_allowed)
             scores[rows, :n_hits], positions[rows, :n_hits] = found, at
         return Hits(scores, positions)
+
+    def _request(self, k: int, n_allowed: int) -> _Request:
+        """Return what a search asks; the last one is kept, since queries that come one at a time ask the same."""
+        key = k, n_allowed, *self.parameters.items()
+        last = self._last
+        # Threads may search for other numbers of hits at the same time.
+        if last is None or last.key != key:
+            index, width = self.index, n_candidates(self.index, self.parameters, k) + self.dim
+            parameters = widened(index, self.parameters, k, n_allowed)
+            n_rows = max(1, min(_MAX_BLOCK_ROWS, _BLOCK_BYTES // (16 * width)))
+            self._last = last = _Request(key, parameters, search_parameters(index, parameters, None, k), n_rows)
+        return last
 
     def _selector(self, allowed: BoolArray | None) -> tuple[Any, int]:
         """Return faiss's selector of the allowed vectors, None for all, and their number."""
@@ -152,7 +179,7 @@ class VectorIndex:
         return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little")), n_allowed
 
     def _in_flat(
-        self, index: Any, queries: Float32Array, k: int, allowed: BoolArray | None, selector: Any, n_allowed: int
+        self, queries: Float32Array, k: int, allowed: BoolArray | None, selector: Any, n_allowed: int
     ) -> tuple[Float32Array, IntArray]:
         """Search a `Flat` index exactly.
 
@@ -162,6 +189,7 @@ class VectorIndex:
         """
         # Prepared vectors have unit length where the metric is the cosine.
         metric = Metric.L2 if self.metric is Metric.L2 else Metric.IP
+        index = faiss.downcast_index(self.index)
         vectors, n_wide = stored_vectors(index), min(n_allowed, k + _N_MORE)
         raw, positions = index.search(queries, n_wide, params=search_parameters(index, {}, selector))
         pairs = np.repeat(np.arange(len(queries)), n_wide), positions.ravel()
@@ -193,12 +221,14 @@ class VectorIndex:
         return scores, positions
 
     def _approximate(
-        self, queries: Float32Array, k: int, selector: Any, n_allowed: int
+        self, queries: Float32Array, k: int, request: _Request, selector: Any, n_allowed: int
     ) -> tuple[Float32Array, IntArray]:
-        index, parameters = self.index, widened(self.index, self.parameters, k, n_allowed)
-        is_scan = selector is not None and is_scan_cheaper(index, self.parameters, n_allowed)
-        hits = self._ask(queries, k, selector, parameters, is_scan=is_scan)
-        return self._ordered(*self._all(hits, queries, selector, parameters))
+        if selector is None:
+            hits = self.index.search(queries, k, params=request.asked)
+        else:
+            is_scan = is_scan_cheaper(self.index, self.parameters, n_allowed)
+            hits = self._ask(queries, k, selector, request.parameters, is_scan=is_scan)
+        return self._ordered(*self._all(hits, queries, selector, request.parameters))
 
     def _all(
         self,
@@ -209,6 +239,8 @@ class VectorIndex:
     ) -> tuple[Float32Array, IntArray]:
         """Return hits, after a search for those that are missing in all lists, and then among all vectors."""
         raw, positions = hits
+        if positions.min(initial=0) >= 0:
+            return hits
         # The probed lists may hold too few allowed vectors, and a graph may not lead to all. Of codes of 4 bits faiss
         # leaves out those that are the worst in each part, for a query of zeros all.
         most = {name: settable(self.index)[name] for name in parameters.keys() & {"nprobe", "efSearch"}}

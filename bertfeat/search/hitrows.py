@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
-from bertfeat.errors import UserError
+from bertfeat.errors import StoreError, UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import IntArray
 from bertfeat.search.kwic import Context, context_of
@@ -54,13 +54,16 @@ class HitRows:
 
     @functools.cached_property
     def _documents(self) -> pl.DataFrame:
-        """The row of each document at sentence level."""
-        return self.store.polars(Level.SENTENCE, ["doc_id"]).with_row_index("_row")
+        """The documents by name, and the row of each at sentence level."""
+        return self.store.polars(Level.SENTENCE, ["doc_id"]).with_row_index("_row").sort("doc_id")
 
     def _of_documents(self, doc_ids: pl.Series, names: Sequence[str]) -> pl.DataFrame:
-        asked = pl.DataFrame({"doc_id": doc_ids}).join(self._documents, on="doc_id", how="left", maintain_order="left")
-        numbers, place = np.unique(asked["_row"].to_numpy(), return_inverse=True)
-        return self.store.rows(Level.SENTENCE, numbers.astype(np.int64), names)[place]
+        # A join would look at all documents for each query.
+        known = self._documents["doc_id"]
+        asked = self._documents[known.search_sorted(doc_ids).clip(upper_bound=len(known) - 1)]
+        if not asked["doc_id"].equals(doc_ids):
+            raise StoreError(f"{self.store.path}: has words of documents that it lacks; run bertfeat verify")
+        return self.store.rows(Level.SENTENCE, asked["_row"].to_numpy(), names)
 
     def _from_texts(self, rows: IntArray, width: int) -> list[Context]:
         names = [name for name in ("text", "text_pair") if name in (*self._own, *self._others)]

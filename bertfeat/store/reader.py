@@ -21,6 +21,7 @@ from bertfeat.records import BadRow, BoolArray, FeatureColumn
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.storage.clients import scan_options
 from bertfeat.store import receipts
+from bertfeat.store.keptgroups import KeptGroups
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
@@ -87,6 +88,7 @@ class Store(StoreDescription):
     def __init__(self, path: AnyPath, manifest: Manifest) -> None:
         super().__init__(path, manifest)
         self._checked = CheckedParts()
+        self._kept = KeptGroups()
 
     @functools.cached_property
     def _stored_parts(self) -> Mapping[Level, list[StoredPart]]:
@@ -242,7 +244,7 @@ class Store(StoreDescription):
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str | int]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
         names = self._known_columns(level, columns)
-        found = take_columns(self.stored_parts(level), check_rows(rows, self.n_rows(level)), names)
+        found = take_columns(self.stored_parts(level), check_rows(rows, self.n_rows(level)), names, self._kept)
         if found is not None:
             return found
         with opened_part(self.stored_parts(level)[0]) as file:

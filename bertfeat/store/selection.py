@@ -6,18 +6,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
 from bertfeat.errors import UserError
 from bertfeat.records import IntArray
+from bertfeat.store.keptgroups import KeptGroups
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
-from bertfeat.store.schema import arrow_array
-from bertfeat.store.vectors import StoredPart, VectorSource, group_rows, opened_part, read_groups
+from bertfeat.store.vectors import StoredPart, VectorSource
 
 _T = TypeVar("_T")
 
@@ -103,23 +102,21 @@ def take_vectors(
     return out
 
 
-def take_columns(parts: Sequence[StoredPart], rows: IntArray, names: Sequence[str]) -> pl.DataFrame | None:
+def take_columns(
+    parts: Sequence[StoredPart], rows: IntArray, names: Sequence[str], kept: KeptGroups
+) -> pl.DataFrame | None:
     """Return columns of some rows as a frame in the order of `rows`, which may repeat; None without rows."""
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
-    frames = []
+    frames: list[pl.DataFrame] = []
+    chosen = np.empty(len(rows), np.int64)
+    n_rows = 0
     for piece in _by_part(parts, ascending):
-        asked = ascending[piece.places] - piece.start
-        with opened_part(piece.part) as file:
-            starts = np.cumsum([0, *group_rows(file)])
-            homes = np.searchsorted(starts, asked, side="right") - 1
-            groups, places = np.unique(homes, return_inverse=True)
-            # The first row of each group in the table of the groups that are read.
-            firsts = np.cumsum([0, *np.diff(starts)[groups]])
-            table = read_groups(file, groups.tolist(), names)
-            chosen = arrow_array(firsts[places] + asked - starts[homes], pa.int64())
-            frames.append(cast("pl.DataFrame", pl.from_arrow(table.take(chosen))))
-    return pl.concat(frames)[np.argsort(order)] if frames else None
+        found, places = kept.groups(piece.part, ascending[piece.places] - piece.start, names)
+        chosen[order[piece.places]] = n_rows + places
+        frames += found
+        n_rows += sum(frame.height for frame in found)
+    return pl.concat(frames)[chosen] if frames else None
 
 
 def slice_vectors(

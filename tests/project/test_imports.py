@@ -73,7 +73,7 @@ STORE_FLOORS = [
     ["layout", "plain", "vectorlayout"],
     ["schema"],
     ["codec", "checks", "vectors", "objectlock", "rowmap"],
-    ["folder", "lock", "runs", "partvectors", "planstates"],
+    ["folder", "keptgroups", "lock", "runs", "partvectors", "planstates"],
     ["localfolder", "objectfolder", "parts", "selection"],
     ["openfolder"],
     ["receipts"],

@@ -281,6 +281,15 @@ class TestContext:
         with pytest.raises(UserError, match="holds whole texts"):
             sentences.contexts([0])
 
+    def test_words_of_a_document_that_is_not_there(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        known = HitRows(store, Level.WORD)._documents
+        rows = np.arange(store.n_rows("word"))
+        for left in (known[1:], known[:-1]):
+            hits = HitRows(store, Level.WORD)
+            monkeypatch.setitem(hits.__dict__, "_documents", left)
+            with pytest.raises(StoreError, match=r"has words of documents that it lacks; run bertfeat verify"):
+                hits.columns(rows, ["text"])
+
 
 class TestOpening:
     def test_columns_of_the_store_and_its_documents(self, words: Index, store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError
-from bertfeat.store import codec, open_for_writing, open_store
+from bertfeat.store import codec, keptgroups, open_for_writing, open_store
+from bertfeat.store.keptgroups import KeptGroups
+from bertfeat.store.vectors import group_rows, read_groups
 from tests.support import store_fakes
 from tests.support.reading_files import KINDS, READS, decoded
 from tests.support.store_fakes import make_plan, make_result, without_runs, write_store
@@ -90,6 +93,33 @@ def test_columns_of_rows_in_many_row_groups(stores):
     for store in stores.values():
         frame = store.polars("word", ["word", "label"])
         assert store.rows("word", rows, ["word", "label"]).equals(frame[rows])
+
+
+@pytest.mark.parametrize("max_bytes", [0, 500, 1 << 20])
+def test_rows_that_come_one_by_one_are_kept_within_a_bound(stores, monkeypatch, max_bytes):
+    store = open_store(stores["none"].path)
+    kept = KeptGroups(max_bytes)
+    monkeypatch.setattr(store, "_kept", kept)
+    frame, n_read = store.polars("word", ["word", "label"]), []
+    monkeypatch.setattr(keptgroups, "read_groups", lambda *one: n_read.append(1) or read_groups(*one))
+    files = [pq.ParquetFile(part.path) for part in store.stored_parts("word")]
+    n_groups = sum(n_rows > 0 for file in files for n_rows in group_rows(file))
+    for row in [*range(N_ROWS), *reversed(range(N_ROWS))]:
+        assert store.rows("word", [row], ["word", "label"]).equals(frame[row])
+        assert kept._n_bytes == sum(frame.estimated_size() for frame in kept._kept.values()) <= max_bytes
+    # Kept, a row group is read once; not kept, for each row.
+    fewest, most = {0: (2 * N_ROWS, 2 * N_ROWS), 500: (n_groups, 2 * N_ROWS), 1 << 20: (n_groups, n_groups)}[max_bytes]
+    assert fewest <= len(n_read) <= most
+
+
+def test_threads_share_kept_rows(stores):
+    store = open_store(stores["none"].path)
+    frame = store.polars("word", ["word", "label"])
+    asked = np.random.default_rng(0).integers(0, N_ROWS, (200, 5))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda rows: store.rows("word", rows, ["word", "label"]), asked))
+    assert all(one.equals(frame[rows]) for one, rows in zip(found, asked, strict=True))
+    assert store._kept._n_bytes == sum(frame.estimated_size() for frame in store._kept._kept.values())
 
 
 @pytest.mark.parametrize(("dtype", "encoding"), KINDS)
