@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bertfeat.choices import Level, StoreDtype
 from bertfeat.extraction.leveltables import ShardText
 from bertfeat.extraction.vectorcache import Value, VectorCache, has_cache
-from bertfeat.ragged import ragged_arange, run_of, starts_of
+from bertfeat.ragged import run_of, starts_of
 from bertfeat.records import BoolArray, IntArray, LevelSchema, LevelTable
 from bertfeat.text.alignment import Units
 
@@ -27,8 +27,6 @@ from bertfeat.text.alignment import Units
 Sliced = tuple[npt.NDArray[Any], IntArray]
 
 _KEY_BYTES = 16
-# Values that are put into the tables at once: so few that they stay in the processor's cache.
-_BATCH_BYTES = 1_000_000
 
 
 class Pieces:
@@ -51,7 +49,7 @@ class Pieces:
         windows = text.windows
         # Windows are in the order of their documents. A document without one is of no piece, or of the one before.
         owners, firsts = np.unique(windows.spans.document, return_index=True)
-        self._schemas, self._dtype = schemas, dtype
+        self._schemas = schemas
         self.documents = np.append(owners, len(text.documents))
         self.windows = np.append(firsts, len(windows))
         self.rows = {level: self._row_starts(level, text) for level in schemas}
@@ -99,28 +97,29 @@ class Pieces:
 
     def values(self, tables: Mapping[Level, LevelTable], chosen: Sequence[int]) -> Iterator[tuple[bytes, Value]]:
         """Yield the keys and the values of some pieces, from the tables of the shard."""
-        arrays = [
-            (tables[level].vectors[feature.name], rows)
-            for level, rows in self.rows.items()
-            for feature in self._schemas[level].features
-        ]
+        arrays = self._arrays(tables)
         for number in chosen:
             columns = [array[rows[number] : rows[number + 1]].reshape(-1).view(np.uint8).data for array, rows in arrays]
             # A part of the only column is not copied.
             yield self.keys[number], columns[0] if len(columns) == 1 else b"".join(columns)
 
-    def place(self, tables: Mapping[Level, LevelTable], chosen: Sequence[int], values: Sequence[bytes]) -> None:
-        """Put the values of some pieces into the tables of the shard."""
-        at, pieces = [0] * len(chosen), np.array(chosen, dtype=np.int64)
-        for level, bounds in self.rows.items():
-            n_rows = bounds[pieces + 1] - bounds[pieces]
-            at_rows = ragged_arange(bounds[pieces], n_rows)
-            for feature in self._schemas[level].features:
-                found = []
-                for i, n in enumerate(n_rows.tolist()):
-                    found.append(np.frombuffer(values[i], str(self._dtype), n * feature.dim, at[i]))
-                    at[i] += found[-1].nbytes
-                tables[level].vectors[feature.name][at_rows] = np.concatenate(found).reshape(-1, feature.dim)
+    def place(self, tables: Mapping[Level, LevelTable], values: Iterable[tuple[int, bytes]]) -> None:
+        """Put the values of pieces, each with its number, into the tables of the shard."""
+        arrays = self._arrays(tables)
+        for number, value in values:
+            at = 0
+            for array, rows in arrays:
+                place = array[rows[number] : rows[number + 1]]
+                place[...] = np.frombuffer(value, place.dtype, place.size, at).reshape(place.shape)
+                at += place.nbytes
+
+    def _arrays(self, tables: Mapping[Level, LevelTable]) -> list[tuple[npt.NDArray[Any], list[int]]]:
+        """Return the vectors of each column, with the row where each piece starts."""
+        return [
+            (tables[level].vectors[feature.name], rows.tolist())
+            for level, rows in self.rows.items()
+            for feature in self._schemas[level].features
+        ]
 
 
 def _keys(columns: Sequence[Sliced], rows: Sequence[IntArray], digest: str) -> list[bytes]:
@@ -174,12 +173,15 @@ class Recalled:
             numbers.setdefault(self.pieces.keys[number], []).append(number)
         n_bytes = {key: self.pieces.n_bytes[same[0]] for key, same in numbers.items()}
         is_read = np.zeros_like(self.is_known)
+
+        def found(cache: VectorCache) -> Iterator[tuple[int, bytes]]:
+            for key, value in cache.get(n_bytes, cache.before(self.cache.token)):
+                for number in numbers[key]:
+                    is_read[number] = True
+                    yield number, value
+
         with self.cache.opened() as cache:
-            for batch in _batches(cache.get(n_bytes, cache.before(self.cache.token))):
-                found = [(number, value) for key, value in batch for number in numbers[key]]
-                chosen = [number for number, _ in found]
-                self.pieces.place(tables, chosen, [value for _, value in found])
-                is_read[chosen] = True
+            self.pieces.place(tables, found(cache))
         if not np.array_equal(is_read, self.is_known):
             raise MadeRoom
 
@@ -233,16 +235,3 @@ class DocumentCache:
             with self.opened() as cache:
                 found = cache.known(pieces.keys)
         return Recalled(self, pieces, np.array([key in found for key in pieces.keys], dtype=np.bool_))
-
-
-def _batches(found: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    batch: list[tuple[bytes, bytes]] = []
-    n_bytes = 0
-    for key, value in found:
-        batch.append((key, value))
-        n_bytes += len(value)
-        if n_bytes > _BATCH_BYTES:
-            yield batch
-            batch, n_bytes = [], 0
-    if batch:
-        yield batch

@@ -282,17 +282,15 @@ def _allocate(
     units: Units, columns: Sequence[FeatureColumn], dtype: StoreDtype, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """Return one array per column; rows without a vector are zero."""
-    shapes = {column.name: (units.n_rows, column.dim) for column in columns}
-    if device.type != "cpu":
-        kind: torch.dtype = getattr(torch, dtype)
-        return {name: torch.zeros(shape, dtype=kind, device=device) for name, shape in shapes.items()}
-    # NumPy uses huge pages: a shard then needs some hundred pages instead of some ten thousand.
-    arrays = {name: np.empty(shape, str(dtype)) for name, shape in shapes.items()}
+    kind: torch.dtype = getattr(torch, dtype)
+    # Not by NumPy, which asks for huge pages: they come from memory that a virtual machine may have given back to its
+    # host, and taking it again costs up to 3 ms per MB.
+    arrays = {column.name: torch.empty((units.n_rows, column.dim), dtype=kind, device=device) for column in columns}
     empty = units.n_segments == 0
     if empty.any():
         for array in arrays.values():
-            array[empty] = 0
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+            array[to_device(empty, device)] = 0
+    return arrays
 
 
 def _select(pooled: Mapping[int, torch.Tensor], mask: BoolArray) -> dict[int, torch.Tensor]:

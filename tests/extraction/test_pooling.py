@@ -97,12 +97,12 @@ def test_no_vector_has_values_of_uninitialized_memory(
 ) -> None:
     class Spoilt:
         def __getattr__(self, name: str) -> Any:
-            return getattr(np, name)
+            return getattr(torch, name)
 
-        def empty(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-            return np.full(shape, np.nan, dtype)
+        def empty(self, shape: tuple[int, ...], **kind: Any) -> torch.Tensor:
+            return torch.full(shape, torch.nan, **kind)
 
-    monkeypatch.setattr(pooling, "np", Spoilt())
+    monkeypatch.setattr(pooling, "torch", Spoilt())
     backend = letters_backend()
     if not settings.pop("specials", True):
         backend.post_processor = None
