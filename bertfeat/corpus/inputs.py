@@ -229,6 +229,11 @@ def _check_object(place: ObjectPath) -> None:
 
 
 def _check_file(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # Arrow does not open it.
+        raise InputError("its name is not UTF-8; rename the file", path=path) from None
     place = Path(path)
     if place.is_file():
         return
