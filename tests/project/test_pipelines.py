@@ -148,8 +148,6 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
     broken.write_text('{"text": "a"\n')
     wide = tmp_path / "wide.csv"
     wide.write_text(f"a{' long' * 1000},b\n1,2\n")
-    latin = tmp_path / "latin.conll"
-    latin.write_bytes("Jürgen O\n\n".encode("latin-1"))
     classifier, out = ("sentence_classifier", "--corpus", rows, "--label"), ("--out", tmp_path / "out")
     for asked, message in [
         ((*classifier, "one"), "holds one class alone"),
@@ -162,10 +160,20 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
         (("table7", "--corpus", tmp_path), "no train and no dev file"),
         (("table7",), "no train and no dev file"),
         (("table7", "--train", words / "train.tsv"), "no dev file"),
-        (("table7", "--train", latin, "--dev", latin), "latin.conll:1: byte 0xfc at position 1 is not UTF-8"),
         (("table7", "--corpus", words, "--dev", words / "devel.tsv"), "--corpus names the folder of all files"),
     ]:
         assert message in refusal(*asked, *out)
+
+
+def test_table7_names_a_byte_that_is_not_utf8_and_no_flag_that_it_lacks(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.conll"
+    latin.write_bytes("Jürgen O\n\n".encode("latin-1"))
+    ran = run("table7", "--train", latin, "--dev", latin, "--out", tmp_path / "out")
+    assert ran.code == 2
+    *_, last = ran.err.splitlines()
+    assert last.startswith(f"bertfeat: {latin}:1: line 1: byte 0xfc at position 1 is not UTF-8")
+    assert "Traceback" not in ran.err
+    assert "--bad-rows" not in ran.err
 
 
 def test_all_recipes_are_listed_and_help_has_two_names() -> None:
