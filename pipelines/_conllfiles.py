@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
+
+from bertfeat.choices import CorpusFormat
+from bertfeat.corpus import resolve_inputs
+from bertfeat.corpus.linestreams import open_stream, read_lines
 
 # The words of file names, in order of precedence: testa is the dev set of CoNLL-2003 (eng.train, eng.testa, eng.testb).
 SPLITS = {"dev": ("dev", "valid", "testa"), "train": ("train",), "test": ("test",)}
@@ -35,12 +40,19 @@ def _split_of(name: str) -> str | None:
 
 
 def marks_documents(path: Path) -> bool:
-    with path.open(encoding="utf-8") as lines:
-        return any(line.startswith(("-DOCSTART-", "# newdoc")) for line in lines)
+    return any(line.startswith((b"-DOCSTART-", b"# newdoc")) for line in _lines(path))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, decompressed, with their ends; an extraction checks them."""
+    (file,) = resolve_inputs([str(path)], CorpusFormat(conll_kind(path)))
+    with open_stream(file) as stream:
+        for _, _, line in read_lines(stream, 0, 1):
+            yield line
 
 
 def conll_kind(path: Path) -> str:
-    return "conllu" if path.suffix == ".conllu" else "conll"
+    return "conllu" if ".conllu" in path.suffixes else "conll"
 
 
 def first_sentences(path: Path, n_sentences: int | None, folder: Path, name: str) -> Path:
@@ -52,14 +64,13 @@ def first_sentences(path: Path, n_sentences: int | None, folder: Path, name: str
     n = 0
     inside = False
     kept = []
-    with path.open(encoding="utf-8", newline="") as lines:
-        for line in lines:
-            if line.strip() and not line.startswith(("#", "-DOCSTART-")):
-                inside = True
-            elif inside and not line.strip():
-                n, inside = n + 1, False
-            kept.append(line)
-            if n == n_sentences:
-                break
-    target.write_text("".join(kept), encoding="utf-8", newline="")
+    for line in _lines(path):
+        if line.strip() and not line.startswith((b"#", b"-DOCSTART-")):
+            inside = True
+        elif inside and not line.strip():
+            n, inside = n + 1, False
+        kept.append(line)
+        if n == n_sentences:
+            break
+    target.write_bytes(b"".join(kept))
     return target

@@ -152,5 +152,5 @@ def _table(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures():
+    with bertfeat.report_failures(main):
         main(standalone_mode=False)

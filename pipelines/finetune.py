@@ -124,5 +124,5 @@ def _shown(tuned: FineTuned) -> str:
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures():
+    with bertfeat.report_failures(main):
         main(standalone_mode=False)

@@ -121,5 +121,5 @@ def _score(language: LanguageModel, documents: Sequence[Any], folder: Path) -> d
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures():
+    with bertfeat.report_failures(main):
         main(standalone_mode=False)

@@ -233,5 +233,5 @@ def _show(result: dict[str, Any], clusters: pl.DataFrame) -> None:
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures():
+    with bertfeat.report_failures(main):
         main(standalone_mode=False)

@@ -296,5 +296,5 @@ def _write(folder: Path, result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures():
+    with bertfeat.report_failures(main):
         main(standalone_mode=False)

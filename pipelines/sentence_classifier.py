@@ -10,6 +10,7 @@ is also trained itself, and a table has both with the seconds and bytes that the
 from __future__ import annotations
 
 import json
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -156,10 +157,12 @@ def _split(
     frame: pl.DataFrame, test: pl.DataFrame | None, text_column: str, label: str, seed: int
 ) -> dict[str, pl.DataFrame]:
     """Hold out a fifth for the test, unless there is a file, and a tenth of the rest to choose L2 on."""
+    if label == text_column:
+        raise click.UsageError(f"--label and --text-column are both {label!r}; name two columns")
     for name, part in {"--corpus": frame, "--test": test}.items():
         for option, column in {"--label": label, "--text-column": text_column}.items():
             if part is not None and column not in part.columns:
-                columns = ", ".join(part.columns)
+                columns = ", ".join(textwrap.shorten(one, 40, placeholder="...") for one in part.columns[:20])
                 raise click.UsageError(f"{name}: no column {column!r}; columns are {columns}; pass {option}")
     parts = hold_out(len(frame), seed, ["dev"] if test is not None else ["test", "dev"])
     held = {name: frame[rows] for name, rows in parts.items()}
@@ -167,5 +170,5 @@ def _split(
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures():
+    with bertfeat.report_failures(main):
         main(standalone_mode=False)

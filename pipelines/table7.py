@@ -295,5 +295,5 @@ def _table(rows: list[dict[str, Any]], *, tests: bool, costs: bool) -> str:
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures():
+    with bertfeat.report_failures(main):
         main(standalone_mode=False)

@@ -297,5 +297,5 @@ def _verdict(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures():
+    with bertfeat.report_failures(main):
         main(standalone_mode=False)

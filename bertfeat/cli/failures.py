@@ -24,8 +24,10 @@ _SETTING = re.compile(r"(?<![^\s(])`([a-z][a-z_]*)(?:=([^`]*))?`(?=[\s,;:).]|$)"
 
 
 @contextmanager
-def report_failures() -> Iterator[None]:
+def report_failures(command: click.Command | None = None) -> Iterator[None]:
     """Turn errors into one line and an exit code; only unexpected ones print a traceback before.
+
+    Settings become flags in the line; with a `command`, only those that it has as options.
 
     If the command line has `--json`, an error is also one line of JSON on standard output:
     `{"error": {"kind": ..., "message": ..., "path": ..., "row": ...}}`. A check that fails has printed its report.
@@ -33,7 +35,7 @@ def report_failures() -> Iterator[None]:
     try:
         yield
     except BertfeatError as error:
-        _fail(with_flags(str(error)), error.exit_code, error)
+        _fail(with_flags(str(error), command), error.exit_code, error)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -55,21 +57,24 @@ def report_failures() -> Iterator[None]:
         _fail("this should not have happened; please report the lines above", RUN_FAILED, error)
 
 
-def with_flags(message: str) -> str:
-    """Return the message of an error with flags in place of the settings that it names.
+def with_flags(message: str, command: click.Command | None = None) -> str:
+    """Return the message of an error with flags in place of the settings that it names, if a command has them.
 
     Examples:
         >>> with_flags("no column 'text'; pass `text_column`"), with_flags("pass `layers='all'`")
         ("no column 'text'; pass --text-column", 'pass --layers all')
+        >>> with_flags("pass `overwrite` or `layers`", click.Command("recipe", params=[click.Option(["--layers"])]))
+        'pass `overwrite` or --layers'
     """
-    return _SETTING.sub(_as_flag, message)
+    options = None if command is None else {name for param in command.params for name in param.opts}
 
+    def as_flag(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if options is not None and flag(name) not in options:
+            return found[0]
+        return flag(name) if value in (None, "True") else f"{flag(name)} {shlex.quote(value.strip(_QUOTE))}"
 
-def _as_flag(found: re.Match[str]) -> str:
-    name, value = found.groups()
-    if value in (None, "True"):
-        return flag(name)
-    return f"{flag(name)} {shlex.quote(value.strip(_QUOTE))}"
+    return _SETTING.sub(as_flag, message)
 
 
 def _fail(message: str, code: int, kind: BaseException | str) -> None:

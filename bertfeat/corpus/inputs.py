@@ -26,6 +26,8 @@ FRAME = "<frame>"
 # The folder that an input without a path is copied to, by the start of its name -> the input's name in messages.
 SPOOLS = {".bertfeat-stdin-": "<stdin>", ".bertfeat-frame-": FRAME}
 _BLOCK_BYTES = 1 << 20
+# The times of files may be that much behind the clock: some systems count them in steps of 2 seconds.
+_CLOCK_S = 3.0
 # The names that pyarrow gives the codecs.
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _OTHER_ARCHIVES = {".7z", ".bz2", ".lz4", ".rar", ".tar", ".tgz", ".xz", ".zip"}
@@ -90,6 +92,28 @@ def begins_with(file: InputFile, earlier: InputFile) -> bool:
         InputError: The file cannot be read.
     """
     return file.n_bytes > earlier.n_bytes and _digest_file(file.path, earlier.n_bytes)[1] == earlier.digest
+
+
+def has_changed(file: InputFile, since: float, *, may_grow: bool = False) -> bool:
+    """Return whether a local file has other bytes now; it is read only if its times are not before `since`.
+
+    Args:
+        file: The file; an object, a copy of an input, or a file that is no longer there counts as unchanged.
+        since: A time before its digest was taken, in seconds as `time.time` gives it.
+        may_grow: New bytes at its end do not count.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    if shown_path(file.path) != file.path:
+        return False
+    try:
+        status = os.stat(file.path)  # noqa: PTH116
+    except OSError:
+        return False
+    if max(status.st_mtime, status.st_ctime) < since - _CLOCK_S:
+        return False
+    return _digest_file(file.path, file.n_bytes if may_grow else sys.maxsize) != (file.n_bytes, file.digest)
 
 
 # It is asked for each row.
@@ -205,6 +229,11 @@ def _check_object(place: ObjectPath) -> None:
 
 
 def _check_file(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # Arrow does not open it.
+        raise InputError("its name is not UTF-8; rename the file", path=path) from None
     place = Path(path)
     if place.is_file():
         return

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
-from bertfeat.errors import RunError, TokenizingError
+from bertfeat.corpus.inputs import has_changed, shown_path
+from bertfeat.errors import InputError, RunError, TokenizingError
 from bertfeat.extraction.appending import open_append, open_growing
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.vectorcache import VectorCache, check_cache
 from bertfeat.progress import Progress, reporting
+from bertfeat.records import InputFile, ShardSpec
 from bertfeat.runners.dispatch import run_shards
 from bertfeat.runners.fence import end_earlier_runs
 from bertfeat.settings import ExtractSettings
@@ -63,11 +67,13 @@ def extract(
     config = ExtractConfig.of(config, settings)
     if config.cache is not None:
         check_cache(config.cache, config.cache_size, as_path(output))
+    since = time.time()
     with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
+        _check_read(job.files, since)
         end_earlier_runs(job.root)
         with open_for_writing(job.root, job.plan, overwrite=overwrite) as writer:
-            _finish(job, writer, progress)
+            _finish(job, writer, progress, since)
     return open_store(output)
 
 
@@ -110,22 +116,24 @@ def append(
     growing = open_growing(path, settings, overwrite=overwrite)
     if growing.config.cache is not None:
         check_cache(growing.config.cache, growing.config.cache_size, path)
+    since = time.time()
     with reporting(progress) as progress, open_inputs(inputs, path, growing.config) as files:
         is_last = False
         while not is_last:
             growth = open_append(growing, files, progress)
+            _check_read(files, since)
             end_earlier_runs(path)
             with open_for_writing(path, growth.job.plan, drop_unfinished=overwrite) as writer:
                 if growth.ids is not None:
                     writer.keep_ids(growth.finished, growth.ids)
-                _finish(growth.job, writer, progress)
+                _finish(growth.job, writer, progress, since)
             is_last = growth.is_last
             growing = growing if is_last else open_growing(path, settings, overwrite=False)
     return open_store(path)
 
 
-def _finish(job: Job, writer: StoreWriter, progress: Progress) -> None:
-    """Run the shards that remain, and write the manifest."""
+def _finish(job: Job, writer: StoreWriter, progress: Progress, since: float) -> None:
+    """Run the shards that remain, and write the manifest; `since` is a time before the inputs were read."""
     if writer.is_complete:
         return
     open_plan = dataclasses.replace(job.plan, shards=writer.open_shards)
@@ -134,12 +142,40 @@ def _finish(job: Job, writer: StoreWriter, progress: Progress) -> None:
     from bertfeat.extraction.shardtask import ShardTask
 
     progress.start(open_plan, writer.receipts())
-    task = partial(ShardTask, job)
+    task, pending = partial(ShardTask, job), writer.pending()
     try:
-        run_shards(task, writer.pending(), job.workers, progress)
+        run_shards(task, pending, job.workers, progress)
     except TokenizingError as error:
         raise RunError(f"{error}; the same command resumes the run") from error
+    _check_encoded(job.files, pending, writer, since)
     writer.complete()
+
+
+def _check_read(files: Sequence[InputFile], since: float) -> None:
+    """Refuse a file that changed between its digest and the end of planning: the plan would not be that of its bytes.
+
+    Raises:
+        InputError: The message names the file.
+    """
+    for file in files:
+        if has_changed(file, since):
+            raise InputError("changes while it is read; wait until it is whole", path=shown_path(file.path))
+
+
+def _check_encoded(files: Sequence[InputFile], shards: Sequence[ShardSpec], writer: StoreWriter, since: float) -> None:
+    """Refuse the shards of a file whose planned bytes changed while they were encoded.
+
+    Raises:
+        RunError: The message names the file.
+    """
+    numbers = sorted({piece.file for shard in shards for piece in shard.slices})
+    changed = [number for number in numbers if has_changed(files[number], since, may_grow=True)]
+    if changed:
+        writer.withdraw(s for s in shards if not {piece.file for piece in s.slices}.isdisjoint(changed))
+        raise RunError(
+            f"{files[changed[0]].path}: changed while its rows were encoded; the same command repeats them with the "
+            "old file, or pass `overwrite` to take the new one"
+        )
 
 
 def _with_cache(job: Job, *, is_new: bool) -> Job:

@@ -10,6 +10,7 @@ from bertfeat.corpus import Corpus
 from bertfeat.devices import resolve_device, share_threads
 from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import RunError
 from bertfeat.extraction.documentcache import DocumentCache, MadeRoom
 from bertfeat.extraction.flowloading import load_flow
@@ -17,7 +18,7 @@ from bertfeat.extraction.job import Job, load_tokenizer
 from bertfeat.extraction.plan import vector_digest, versions
 from bertfeat.extraction.preparedtext import PreparedText
 from bertfeat.progress import Report, unreported
-from bertfeat.records import Receipt, ShardResult, ShardSpec
+from bertfeat.records import ModelInfo, Receipt, ShardResult, ShardSpec
 from bertfeat.runners.task import writers_for
 from bertfeat.store.commit import commit_shard
 
@@ -35,10 +36,7 @@ class ShardTask:
             share_threads(n_workers)
         config = job.config
         checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
-        if job.on_cluster:
-            _check_machine(job, checkpoint)
-        elif checkpoint.config_sha256 != job.resolved.config_sha256:
-            raise RunError(f"{checkpoint.folder}: config.json changed since the run was planned; start it again")
+        _check_plan(job, checkpoint)
         devices = resolve_device(config.device)
         device = devices[worker % len(devices)]
         tokenizer = load_tokenizer(checkpoint, job.files, config, job.resolved.prompt)
@@ -80,20 +78,30 @@ class ShardTask:
         return receipt
 
 
-def _check_machine(job: Job, checkpoint: Checkpoint) -> None:
-    """Check that this machine gives the bytes of the plan.
+def _check_plan(job: Job, checkpoint: Checkpoint) -> None:
+    """Check that this process gives the bytes of the plan.
 
     Raises:
-        RunError: The machine has other libraries or another model than the plan.
+        RunError: The model, or a library of another machine, is not that of the plan.
     """
-    expected: dict[str, str] = {**job.plan.metadata["versions"], "weights": job.plan.model.weights_sha256}
-    expected["config.json"] = job.resolved.config_sha256
-    found = {**versions(), "weights": checkpoint.info().weights_sha256, "config.json": checkpoint.config_sha256}
-    if job.resolved.sentence is not None:
-        sentence = checkpoint.sentence_model()
-        expected["sentence embedding"] = job.resolved.sentence.sha256
-        found["sentence embedding"] = sentence.sha256 if sentence else "none"
-    if fields := differing(expected, found):
-        host = socket.gethostname()
-        differences = named(fields, "{} is {} in the plan, {} here")
-        raise RunError(f"{host}: differs from the plan: {differences}; install the same on every machine")
+    sentence = checkpoint.sentence_model() if job.resolved.sentence is not None else None
+    planned = _model_digests(job.resolved.model, job.resolved.config_sha256, job.resolved.sentence)
+    found = _model_digests(checkpoint.info(), checkpoint.config_sha256, sentence)
+    if job.on_cluster:
+        planned, found = {**job.plan.metadata["versions"], **planned}, {**versions(), **found}
+    if not (fields := differing(planned, found)):
+        return
+    if not job.on_cluster:
+        raise RunError(f"{checkpoint.folder}: {', '.join(fields)} changed since the run was planned; start it again")
+    differences = named(fields, "{} is {} in the plan, {} here")
+    raise RunError(f"{socket.gethostname()}: differs from the plan: {differences}; install the same on every machine")
+
+
+def _model_digests(model: ModelInfo, config_sha256: str, sentence: SentenceModel | None) -> dict[str, str]:
+    """Return the digests of all files of a model that decide vectors."""
+    return {
+        "weights": model.weights_sha256,
+        "tokenizer": model.tokenizer_sha256,
+        "config.json": config_sha256,
+        "sentence embedding": "none" if sentence is None else sentence.sha256,
+    }

@@ -155,7 +155,14 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return memory_config(settings, (Level.SENTENCE,), accepts_ignored=True)
 
     def _encoder(self, config: ExtractConfig) -> TextEncoder:
-        return _text_encoder(config if self.cache is None else with_all_layers(config))
+        if self.cache is not None:
+            config = with_all_layers(config)
+        encoder = _text_encoder(config)
+        if not encoder.is_current():
+            # The files of the model have changed since.
+            _text_encoder.cache_clear()
+            encoder = _text_encoder(config)
+        return encoder
 
     def _column(self) -> FeatureColumn:
         config = self._config()

@@ -79,6 +79,20 @@ class TextEncoder:
         """Return the settings with the model's defaults filled in."""
         return self._settings(config or self.config).resolved
 
+    def is_current(self) -> bool:
+        """Return whether the files of the model are those that were opened; a commit of the hub never changes.
+
+        Raises:
+            CheckpointError: The model is no longer there, or its files cannot be used.
+        """
+        if self.info.revision is not None:
+            return True
+        now, opened = open_checkpoint(self.config.model, None, self.config.random_weights), self._checkpoint
+        if (now.info(), now.config_sha256) != (opened.info(), opened.config_sha256):
+            return False
+        advice, known = authors_advice(now, self.config), self.resolved()
+        return (advice.used, find_prompt(now, self.config)) == (known.sentence, known.prompt)
+
     def digest(self, config: ExtractConfig) -> str:
         """Return a digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
         if config not in self._digests:

@@ -143,7 +143,7 @@ def end_earlier_runs(root: AnyPath) -> None:
         StoreError: A run is still writing the store, or one of its workers does not finish.
         RunError: The system refused.
     """
-    if isinstance(root, ObjectPath):
+    if isinstance(root, ObjectPath) or not os.path.lexists(root):
         return
     folder = root / layout.TMP
     with files.write_errors(folder):

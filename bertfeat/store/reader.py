@@ -274,7 +274,8 @@ class Store(StoreDescription):
 
     def _known_columns(self, level: str, columns: Sequence[str | int] | None) -> list[str]:
         there = self.columns(level)
-        names = list(there) if columns is None else [self._name(column) for column in columns]
+        # Each once: layers by their numbers and by their names may be the same.
+        names = list(there if columns is None else dict.fromkeys(self._name(column) for column in columns))
         for name in names:
             if name not in there:
                 hint = did_you_mean(name, there) or f"columns are {', '.join(there)}"

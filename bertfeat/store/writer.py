@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -159,6 +160,13 @@ class StoreWriter:
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write a finished shard; see `commit_shard`."""
         return commit.commit_shard(self.root, self.whole, shard, result, self.lease)
+
+    @files.os_errors(RunError)
+    def withdraw(self, shards: Iterable[ShardSpec]) -> None:
+        """Remove the receipts of shards, so that the next run repeats them."""
+        for shard in shards:
+            self._folder.remove(layout.receipt_path(shard.index))
+            self._known.pop(shard.index, None)
 
     def keep_finished(self) -> int:
         """Trust the manifest of the store before an append, and return how many shards it lists; 0 without one."""

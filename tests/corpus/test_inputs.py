@@ -65,6 +65,7 @@ def test_globs_are_sorted_and_a_file_may_come_twice(tmp_path: Path) -> None:
     ("name", "content", "reason"),
     [
         ("missing.txt", None, "no such file"),
+        ("a\udcff.txt", None, "its name is not UTF-8; rename the file"),
         ("*.jsonl", None, "no file matches"),
         ("a.xml", b"{}", "ending '.xml' names no format"),
         ("a", b"x", "pass `format`"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import bertfeat
+from bertfeat.errors import UserError
 
 LONG = "9" * 5_000
 
@@ -34,7 +35,7 @@ CALLS = {
 
 @pytest.mark.parametrize("what", CALLS)
 def test_a_name_that_is_too_long_is_one_line(what: str, store: bertfeat.Store, tmp_path: Path) -> None:
-    with pytest.raises(bertfeat.BertfeatError) as caught:
+    with pytest.raises(UserError) as caught:
         CALLS[what](store, tmp_path)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []

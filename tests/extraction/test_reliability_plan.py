@@ -145,7 +145,27 @@ def test_a_part_of_the_configuration_that_decides_no_vector_may_change(made, tmp
     )
 
 
-def test_a_worker_needs_the_configuration_of_the_plan(made, tmp_path, monkeypatch):
+def change_weights(model: str | Path) -> None:
+    file = Path(model) / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def change_tokenizer(model: str | Path) -> None:
+    file = Path(model) / "tokenizer.json"
+    file.write_text(file.read_text() + " ")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda model: change_config(model, layer_norm_eps=0.5), r"config\.json"),
+        (change_weights, "weights"),
+        (change_tokenizer, "tokenizer"),
+    ],
+)
+def test_a_worker_needs_the_model_of_the_plan(change, what, made, tmp_path, monkeypatch):
     _, settings = made
     model = shutil.copytree(settings["model"], tmp_path / "model")
     config = ExtractConfig.from_dict(
@@ -153,11 +173,11 @@ def test_a_worker_needs_the_configuration_of_the_plan(made, tmp_path, monkeypatc
     )
     with open_inputs(settings["inputs"], tmp_path / "s", config) as files:
         job = open_job(config, files, tmp_path / "s", Silent(), overwrite=False)
-        change_config(model, layer_norm_eps=0.5)
-        with pytest.raises(RunError, match=r"model: config\.json changed since the run was planned; start it again"):
+        change(model)
+        with pytest.raises(RunError, match=rf"model: {what} changed since the run was planned; start it again"):
             ShardTask(job)
         monkeypatch.setattr(Job, "on_cluster", True)
-        with pytest.raises(RunError, match=r"config\.json is .* in the plan, .* here; install the same on every"):
+        with pytest.raises(RunError, match=rf"{what} is .* in the plan, .* here; install the same on every"):
             ShardTask(job)
 
 

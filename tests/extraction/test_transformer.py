@@ -71,6 +71,16 @@ class TestScikitLearn:
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, bertfeat.embed(TEXTS, str(tiny_folder), **settings))
 
+    @pytest.mark.parametrize("with_cache", [False, True])
+    def test_a_model_that_is_saved_again_is_loaded_again(self, with_cache: bool, tmp_path: Path) -> None:
+        model = tmp_path / "model"
+        transformer = bertfeat.BertFeatures(str(model), cache=tmp_path / "cache" if with_cache else None)
+        for seed in (0, 1):
+            build_model("bert", model, seed=seed)
+            np.testing.assert_allclose(
+                transformer.fit_transform(TEXTS), bertfeat.embed(TEXTS, str(model)), rtol=0, atol=1e-5
+            )
+
     @pytest.mark.parametrize(
         "make",
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -87,10 +88,11 @@ def test_table7_turns_document_context_on_where_documents_are_marked(tmp_path: P
     assert any("# newdoc" in sentence for sentence in sentences[:20])
     # Cut within a document; the second half gets its own mark.
     texts = {"train": "\n\n".join(sentences[:20]), "dev": "# newdoc id = second\n" + "\n\n".join(sentences[20:40])}
-    for name, text in texts.items():
-        (tmp_path / f"{name}.conllu").write_text(text + "\n\n", encoding="utf-8")
-    asked = ("--label", "upos", "--head", "linear", "--seeds", 1, "--max-epochs", 2)
-    found = result_of(tmp_path / "out", "table7", "--corpus", tmp_path, *asked)
+    (tmp_path / "train.conllu").write_text(texts["train"] + "\n\n", encoding="utf-8")
+    (tmp_path / "dev.conllu.gz").write_bytes(gzip.compress((texts["dev"] + "\n\n").encode()))
+    asked = ("--label", "upos", "--head", "linear", "--seeds", 1, "--max-epochs", 2, "--limit", 20)
+    files = ("--train", tmp_path / "train.conllu", "--dev", tmp_path / "dev.conllu.gz")
+    found = result_of(tmp_path / "out", "table7", *files, *asked)
     assert found["document_context"]
     assert {row["metric"] for row in found["rows"]} == {"accuracy"}
     assert bertfeat.open_store(tmp_path / "out" / "features" / "dev").metadata["document_context"]
@@ -147,11 +149,15 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("One.\n")
     of_words = ("--is-split-into-words", "--document-context")
+    wide = tmp_path / "wide.csv"
+    wide.write_text(f"a{' long' * 1000},b\n1,2\n")
     classifier, out = ("sentence_classifier", "--corpus", rows, "--label"), ("--out", tmp_path / "out")
     for asked, message in [
         ((*classifier, "one"), "holds one class alone"),
         ((*classifier, "topic"), "no column 'topic'; columns are id, text, domain"),
         ((*classifier, "one", "--text-column", "body"), "no column 'body'; columns are"),
+        ((*classifier, "text"), "--label and --text-column are both 'text'; name two columns"),
+        (("sentence_classifier", "--corpus", wide, "--label", "one"), "long long long..., b; pass --label"),
         (("sentence_classifier", "--corpus", broken, "--label", "one"), "broken.jsonl: cannot be read"),
         (("layer_sweep", "--corpus", rows, "--level", "sentence", "--label", "x"), "no row has a column 'x'"),
         (("table7", "--corpus", tmp_path), "no train and no dev file"),
@@ -167,6 +173,17 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
         (("finetune", "--task", "tag", "--corpus", rows, *of_words), "--document-context is for CoNLL files"),
     ]:
         assert message in refusal(*asked, *out)
+
+
+def test_table7_names_a_byte_that_is_not_utf8_and_no_flag_that_it_lacks(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.conll"
+    latin.write_bytes("Jürgen O\n\n".encode("latin-1"))
+    ran = run("table7", "--train", latin, "--dev", latin, "--out", tmp_path / "out")
+    assert ran.code == 2
+    *_, last = ran.err.splitlines()
+    assert last.startswith(f"bertfeat: {latin}:1: line 1: byte 0xfc at position 1 is not UTF-8")
+    assert "Traceback" not in ran.err
+    assert "--bad-rows" not in ran.err
 
 
 def test_all_recipes_are_listed_and_help_has_two_names() -> None:

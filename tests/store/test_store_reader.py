@@ -133,6 +133,16 @@ def test_a_missing_row_level_column_or_feature_is_named(tmp_path, read, message)
         read(open_store(tmp_path / "s"))
 
 
+def test_a_column_that_is_named_twice_is_read_once(tmp_path):
+    write_store(tmp_path / "s", make_plan())
+    store = open_store(tmp_path / "s")
+    names = ["doc_id", "doc_id", 4, "layer_04"]
+    for frame in (store.polars("token", names), store.pandas("token", names), store.rows("token", [0], names)):
+        assert list(frame.columns) == ["doc_id", "layer_04"]
+    assert store.arrow("token", names).column_names == ["doc_id", "layer_04"]
+    assert next(store.batches("token", 4, columns=names)).columns.columns == ["doc_id", "layer_04"]
+
+
 def test_rows_without_vectors_are_null_in_the_part_and_nan_in_arrays(tmp_path, encoding, dtype):
     plan = make_plan(levels=(Level.WORD,), encoding=encoding, dtype=dtype)
     write_store(tmp_path / "s", plan, nulls=True)
