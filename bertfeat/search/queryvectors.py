@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from bertfeat.choices import Level, Pooling
 from bertfeat.corpus.formats import WORD_FORMATS
+from bertfeat.encoder.sentencemodel import Prompts
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import Document, LevelTable
@@ -42,7 +43,7 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
     """Return the text that is put before each query of an index; None for that of the store's rows.
 
     By default it is the model's own prompt for queries, if the rows are the model's own sentence embeddings or were
-    made with a prompt; no prompt if the rows have another prompt of the model, which has none for queries, as in
+    made with a prompt; no prompt if the rows have the one for documents and the model names none for queries, as in
     `Encoder.encode_query`. An empty name gives no prompt.
 
     Raises:
@@ -55,7 +56,7 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
     prompts: Mapping[str, str] = store.metadata.get("prompts", {})
     if name is None:
         prompt = store.metadata.get("prompt")
-        if prompt and prompt in prompts.values():
+        if prompt and prompt == Prompts(prompts).document:
             return prompts.get("query", "")
         if store.metadata["pooling"] == Pooling.MODEL:
             return prompts.get("query")
