@@ -187,6 +187,15 @@ def test_queries_do_not_have_the_prompt_for_documents(tiny, tmp_path, pooling) -
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def test_a_prompt_that_the_model_does_not_name_is_written_in_the_query(tiny, tmp_path) -> None:
+    settings: dict[str, Any] = {"model": str(tiny["bert"]), "levels": "sentence", "layers": "-1", "pooling": "mean"}
+    store = extract(write(tmp_path / "c.txt", TEXTS[:2]), tmp_path / "s", prompt="text: ", **settings)
+    index = build_index(store, tmp_path / "i", query_prompt_name="")
+    written = extract(write(tmp_path / "q.txt", ["search: sea shells"]), tmp_path / "q", **settings)
+    found = index.encode(["search: sea shells"]).vectors
+    np.testing.assert_allclose(found, written.numpy("sentence", -1), atol=1e-3)
+
+
 def test_queries_have_the_prompt_of_the_model_for_queries(tiny, tmp_path) -> None:
     model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts=PROMPTS, normalize=True)
     oracle = SentenceTransformer(str(model), device="cpu")
