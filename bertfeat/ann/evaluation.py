@@ -81,11 +81,21 @@ def retrieval_metrics(
         >>> retrieval_metrics({"q": ["b", "a"]}, {"q": {"a": 1}})["mrr@10"]
         0.5
     """
+    judged = with_relevant(qrels)
+    each = [_query_metrics(ranked.get(query, ()), grades, ks) for query, grades in judged.items()]
+    return {name: math.fsum(values[name] for values in each) / len(each) for name in each[0]}
+
+
+def with_relevant(qrels: Mapping[Id, Mapping[Id, int]]) -> dict[Id, Mapping[Id, int]]:
+    """Return the judgements of the queries that have a relevant document: a mean is over these.
+
+    Raises:
+        UserError: No query has one.
+    """
     judged = {query: grades for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not judged:
         raise UserError(f"relevance judgements: none of {len(qrels)} queries has a relevant document (grade 1 or more)")
-    each = [_query_metrics(ranked.get(query, ()), grades, ks) for query, grades in judged.items()]
-    return {name: math.fsum(values[name] for values in each) / len(each) for name in each[0]}
+    return judged
 
 
 def _query_metrics(ranking: Sequence[Id], grades: Mapping[Id, int], ks: Iterable[int]) -> dict[str, float]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.ann.evaluation import recall_of_each, retrieval_metrics
+from bertfeat.ann.evaluation import recall_of_each, retrieval_metrics, with_relevant
 from bertfeat.ann.exact import exact_scores, exact_search
 from bertfeat.ann.indexfolder import read_queries
 from bertfeat.ann.vectorparts import sample_positions
 from bertfeat.errors import UserError
 from bertfeat.records import IntArray
 from bertfeat.search.index import Index
-from bertfeat.search.qrels import Qrels, read_qrels
+from bertfeat.search.qrels import read_qrels
 from bertfeat.search.queryfiles import QueryFile
 from bertfeat.search.storevectors import StoreParts
 
@@ -81,15 +81,16 @@ def _measured(
 def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> dict[str, Any]:
     """Measure an index on a retrieval set: nDCG@10, MRR@10 and recall@100, as trec_eval and BEIR define them.
 
-    Queries without a judgement are not searched for; a judged query that the file lacks counts 0.
+    Queries without a relevant document are not searched for; one with such a document that the file lacks counts 0.
 
     Returns:
-        `n_queries`, `n_missing` (judged queries that the file lacks), and the measures.
+        `n_queries`, the queries that were searched for; `n_missing`, those that the file lacks; and the measures.
 
     Raises:
-        UserError: A file cannot be read, no query of the file is judged, or the index has none of the documents.
+        UserError: A file cannot be read, no query of the file has a relevant document, or the index has none of the
+            documents.
     """
-    judged = read_qrels(qrels)
+    judged = with_relevant(read_qrels(qrels))
     _check_documents(index, judged, qrels)
     ranked: dict[str, list[str]] = {}
     for batch in QueryFile(queries).batches():
@@ -98,7 +99,9 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
             found = _rankings(index, [query.text for query in asked], [query.name for query in asked])
             ranked |= dict(zip([str(query.query_id) for query in asked], found, strict=True))
     if not ranked:
-        raise UserError(f"{qrels}: judges none of the queries of {queries}; ids there are like {_some(judged)}")
+        raise UserError(
+            f"{qrels}: gives none of the queries of {queries} a relevant document; ids there are like {_some(judged)}"
+        )
     measures = retrieval_metrics(ranked, judged, ks=(10, _RETRIEVED))
     wanted = ("ndcg@10", "mrr@10", f"recall@{_RETRIEVED}")
     return {"n_queries": len(ranked), "n_missing": len(judged.keys() - ranked.keys())} | {
@@ -106,7 +109,7 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
     }
 
 
-def _check_documents(index: Index, judged: Qrels, qrels: str | Path) -> None:
+def _check_documents(index: Index, judged: Mapping[str, Mapping[str, int]], qrels: str | Path) -> None:
     """Refuse judgements of other documents: every hit would count as wrong."""
     wanted = {document for grades in judged.values() for document in grades}
     doc_ids = index.store.polars(index.level, ["doc_id"])["doc_id"].unique()

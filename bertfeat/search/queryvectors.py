@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from bertfeat.choices import Level, Pooling
 from bertfeat.corpus.formats import WORD_FORMATS
+from bertfeat.encoder.sentencemodel import Prompts
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import Document, LevelTable
@@ -42,7 +43,8 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
     """Return the text that is put before each query of an index; None for that of the store's rows.
 
     By default it is the model's own prompt for queries, if the rows are the model's own sentence embeddings or were
-    made with a prompt. An empty name gives no prompt.
+    made with a prompt; no prompt if the rows have the one for documents and the model names none for queries, as in
+    `Encoder.encode_query`. An empty name gives no prompt.
 
     Raises:
         UserError: The model has no prompt of that name, or the level is not `sentence`.
@@ -53,10 +55,13 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
         return None
     prompts: Mapping[str, str] = store.metadata.get("prompts", {})
     if name is None:
+        prompt = store.metadata.get("prompt")
+        if prompt and prompt == Prompts(prompts).document:
+            return prompts.get("query", "")
         if store.metadata["pooling"] == Pooling.MODEL:
             return prompts.get("query")
         # sentence-transformers writes an empty prompt for models without one.
-        return prompts.get("query") or None if store.metadata.get("prompt") else None
+        return prompts.get("query") or None if prompt else None
     if name and name not in prompts:
         there = f"choose one of {', '.join(sorted(prompts))}" if prompts else "it names no prompts"
         raise UserError(f"`query_prompt_name` {name!r}: the model of {store.path} has no prompt of that name; {there}")

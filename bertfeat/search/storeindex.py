@@ -105,7 +105,8 @@ def build_index(
         seed: The random seed.
         threads: Threads to compute on; all by default.
         query_prompt_name: The model's prompt that is put before each query, by name, `""` for none; by default the one
-            named `query`, if the rows are the model's own embeddings (pooling `model`) or were made with a prompt.
+            named `query`, if the rows are the model's own embeddings (pooling `model`) or were made with a prompt;
+            none if the rows have the prompt for documents of a model that names none for queries.
         tune_queries: Queries like those to come, 2 or more, better 1,000: they have the recall then. A file of texts as
             `QueryFile` reads it (at word and token level each marks a word in brackets); a store of the same feature
             of other texts; or vectors as they are in a store: .npy, or float (n_queries, dim). Up to 2,000 random ones

@@ -169,6 +169,32 @@ def test_prompt_and_embedding_are_part_of_the_plan(tiny, tmp_path) -> None:
     assert not {"prompt", "prompt_name", "model.sentence_sha256"} & plain.plan.fields.keys()
 
 
+@pytest.mark.parametrize("pooling", ["model", "mean"])
+def test_queries_do_not_have_the_prompt_for_documents(tiny, tmp_path, pooling) -> None:
+    model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts={"document": "text: "}, normalize=True)
+    file = model / "config_sentence_transformers.json"
+    # sentence-transformers 5 adds an empty prompt for queries; older ones do not.
+    file.write_text(json.dumps({**json.loads(file.read_text()), "prompts": {"document": "text: "}}))
+    settings: dict[str, Any] = {"model": str(model), "store_dtype": "float32", "layers": "-1", "pooling": pooling}
+    corpus = write(tmp_path / "c.txt", TEXTS[:2])
+    store = extract(corpus, tmp_path / "s", levels="sentence", prompt_name="document", **settings)
+    found = build_index(store, tmp_path / "i").encode(["sea shells"]).vectors
+    plain = extract(write(tmp_path / "q.txt", ["sea shells"]), tmp_path / "p", levels="sentence", **settings)
+    np.testing.assert_allclose(found, plain.numpy("sentence", plain.features("sentence")[0].name), atol=1e-5)
+    if pooling == "model":
+        expected = SentenceTransformer(str(model), device="cpu").encode_query(["sea shells"])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_prompt_that_the_model_does_not_name_is_written_in_the_query(tiny, tmp_path) -> None:
+    settings: dict[str, Any] = {"model": str(tiny["bert"]), "levels": "sentence", "layers": "-1", "pooling": "mean"}
+    store = extract(write(tmp_path / "c.txt", TEXTS[:2]), tmp_path / "s", prompt="text: ", **settings)
+    index = build_index(store, tmp_path / "i", query_prompt_name="")
+    written = extract(write(tmp_path / "q.txt", ["search: sea shells"]), tmp_path / "q", **settings)
+    found = index.encode(["search: sea shells"]).vectors
+    np.testing.assert_allclose(found, written.numpy("sentence", -1), atol=1e-3)
+
+
 def test_queries_have_the_prompt_of_the_model_for_queries(tiny, tmp_path) -> None:
     model = save_sentence_model(tiny["bert"], tmp_path / "own", prompts=PROMPTS, normalize=True)
     oracle = SentenceTransformer(str(model), device="cpu")

@@ -446,8 +446,11 @@ class TestEvaluation:
             "n_missing": 1,
             **dict.fromkeys(("ndcg@10", "mrr@10", "recall@100"), pytest.approx(1 / 3)),
         }
+        # A query whose documents all have grade 0 has no part in the mean, so it does not count.
+        qrels.write_text(f"q0 0 d000 0\nq1 0 {ids[SENSES['money'][0]]} 1\nmissing 0 d000 0\n")
+        assert evaluate_retrieval(sentences, qrels, file) == {**perfect, "n_queries": 1}
         qrels.write_text("z 0 d000 1\n")
-        with pytest.raises(UserError, match="judges none of the queries"):
+        with pytest.raises(UserError, match=r"gives none of the queries of .* a relevant document; ids there"):
             evaluate_retrieval(sentences, qrels, file)
         qrels.write_text("q0 0 17 1\nq1 0 3 1\n")
         said = r"judges none of the documents of .*; ids there are like 'd000', 'd001', 'd002', here '17', '3'; extract"
