@@ -286,10 +286,11 @@ def _allocate(
     # Not by NumPy, which asks for huge pages: they come from memory that a virtual machine may have given back to its
     # host, and taking it again costs up to 3 ms per MB.
     arrays = {column.name: torch.empty((units.n_rows, column.dim), dtype=kind, device=device) for column in columns}
-    empty = units.n_segments == 0
-    if empty.any():
+    empty = np.flatnonzero(units.n_segments == 0)
+    if len(empty):
+        rows = to_device(empty, device)
         for array in arrays.values():
-            array[to_device(empty, device)] = 0
+            array.index_fill_(0, rows, 0)
     return arrays
 
 

@@ -67,14 +67,14 @@ def test_conll_2003_with_spaces_between_columns(tmp_path: Path) -> None:
 
 
 def test_columns_that_count_words_and_may_lack_notes(tmp_path: Path) -> None:
-    first, second = documents(write(tmp_path, "a.iob2", INDEXED), label_column="3")
+    first, second = documents(write(tmp_path, "a.iob2", INDEXED), label_column="3", levels="word")
     assert first.words == ("1", "of", "two")
     assert first.annotations["label"] == ["O", "O", "B-X"]
     assert first.annotations["column_5"] == ["-", "-", "ann"]
     assert (second.words, second.annotations["column_4"]) == (("Short", ""), [None, None])
     assert first.group != second.group
     shortest_first = write(tmp_path, "a.conll", "1\ta\tO\n2\tb\tO\tnote\n")
-    assert documents(shortest_first, label_column="3")[0].annotations["column_4"] == [None, "note"]
+    assert documents(shortest_first, label_column="3", levels="word")[0].annotations["column_4"] == [None, "note"]
     (bad,) = bad_rows(write(tmp_path, "a.iob2", INDEXED))
     assert bad.reason == "line 10 has 3 columns, and no label there; pass another `label_column`"
     (bad,) = bad_rows(write(tmp_path, "a.conll", "1\ta\tO\n2\tb\tO\n\n" * 1500 + "1\ta\tO\n3\tb\tO\n"))
@@ -83,13 +83,13 @@ def test_columns_that_count_words_and_may_lack_notes(tmp_path: Path) -> None:
 
 def test_conllu_takes_the_syntactic_words(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conllu", CONLLU)
-    first, second = documents(path, label_column="upos")
+    first, second = documents(path, label_column="upos", levels="word")
     assert first.words == ("vamos", "nos", "a", "el", "mar")
     assert first.annotations["label"] == first.annotations["upos"] == ["VERB", "PRON", "ADP", "DET", "NOUN"]
     assert first.annotations["misc"] == ["_", "X=1", "_", "_", "_"]
     assert (first.row, second.row, second.words, second.text) == (4, 14, ("New York",), "New York")
     assert first.group == second.group == "0:1"
-    assert documents(path, label_column="4")[0].annotations["label"] == first.annotations["upos"]
+    assert documents(path, label_column="4", levels="word")[0].annotations["label"] == first.annotations["upos"]
     assert documents(path)[0].annotations["label"] == first.annotations["misc"]
 
 
@@ -142,13 +142,13 @@ def test_bad_conllu_lines(tmp_path: Path, line: bytes, reason: str) -> None:
 
 def test_label_columns(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conll", CONLL_2003)
-    assert documents(path, label_column="2")[1].annotations["label"] == ["NNP"]
-    assert documents(path, label_column="column_3")[1].annotations["label"] == ["B-NP"]
+    assert documents(path, label_column="2", levels="word")[1].annotations["label"] == ["NNP"]
+    assert documents(path, label_column="column_3", levels="word")[1].annotations["label"] == ["B-NP"]
     for wrong in ("upos", "1", "5", "0"):
         with pytest.raises(InputError, match=f"no word column '{wrong}'; columns are column_2, .* or 2 to 4; pass"):
-            read_all(path, label_column=wrong)
+            read_all(path, label_column=wrong, levels="word")
     with pytest.raises(InputError, match="no word column '2'; the file has none; pass `label_column`"):
-        read_all(write(tmp_path, "a.conll", "a\nb\n"), label_column="2")
+        read_all(write(tmp_path, "a.conll", "a\nb\n"), label_column="2", levels="word")
 
 
 def test_word_columns_are_in_the_schema_and_agree_over_files(tmp_path: Path) -> None:

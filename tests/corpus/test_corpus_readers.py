@@ -113,7 +113,9 @@ def test_lists_of_words_and_their_labels(tmp_path: Path) -> None:
         {"text": ["a"], "tags": "X"},
     ]
     path = write(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    first, second, *bad = read_all(path, is_split_into_words=True, label_column="tags", bad_rows="quarantine")
+    first, second, *bad = read_all(
+        path, is_split_into_words=True, label_column="tags", levels="word", bad_rows="quarantine"
+    )
     assert (first.text, first.words, first.annotations) == ("a b", ("a", "b"), {"label": ["X", "1"]})
     assert (second.text, second.words) == ("", ())
     wanted = ["null at position 1, which is not a word", "2 labels for 1 words", "list of words", "not a list with"]
@@ -124,10 +126,11 @@ def test_ids_groups_and_pairs_come_from_their_columns(tmp_path: Path) -> None:
     path = write(
         tmp_path, "a.jsonl", '{"t": "a", "p": "b", "i": 7, "d": "x"}\n{"t": "a", "p": null, "i": 8, "d": null}\n'
     )
-    settings = {"text_column": "t", "text_pair_column": "p", "id_column": "i", "document_column": "d"}
-    first, second = documents(path, path, **settings | {"id_column": None})[:2]
-    assert (first.text_pair, first.group, second.text_pair, second.group) == ("b", "0:x", None, None)
-    assert [document.doc_id for document in documents(path, **settings)] == [7, 8]
+    first, second = documents(path, text_column="t", text_pair_column="p")
+    assert (first.text_pair, second.text_pair) == ("b", None)
+    first, second = documents(path, path, text_column="t", document_column="d", document_context=True)[:2]
+    assert (first.group, second.group) == ("0:x", None)
+    assert [document.doc_id for document in documents(path, text_column="t", id_column="i")] == [7, 8]
 
 
 @pytest.mark.parametrize("value", ["1.5", "true", "null", str(2**63), "[1]"])
@@ -288,10 +291,10 @@ def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
     [
         ("a.txt", {"id_column": "id"}, "`id_column` does not go with txt"),
         ("a.csv", {"is_split_into_words": True}, "`is_split_into_words` does not go with csv"),
-        ("a.csv", {"label_column": "x"}, "`keep_columns`"),
+        ("a.csv", {"label_column": "x", "levels": "word"}, "`keep_columns`"),
         ("a.jsonl", {"text_pairs": True}, "pass `text_pair_column`"),
-        ("a.jsonl", {"label_column": "x"}, "labels the words of `is_split_into_words`"),
-        ("a.conll", {"document_column": "x"}, "`document_column` does not go with conll"),
+        ("a.jsonl", {"label_column": "x", "levels": "word"}, "labels the words of `is_split_into_words`"),
+        ("a.conll", {"document_column": "x", "document_context": True}, "`document_column` does not go with conll"),
         ("a.txt", {"document_context": True}, r"a\.txt: does not say which rows are one document.*`document_column`"),
     ],
 )

@@ -192,7 +192,7 @@ def test_schema_names_ids_pairs_and_labels(tmp_path: Path) -> None:
     plan(corpus)
     assert (corpus.schema().id_type, corpus.schema().has_pairs) == ("string", True)
     path = _jsonl(tmp_path, {"text": ["a"], "l": ["X"]})
-    corpus = open_corpus(path, is_split_into_words=True, label_column="l")
+    corpus = open_corpus(path, is_split_into_words=True, label_column="l", levels="word")
     plan(corpus)
     assert (corpus.schema().id_type, corpus.schema().annotations) == ("int64", (Column("label", "string"),))
 
