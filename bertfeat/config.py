@@ -291,7 +291,10 @@ class ExtractConfig:
                 raise ConfigError(f"`{name}={shown!r}` has no meaning {reason}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, from which `from_dict` builds an equal config."""
+        """Return plain JSON values, from which `from_dict` builds an equal config.
+
+        They have all defaults, so that `extract` takes the config, not the values by name.
+        """
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def planned(self) -> dict[str, Any]:

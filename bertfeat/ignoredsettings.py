@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 # Poolings that give a text one vector of the last layer, whatever the layers.
 _OF_LAST_LAYER = (Pooling.MODEL, Pooling.POOLER)
 _LAST = "-1"
-# Poolings over which it matters whether special tokens count; `model` refuses the setting itself.
-_COUNTING = (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN, Pooling.MODEL)
+#: Poolings over which it matters whether special tokens count; `model` refuses the setting itself.
+COUNTING = (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN, Pooling.MODEL)
 
 
 class _Rule(NamedTuple):
@@ -42,7 +42,7 @@ _RULES = (
     ),
     _Rule(
         ("include_special_tokens",),
-        lambda config: config.pooling not in _COUNTING,
+        lambda config: config.pooling not in COUNTING,
         "with a pooling that takes one token; leave it out, or pass `pooling='mean'`",
     ),
     _Rule(

@@ -20,6 +20,8 @@ _FILE = "digests.json"
 _MAX_ENTRIES = 256
 # Younger files are not cached: another change within the clock's resolution would keep the times.
 _SETTLED_NS = 100_000_000
+# The same entries for this process: an estimator asks for each call, also where the file cannot be written.
+_known: dict[str, str] = {}
 
 
 def weights_digest(files: Sequence[Path]) -> str:
@@ -29,7 +31,7 @@ def weights_digest(files: Sequence[Path]) -> str:
         CheckpointError: A file cannot be read, or changes meanwhile.
     """
     key, youngest_ns = _identity(files)
-    cached = _read_cache().get(key)
+    cached = _known.get(key) or _read_cache().get(key)
     if cached is not None:
         return cached
     digest = hashlib.sha256()
@@ -42,6 +44,7 @@ def weights_digest(files: Sequence[Path]) -> str:
             f"{files[0].parent}: the weights change while they are read; wait for the download to end"
         )
     if youngest_ns < time.time_ns() - _SETTLED_NS:
+        _known[key] = digest.hexdigest()
         _write_cache({**_read_cache(), key: digest.hexdigest()})
     return digest.hexdigest()
 

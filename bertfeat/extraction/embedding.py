@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from bertfeat.choices import Level, Pooling, StoreDtype
@@ -60,7 +60,8 @@ def embed(
         (2, 384)
     """
     documents = documents_from(texts)
-    layers = layers if isinstance(layers, str | int) else list(layers)
+    # An iterator is read once, and the settings are checked twice.
+    layers = list(layers) if isinstance(layers, Iterator) else layers
     # An encoder also gives tokens and words; here, their settings would be ignored.
     config = memory_config({"pooling": pooling, "layers": layers, "combine": combine, **settings}, (Level.SENTENCE,))
     config.refuse_ignored(settings)

@@ -11,7 +11,7 @@ from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, encode_labels, require_same_kind
 from bertfeat.heads.matrices import Matrix, Sequences
-from bertfeat.heads.registry import check_head, check_params, head_class, heads_with_mix, make_head
+from bertfeat.heads.registry import check_params, head_class, heads_with_mix, make_head
 from bertfeat.heads.scores import METRICS
 from bertfeat.probes.features import Choice
 from bertfeat.probes.labels import LabelTable
@@ -68,9 +68,11 @@ class FitRequest:
             UserError: The head does not exist or cannot do this, a parameter would be ignored, or there are labels of
                 dev without a dev store.
         """
-        check_head(self.head)
-        check_params(self.head, self.params, has_dev=has_dev)
         kind = head_class(self.head)
+        usual = {name: str(param.default) for name, param in inspect.signature(kind).parameters.items()}
+        # `get_params` of a probe gives all, of which nobody asked for the defaults.
+        asked = {name: value for name, value in self.params.items() if str(value) != usual.get(name)}
+        check_params(self.head, asked, has_dev=has_dev)
         if self.seeds < 1:
             raise UserError(f"seeds {self.seeds} is below 1")
         if kind.is_tagger and self.level is Level.SENTENCE:

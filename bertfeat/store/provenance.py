@@ -16,6 +16,7 @@ from bertfeat.durable.decoding import decode
 from bertfeat.durable.differences import Fields, shown
 from bertfeat.encoder.randomweights import initialiser
 from bertfeat.errors import UserError
+from bertfeat.ignoredsettings import COUNTING
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
 from bertfeat.store.planstates import IMPORTED
@@ -154,7 +155,9 @@ class FeatureSpec:
         for name, label in names.items():
             mine, theirs = getattr(self, name), getattr(other, name)
             is_unknown = name == "config_sha256" and None in (mine, theirs)
-            if mine != theirs and not is_unknown:
+            # Earlier versions recorded it beside all poolings.
+            is_ignored = name == "include_special_tokens" and not {self.pooling, other.pooling} & {*COUNTING}
+            if mine != theirs and not is_unknown and not is_ignored:
                 found[label] = (mine, theirs)
         if "pooling" in found:
             # Only one of the two is the model's own sentence embedding.

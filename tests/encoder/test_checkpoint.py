@@ -238,4 +238,5 @@ def test_spoilt_or_unwritable_cache_is_harmless(
         cache.parent.mkdir()
         cache.write_text(spoilt)
     first = filedigests.weights_digest([folder / "model.safetensors"])
+    monkeypatch.setattr(filedigests.hashlib, "sha256", lambda: pytest.fail("read the file again"))
     assert filedigests.weights_digest([folder / "model.safetensors"]) == first

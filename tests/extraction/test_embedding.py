@@ -38,6 +38,14 @@ def test_equal_to_a_store(
     assert np.isnan(vectors).all(axis=1).tolist() == without_tokens
 
 
+def test_layers_may_be_a_number_of_numpy_or_an_iterator(tiny_folder: Path) -> None:
+    one = bertfeat.embed(TEXTS[:1], str(tiny_folder), layers=1)
+    for layers in (np.int64(1), iter([1])):
+        assert np.array_equal(bertfeat.embed(TEXTS[:1], str(tiny_folder), layers=layers), one)
+    with pytest.raises(ConfigError, match="`layers` 'None' is not a layer"):
+        bertfeat.embed(TEXTS[:1], str(tiny_folder), layers=None)
+
+
 def test_several_layers_concatenated_lowest_first(tiny_folder: Path) -> None:
     both = bertfeat.embed(TEXTS[:1], str(tiny_folder), layers=[-1, 1])
     assert both.shape == (1, 64)

@@ -20,6 +20,7 @@ from bertfeat import fit_probe, load_probe
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.probefolder import save_probe
+from bertfeat.heads.registry import make_head
 from bertfeat.probes import learningrows
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.store.reader import Store
@@ -188,6 +189,13 @@ class TestStreaming:
         fitted = fit_probe(store, "label", level="word", dev=dev, max_memory=160 * 16 * 4 * 3 + 1)
         assert not fitted.training["streamed"]
         assert fitted.training["scores"]["accuracy"]["mean"] == fitted.score(dev).scores.accuracy
+
+    @pytest.mark.parametrize(("head", "has_dev"), [("logreg", False), ("mlp", True)])
+    def test_the_parameters_of_a_probe_fit_another_one(self, stores: Stores, head: str, has_dev: bool) -> None:
+        dev = stores.dev if has_dev else None
+        params = {**make_head(head).get_params(), **({"max_epochs": 1} if head == "mlp" else {})}
+        fitted = fit_probe(stores.train, "domain", feature="layer_06", head=head, dev=dev, **params)
+        assert fitted.probe.get_params() == params
 
 
 class TestRefusals:

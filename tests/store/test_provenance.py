@@ -103,6 +103,13 @@ class TestComparison:
         spec = FeatureSpec.of(store_of(tmp_path), "word", "concat_last4")
         assert spec.find_in(store_of(tmp_path, "others", **metadata), mine="probe ner").layers == spec.layers
 
+    @pytest.mark.parametrize("pooling", ["cls", "mean"])
+    def test_special_tokens_differ_where_they_count(self, tmp_path: Path, pooling: str) -> None:
+        """Earlier versions recorded them beside `cls`; a store like that cannot be made any more."""
+        earlier = store_of(tmp_path, pooling=pooling, include_special_tokens=True)
+        spec, other = FeatureSpec.of(earlier, "sentence", "layer_05"), store_of(tmp_path, "others", pooling=pooling)
+        assert len(spec.differences(FeatureSpec.of(other, "sentence", "layer_05"))) == (pooling == "mean")
+
     def test_another_level_or_feature_is_named(self, tmp_path: Path) -> None:
         store = store_of(tmp_path, combine="none")
         spec = FeatureSpec.of(store, "word", "layer_03")
