@@ -160,7 +160,7 @@ class VectorIndex:
 
     def _request(self, k: int, n_allowed: int) -> _Request:
         """Return what a search asks; the last one is kept, since queries that come one at a time ask the same."""
-        key = k, n_allowed, *self.parameters.items()
+        key = k, n_allowed, self.n_vectors, *self.parameters.items()
         last = self._last
         # Threads may search for other numbers of hits at the same time.
         if last is None or last.key != key:

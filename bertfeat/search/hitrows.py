@@ -60,7 +60,8 @@ class HitRows:
     def _of_documents(self, doc_ids: pl.Series, names: Sequence[str]) -> pl.DataFrame:
         # A join would look at all documents for each query.
         known = self._documents["doc_id"]
-        asked = self._documents[known.search_sorted(doc_ids).clip(upper_bound=len(known) - 1)]
+        places = known.search_sorted(doc_ids)
+        asked = self._documents[places.filter(places < len(known))]
         if not asked["doc_id"].equals(doc_ids):
             raise StoreError(f"{self.store.path}: has words of documents that it lacks; run bertfeat verify")
         return self.store.rows(Level.SENTENCE, asked["_row"].to_numpy(), names)

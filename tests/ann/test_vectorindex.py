@@ -300,6 +300,15 @@ def test_recall_is_as_high_after_growth(text, many):
     assert recall(index.search(queries, 10).positions, truth) > 0.85
 
 
+def test_a_filter_widens_the_search_again_after_growth(many):
+    vectors = many[0]
+    index = made("IVF32_HNSW8,Flat", vectors[:1000], nprobe=4)
+    assert index._request(10, 500).parameters["nprobe"] == 8
+    extend(index, ArrayParts(vectors[1000:]))
+    assert index._request(10, 500).parameters["nprobe"] == 32
+    assert index._request(10, 500) is index._request(10, 500)
+
+
 @pytest.mark.parametrize(
     "text", ["Flat", "SQ8", "IVF32,SQ8", "HNSW16", "RR24,Flat", "IVF32,PQ8x4,RFlat", "IVF8,PQ12x4fs,RFlat"]
 )

@@ -284,9 +284,10 @@ class TestContext:
     def test_words_of_a_document_that_is_not_there(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         known = HitRows(store, Level.WORD)._documents
         rows = np.arange(store.n_rows("word"))
-        for left in (known[1:], known[:-1]):
+        for left in (known[1:], known[:-1], known[:0]):
             hits = HitRows(store, Level.WORD)
             monkeypatch.setitem(hits.__dict__, "_documents", left)
+            assert hits.columns(rows[:0], ["text"]).shape == (0, 1)
             with pytest.raises(StoreError, match=r"has words of documents that it lacks; run bertfeat verify"):
                 hits.columns(rows, ["text"])
 
