@@ -106,17 +106,34 @@ def take_columns(
     parts: Sequence[StoredPart], rows: IntArray, names: Sequence[str], kept: KeptGroups
 ) -> pl.DataFrame | None:
     """Return columns of some rows as a frame in the order of `rows`, which may repeat; None without rows."""
+    if not names:
+        return pl.DataFrame(height=len(rows))
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
     frames: list[pl.DataFrame] = []
     chosen = np.empty(len(rows), np.int64)
-    n_rows = 0
+    n_rows = n_bytes = 0
+    limit = _PIECE_BYTES
     for piece in _by_part(parts, ascending):
         found, places = kept.groups(piece.part, ascending[piece.places] - piece.start, names)
         chosen[order[piece.places]] = n_rows + places
         frames += found
         n_rows += sum(frame.height for frame in found)
-    return pl.concat(frames)[chosen] if frames else None
+        n_bytes += sum(int(frame.estimated_size()) for frame in found)
+        if n_bytes > limit:
+            # Many rows may be in all row groups of a store, which together are larger than memory.
+            so_far = order[: piece.places.stop]
+            frames = [_gather(frames, chosen[so_far])]
+            chosen[so_far], n_rows = np.arange(len(so_far)), len(so_far)
+            n_bytes = int(frames[0].estimated_size())
+            limit = max(_PIECE_BYTES, 2 * n_bytes)
+    return _gather(frames, chosen) if frames else None
+
+
+def _gather(frames: Sequence[pl.DataFrame], rows: IntArray) -> pl.DataFrame:
+    """Return some rows of frames, one or more, that share no memory with them."""
+    # Of strings in a single chunk, polars would keep all, as long as the few that are chosen live.
+    return pl.concat([*frames, frames[0][:1]])[rows]
 
 
 def slice_vectors(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -13,7 +16,8 @@ from hypothesis import strategies as st
 
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError
-from bertfeat.store import codec, keptgroups, open_for_writing, open_store
+from bertfeat.records import Column
+from bertfeat.store import codec, keptgroups, open_for_writing, open_store, selection
 from bertfeat.store.keptgroups import KeptGroups
 from bertfeat.store.vectors import group_rows, read_groups
 from tests.support import store_fakes
@@ -110,6 +114,48 @@ def test_rows_that_come_one_by_one_are_kept_within_a_bound(stores, monkeypatch, 
     # Kept, a row group is read once; not kept, for each row.
     fewest, most = {0: (2 * N_ROWS, 2 * N_ROWS), 500: (n_groups, 2 * N_ROWS), 1 << 20: (n_groups, n_groups)}[max_bytes]
     assert fewest <= len(n_read) <= most
+
+
+def test_row_groups_of_many_parts_are_not_in_memory_at_once(stores, monkeypatch):
+    monkeypatch.setattr(selection, "_PIECE_BYTES", 0)
+    rows, held = np.random.default_rng(0).integers(0, N_ROWS, 200), []
+    read = KeptGroups.groups
+
+    def groups(*arguments):
+        found = read(*arguments)
+        # The caller may still have those of the part before.
+        assert not any(frame() is not None for frames in held[:-1] for frame in frames)
+        held.append([weakref.ref(frame) for frame in found[0]])
+        return found
+
+    monkeypatch.setattr(KeptGroups, "groups", groups)
+    for store in stores.values():
+        store = open_store(store.path)
+        monkeypatch.setattr(store, "_kept", KeptGroups(0))
+        frame = store.polars("word", ["word", "label"])
+        for chosen in (rows, rows[:3], np.arange(N_ROWS)[::-1]):
+            assert store.rows("word", chosen, ["word", "label"]).equals(frame[chosen])
+    assert len(held) > 10
+
+
+def test_rows_do_not_keep_the_texts_of_their_row_group(tmp_path, monkeypatch):
+    name = "a" * 1000
+    plan = make_plan((200,), columns={Level.TOKEN: (store_fakes.DOC_ID, Column(name, "string", nullable=False))})
+    write_store(tmp_path / "s", plan)
+    store = open_store(tmp_path / "s")
+    monkeypatch.setattr(store, "_kept", KeptGroups(0))
+    before = pa.total_allocated_bytes()
+    found = store.rows("token", [3, 7], [name])
+    gc.collect()
+    # polars shares the memory of the strings that Arrow decoded.
+    assert pa.total_allocated_bytes() - before < 50_000
+    assert found[name].to_list() == [f"{name} 3 ü", f"{name} 7 ü"]
+
+
+def test_rows_without_columns(stores):
+    for store in stores.values():
+        assert store.rows("word", [3, 3, N_ROWS - 1], []).shape == (3, 0)
+        assert store.rows("word", [], []).shape == (0, 0)
 
 
 def test_threads_share_kept_rows(stores):
