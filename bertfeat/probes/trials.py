@@ -70,7 +70,7 @@ class FitRequest:
         """
         kind = head_class(self.head)
         usual = {name: str(param.default) for name, param in inspect.signature(kind).parameters.items()}
-        # `get_params` of a probe gives all, of which nobody asked for the defaults.
+        # `get_params` of a probe gives all parameters, so that a default was not asked for.
         asked = {name: value for name, value in self.params.items() if str(value) != usual.get(name)}
         check_params(self.head, asked, has_dev=has_dev)
         if self.seeds < 1:
