@@ -124,10 +124,11 @@ def _merged(store: Store, group: range) -> ShardResult:
     """Return the rows of some shards as those of one, read from whole parts."""
     folder = folder_at(store.path)
     some = Store(store.path, store.manifest.with_shards(group.start, group.stop))
-    for part in (part for level in some.levels for part in some.parts(level)):
-        if not folder.is_whole(part.path, part.n_bytes, part.digest):
-            place = store.path / part.path
-            raise StoreError(f"{place}: its bytes are not those that were written; run bertfeat verify")
+    with store.unreplaced():
+        for part in (part for level in some.levels for part in some.parts(level)):
+            if not folder.is_whole(part.path, part.n_bytes, part.digest):
+                place = store.path / part.path
+                raise StoreError(f"{place}: its bytes are not those that were written; run bertfeat verify")
     counts: Counter[str] = Counter()
     for shard in some.manifest["shards"]:
         counts.update(shard["counts"])

@@ -97,7 +97,7 @@ class LocalFolder(Folder):
         path = self.path / name
         try:
             status = path.lstat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         oddity = None if stat.S_ISREG(status.st_mode) else files.kind_of(path)
         return FileInfo(status.st_size, status.st_mtime_ns, oddity)

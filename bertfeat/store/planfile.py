@@ -48,11 +48,28 @@ def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = F
     file = folder.path / layout.PLAN
     try:
         data = folder.read(layout.PLAN, follow_links=follow_links)
-        return _last.of(file, data, lambda: _plan_in(data, file))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use `overwrite`") from error
+        raise _damaged(file, error) from error
+    return plan_of(data, file)
+
+
+def plan_of(data: bytes, file: AnyPath) -> Plan:
+    """Return the plan in the bytes of a plan.json; `file` is named in errors.
+
+    Raises:
+        PlanDamaged: The bytes are damaged or edited.
+        StoreError: The plan is of a newer format.
+    """
+    try:
+        return _last.of(file, data, lambda: _plan_in(data, file))
+    except ValueError as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: AnyPath, error: Exception) -> PlanDamaged:
+    return PlanDamaged(f"{file}: {error}; run the command that made the store again, or use `overwrite`")
 
 
 def _plan_in(data: bytes, file: AnyPath) -> Plan:

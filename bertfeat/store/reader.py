@@ -21,6 +21,7 @@ from bertfeat.records import BadRow, BoolArray, FeatureColumn
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.storage.clients import scan_options
 from bertfeat.store import receipts
+from bertfeat.store.folder import FileInfo
 from bertfeat.store.keptgroups import KeptGroups
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.openfolder import folder_at
@@ -82,11 +83,12 @@ class Store(StoreDescription):
     Raises:
         UserError: From each method: a level, feature, column, row or shard does not exist, a feature cannot be made
             from stored layers, or a size is below 1.
-        StoreError: From each method that reads: no shard is done yet, or a file is missing or damaged.
+        StoreError: From each method that reads: no shard is done yet, a file is missing or damaged, or the store was
+            replaced since it was opened (`overwrite`). After an append, the rows stay those of the opening.
     """
 
-    def __init__(self, path: AnyPath, manifest: Manifest) -> None:
-        super().__init__(path, manifest)
+    def __init__(self, path: AnyPath, manifest: Manifest, plan_file: FileInfo | None = None) -> None:
+        super().__init__(path, manifest, plan_file)
         self._checked = CheckedParts()
         self._kept = KeptGroups()
 
@@ -126,7 +128,8 @@ class Store(StoreDescription):
             StoreError: The store was copied without its `_bertfeat` folder, or the file of these rows is damaged.
         """
         folder = folder_at(self.path)
-        return tuple(row for stored in self.manifest.receipts for row in receipts.read_quarantine(folder, stored))
+        with self.unreplaced():
+            return tuple(row for stored in self.manifest.receipts for row in receipts.read_quarantine(folder, stored))
 
     def shard(self, number: int) -> Store:
         """Return the store as if it had only one shard."""
@@ -134,16 +137,18 @@ class Store(StoreDescription):
         if number not in there:
             raise UserError(f"{self.path}: no shard {number}; there are {len(there)}")
         place = there.index(number)
-        return Store(self.path, self.manifest.with_shards(place, place + 1))
+        return Store(self.path, self.manifest.with_shards(place, place + 1), self._plan_file)
 
     def scan(self, level: str) -> pl.LazyFrame:
         """Return a level as a lazy frame that reads only what is used; binary vectors become arrays.
 
-        polars itself reads the parts: nothing is compared with the manifest, and errors are those of polars.
+        polars itself reads the parts, when the frame is collected: nothing is compared with the manifest, a store that
+        was replaced meanwhile is not noticed, and errors are those of polars.
         """
         paths = [part.path for part in self.stored_parts(level)]
         options = scan_options(paths[0]) if isinstance(paths[0], ObjectPath) else {}
-        frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
+        with self.unreplaced():
+            frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
         if self._layout.encoding is VectorEncoding.BINARY:
             inner = self._layout.polars
             frame = frame.with_columns(
@@ -157,7 +162,7 @@ class Store(StoreDescription):
         names = self._known_columns(level, columns)
         if not self._check_digests(level, names):
             return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, names)))
-        with reading(self.path / level):
+        with self.unreplaced(), reading(self.path / level):
             found = self.scan(level).select(names).collect()
             if found.height != self.n_rows(level):
                 raise ValueError(f"{found.height} rows, not {self.n_rows(level)}")
@@ -168,9 +173,10 @@ class Store(StoreDescription):
         names = self._known_columns(level, columns)
         self._check_digests(level, names)
         tables = []
-        for part in self.stored_parts(level):
-            with opened_part(part) as file:
-                tables += [empty_table(file, names), read_groups(file, range(file.num_row_groups), names)]
+        with self.unreplaced():
+            for part in self.stored_parts(level):
+                with opened_part(part) as file:
+                    tables += [empty_table(file, names), read_groups(file, range(file.num_row_groups), names)]
         with reading(self.path / level):
             return pa.concat_tables(tables)
 
@@ -199,9 +205,10 @@ class Store(StoreDescription):
     def valid(self, level: str, feature: str | int) -> BoolArray:
         """Return bool (n_rows,): which rows have a vector of a feature. Reads no vectors where all rows have one."""
         source, flags = self._source(level, feature), []
-        for part in self.stored_parts(level):
-            with opened_vectors(part, source, self._checked) as opened:
-                flags.append(opened.valid())
+        with self.unreplaced():
+            for part in self.stored_parts(level):
+                with opened_vectors(part, source, self._checked) as opened:
+                    flags.append(opened.valid())
         return np.concatenate(flags)
 
     def batches(
@@ -219,7 +226,16 @@ class Store(StoreDescription):
             raise UserError(f"batch_size {batch_size} is below 1")
         source = self._source(level, feature)
         names = self._known_columns(level, columns)
-        return read_batches(self.stored_parts(level), source, self._checked, names, batch_size)
+        batches = read_batches(self.stored_parts(level), source, self._checked, names, batch_size)
+        return self._unreplaced(batches)
+
+    def _unreplaced(self, batches: Iterator[FeatureBatch]) -> Iterator[FeatureBatch]:
+        while True:
+            with self.unreplaced():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
     def feature(self, level: str, feature: str | int) -> FeatureColumn:
         """Describe a feature, stored or made from stored layers: its name, its layers, how they combine, its width."""
@@ -233,22 +249,26 @@ class Store(StoreDescription):
         if not 0 <= start <= stop <= self.n_rows(level):
             raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
         source = self._source(level, feature)
-        return slice_vectors(self.stored_parts(level), start, stop, source, self._checked, dtype)
+        with self.unreplaced():
+            return slice_vectors(self.stored_parts(level), start, stop, source, self._checked, dtype)
 
     def take(self, level: str, feature: str | int, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return the vectors of some rows, (len(rows), dim), in the order of `rows`."""
         numbers = check_rows(rows, self.n_rows(level))
         source = self._source(level, feature)
-        return take_vectors(self.stored_parts(level), numbers, source, self._checked)
+        with self.unreplaced():
+            return take_vectors(self.stored_parts(level), numbers, source, self._checked)
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str | int]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
         names = self._known_columns(level, columns)
-        found = take_columns(self.stored_parts(level), check_rows(rows, self.n_rows(level)), names, self._kept)
-        if found is not None:
-            return found
-        with opened_part(self.stored_parts(level)[0]) as file:
-            return cast("pl.DataFrame", pl.from_arrow(empty_table(file, names)))
+        numbers = check_rows(rows, self.n_rows(level))
+        with self.unreplaced():
+            found = take_columns(self.stored_parts(level), numbers, names, self._kept)
+            if found is not None:
+                return found
+            with opened_part(self.stored_parts(level)[0]) as file:
+                return cast("pl.DataFrame", pl.from_arrow(empty_table(file, names)))
 
     def stored_parts(self, level: str) -> list[StoredPart]:
         """Return the parts of a level, in order, with their paths and schemas."""
@@ -267,9 +287,10 @@ class Store(StoreDescription):
         """Check the digests of all parts if there are vectors among some columns; return whether there are."""
         if {feature.name for feature in self.features(level)}.isdisjoint(names):
             return False
-        for part in self.stored_parts(level):
-            with reading(part.path):
-                self._checked.check(part)
+        with self.unreplaced():
+            for part in self.stored_parts(level):
+                with reading(part.path):
+                    self._checked.check(part)
         return True
 
     def _known_columns(self, level: str, columns: Sequence[str | int] | None) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
+from bertfeat.store.folder import FileInfo
 from bertfeat.store.manifest import Manifest, build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.planstates import IMPORTED, state_of
@@ -21,9 +23,14 @@ from bertfeat.store.planstates import IMPORTED, state_of
 class StoreDescription:
     """The levels, columns, parts and provenance of a store, without its rows; see `Store`."""
 
-    def __init__(self, path: AnyPath, manifest: Manifest) -> None:
+    # The bytes of plan.json when the store was opened.
+    _plan_data: bytes | None = None
+
+    def __init__(self, path: AnyPath, manifest: Manifest, plan_file: FileInfo | None = None) -> None:
         self.path = path
         self.manifest = manifest
+        # The plan's file when it last matched the manifest; None before the first look, or without such a file.
+        self._plan_file = plan_file
         self._layout = manifest.vectors
         self._schemas = manifest.schemas
         self._metadata = codec.metadata_from_json(manifest["metadata"])
@@ -45,10 +52,15 @@ class StoreDescription:
         """
         folder = folder_at(path)
         root = folder.path
+        plan_file = folder.info(layout.PLAN)
         try:
-            return cls(root, read_manifest(folder, follow_links=True))
+            found = cls(root, read_manifest(folder, follow_links=True), plan_file)
         except (FileNotFoundError, NotADirectoryError):
             pass
+        else:
+            with contextlib.suppress(OSError):
+                found._plan_data = folder.read(layout.PLAN, follow_links=True)
+            return found
         plan = planfile.read_plan(folder, follow_links=True)
         if plan is None:
             what = "no such folder" if not root.exists() else f"not a bertfeat store: it has no {layout.MANIFEST}"
@@ -59,7 +71,35 @@ class StoreDescription:
                 f"{root}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
                 "run the command that made it again to finish it, or open it with allow_incomplete=True"
             )
-        return cls(root, build_manifest(plan, done))
+        return cls(root, build_manifest(plan, done), plan_file)
+
+    @contextlib.contextmanager
+    def unreplaced(self) -> Iterator[None]:
+        """Refuse at the end what the block read if the folder now holds another store; appends do not count as that.
+
+        Whoever replaces a store removes its plan before the first new part appears.
+
+        Raises:
+            StoreError: The store was replaced or removed since it was opened.
+        """
+        try:
+            yield
+        finally:
+            self._check_plan()
+
+    @files.os_errors(StoreError)
+    def _check_plan(self) -> None:
+        plan_file = folder_at(self.path).info(layout.PLAN)
+        if plan_file != self._plan_file:
+            self._state(planfile.read_plan(self.path, follow_links=True))
+            self._plan_file = plan_file
+
+    def _state(self, plan: Plan | None) -> Plan:
+        """Return the state of a plan that this store was opened in; the file may already name a later append."""
+        state = None if plan is None else state_of(plan, self.manifest["plan_hash"])
+        if state is None:
+            raise StoreError(f"{self.path}: replaced or removed since it was opened; open the store again")
+        return state
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -88,20 +128,21 @@ class StoreDescription:
         """The plan that the store was made from.
 
         Raises:
-            StoreError: The store was copied without its `_bertfeat` folder, or the plan is damaged.
+            StoreError: The store was copied without its `_bertfeat` folder, the plan is damaged, or the store was
+                replaced since it was opened.
         """
-        plan = planfile.read_plan(self.path, follow_links=True)
+        file = self.path / layout.PLAN
+        data, self._plan_data = self._plan_data, None
+        plan = planfile.read_plan(self.path, follow_links=True) if data is None else planfile.plan_of(data, file)
         if plan is None:
-            raise StoreError(
-                f"{self.path / layout.PLAN}: no such file; copy the store with its {layout.PRIVATE} folder"
-            )
-        # The file may already name an append that has not finished.
-        return state_of(plan, self.manifest["plan_hash"]) or plan
+            raise StoreError(f"{file}: no such file; copy the store with its {layout.PRIVATE} folder")
+        return self._state(plan)
 
     @files.os_errors(StoreError)
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the finished shards, with their times, in corpus order."""
-        return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
+        with self.unreplaced():
+            return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level."""

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from bertfeat import build_index, extract, open_index, open_store, verify
-from bertfeat.errors import PlanMismatch, StorageError
+from bertfeat.errors import PlanMismatch, StorageError, StoreError
 from tests.support.command_line import good
 from tests.support.drill import result_files, write_corpus
 from tests.support.object_stores import BUCKET, objects, result_objects, upload
@@ -118,3 +118,13 @@ class TestWhatIsWritten:
         first, *others = [open_store(f"{root}/{name}").numpy("sentence", -1) for name in ("parquet", "stdin", "frame")]
         assert first.shape == (2, 32)
         assert all(np.array_equal(first, vectors) for vectors in others)
+
+
+def test_a_store_that_was_replaced_is_not_read_in_place_of_the_one_that_was_opened(root, settings, tmp_path):
+    (tmp_path / "a.txt").write_text("one two\nthree\n")
+    given = settings | {"inputs": tmp_path / "a.txt", "output": root}
+    held, plan = extract(**given), open_store(root).plan
+    extract(**given, pooling="max", overwrite=True)
+    assert held.plan == plan
+    with pytest.raises(StoreError, match="replaced or removed since it was opened"):
+        held.numpy("sentence", -1)

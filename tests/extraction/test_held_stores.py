@@ -1,0 +1,105 @@
+"""Stores that are held open while others write: each read gives the rows of the opening, or one error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bertfeat
+from bertfeat.errors import StoreError
+from bertfeat.store.reader import Store
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+READS: dict[str, Callable[[Store], Any]] = {
+    "numpy": lambda store: store.numpy("sentence", -1),
+    "slice": lambda store: store.slice("sentence", -1, 3, 20),
+    "take": lambda store: store.take("sentence", -1, [7, 2]),
+    "batches": lambda store: [batch.vectors.tolist() for batch in store.batches("sentence", -1, batch_size=9)],
+    "rows": lambda store: store.rows("sentence", [5, 1], ["text", "layer_03"]).to_dicts(),
+    "polars of vectors": lambda store: store.polars("sentence").to_dicts(),
+    "polars of columns": lambda store: store.polars("sentence", ["text"]).to_dicts(),
+    "arrow": lambda store: store.arrow("sentence").to_pylist(),
+    "valid": lambda store: store.valid("sentence", -1),
+    "scan": lambda store: store.scan("sentence").collect().to_dicts(),
+    "shard": lambda store: store.shard(0).numpy("sentence", -1),
+    "receipts": lambda store: store.receipts(),
+    "bad_rows": lambda store: store.bad_rows(),
+}
+BUILDS: dict[str, Callable[[Store, Any], Any]] = {
+    "index": lambda store, output: bertfeat.build_index(store, output / "index", level="sentence"),
+    "probe": lambda store, output: bertfeat.fit_probe(store, "label", level="sentence"),
+    "export": lambda store, output: bertfeat.export(store, output / "x.npy", to="npy", level="sentence"),
+    "layers": lambda store, output: bertfeat.compare_layers(store, level="sentence"),
+    "compact": lambda store, output: bertfeat.compact(store, output / "compact"),
+}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Texts that give parts of the same size in either order."""
+    rows = [{"text": f"one two {n % 7} of the {n:02d}", "label": "ab"[n % 2]} for n in range(40)]
+    for name, some in {"a": rows, "b": rows[::-1]}.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    return tmp_path / "a.jsonl"
+
+
+@pytest.fixture
+def made(tmp_path, corpus, tiny_folder):
+    """Make the store, or replace it."""
+
+    def make(inputs=corpus, **settings):
+        settings = {"pooling": "max", "layers": -1, "keep_columns": "label", **settings}
+        return bertfeat.extract(inputs, tmp_path / "s", model=str(tiny_folder), levels="sentence", **settings)
+
+    return make
+
+
+@pytest.mark.parametrize("change", [{"pooling": "cls"}, {"inputs": "b.jsonl"}], ids=["settings", "corpus"])
+def test_a_store_that_was_replaced_is_never_read_in_place_of_the_one_that_was_opened(tmp_path, made, change):
+    made()
+    held = {name: bertfeat.open_store(tmp_path / "s") for name in [*READS, *BUILDS]}
+    plan = bertfeat.open_store(tmp_path / "s").plan
+    change = {name: tmp_path / value if name == "inputs" else value for name, value in change.items()}
+    made(**change, overwrite=True)
+    for name, read in READS.items():
+        with pytest.raises(StoreError, match=r"replaced or removed since it was opened; open the store again"):
+            read(held[name])
+        # Not only the first time.
+        with pytest.raises(StoreError, match="replaced or removed"):
+            read(held[name])
+    for name, build in BUILDS.items():
+        assert held[name].plan == plan
+        with pytest.raises(StoreError, match="replaced or removed"):
+            build(held[name], tmp_path)
+    assert not [name for name in ("index", "x.npy") if (tmp_path / name).exists()]
+
+
+def test_a_pass_ends_where_the_store_is_replaced(tmp_path, made):
+    made()
+    held = bertfeat.open_store(tmp_path / "s")
+    whole, found = held.numpy("sentence", -1), []
+    batches = held.batches("sentence", -1, batch_size=10)
+    found += [next(batches).vectors, next(batches).vectors]
+    made(pooling="cls", overwrite=True)
+    with pytest.raises(StoreError, match="replaced or removed"):
+        found += [batch.vectors for batch in batches]
+    np.testing.assert_array_equal(np.concatenate(found), whole[:20])
+
+
+def test_appends_and_the_same_run_leave_a_store_that_is_open_as_it_was(tmp_path, made, tiny_folder):
+    made()
+    held = {name: bertfeat.open_store(tmp_path / "s") for name in READS}
+    before = {name: repr(read(held[name])) for name, read in READS.items()}
+    bertfeat.append(tmp_path / "s", tmp_path / "b.jsonl")
+    for name, read in READS.items():
+        assert repr(read(held[name])) == before[name]
+    plan = held["numpy"].plan
+    assert (len(plan.inputs), plan.appends) == (1, ())
+    made(overwrite=True)
+    for name in set(READS) - {"receipts"}:  # which hold times
+        assert repr(READS[name](held[name])) == before[name]
