@@ -24,7 +24,6 @@ from bertfeat.store import receipts
 from bertfeat.store.folder import FileInfo
 from bertfeat.store.keptgroups import KeptGroups
 from bertfeat.store.manifest import Manifest
-from bertfeat.store.openfolder import folder_at
 from bertfeat.store.partvectors import CheckedParts, opened_vectors
 from bertfeat.store.selection import (
     FeatureBatch,
@@ -127,9 +126,9 @@ class Store(StoreDescription):
         Raises:
             StoreError: The store was copied without its `_bertfeat` folder, or the file of these rows is damaged.
         """
-        folder = folder_at(self.path)
         with self.unreplaced():
-            return tuple(row for stored in self.manifest.receipts for row in receipts.read_quarantine(folder, stored))
+            stored = self.manifest.receipts
+            return tuple(row for receipt in stored for row in receipts.read_quarantine(self._folder, receipt))
 
     def shard(self, number: int) -> Store:
         """Return the store as if it had only one shard."""

@@ -14,7 +14,7 @@ from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
-from bertfeat.store.folder import FileInfo
+from bertfeat.store.folder import FileInfo, Folder
 from bertfeat.store.manifest import Manifest, build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.planstates import IMPORTED, state_of
@@ -34,6 +34,10 @@ class StoreDescription:
         self._layout = manifest.vectors
         self._schemas = manifest.schemas
         self._metadata = codec.metadata_from_json(manifest["metadata"])
+
+    @functools.cached_property
+    def _folder(self) -> Folder:
+        return folder_at(self.path)
 
     @functools.cached_property
     def _parts(self) -> Mapping[Level, list[PartInfo]]:
@@ -89,7 +93,7 @@ class StoreDescription:
 
     @files.os_errors(StoreError)
     def _check_plan(self) -> None:
-        plan_file = folder_at(self.path).info(layout.PLAN)
+        plan_file = self._folder.info(layout.PLAN)
         if plan_file != self._plan_file:
             self._state(planfile.read_plan(self.path, follow_links=True))
             self._plan_file = plan_file
@@ -142,7 +146,7 @@ class StoreDescription:
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the finished shards, with their times, in corpus order."""
         with self.unreplaced():
-            return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
+            return tuple(stored.receipt for stored in receipts.finished(self._folder, self.plan))
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level."""
