@@ -106,7 +106,7 @@ def result_line(
     if "n_unknown_tokens" in summary:
         line += f"; {_unknown_line(summary, store)}"
     told = Level.SENTENCE in store.levels and IMPORTED not in store.metadata
-    return f"{line}; {_sentence_line(store)}" if told else line
+    return f"{line}; pooled by {_pooled(store.metadata)}" if told else line
 
 
 def _unknown_line(summary: dict[str, Any], store: StoreDescription) -> str:
@@ -117,26 +117,49 @@ def _unknown_line(summary: dict[str, Any], store: StoreDescription) -> str:
     return f"{n:,} of {counted(n_all, what)} ({n / max(n_all, 1):.1%}) have no vector{zero}"
 
 
-def _sentence_line(store: StoreDescription) -> str:
-    """Return how sentence rows were made, and how the model's authors make them."""
-    meta = store.metadata
+def _pooled(meta: Mapping[str, Any]) -> str:
+    """Return how sentence rows were made."""
     pooling, prompt = meta["pooling"], meta.get("prompt", "")
-    asked, prompts = meta.get("sentence_model"), meta.get("prompts", {})
-    done = f"stored: {pooling}{_TOKENS[meta['include_special_tokens']] if pooling in _COUNTING else ''}"
     after = f", after the prompt {prompt!r}" if prompt else ""
-    name = meta["model"].rpartition("/")[2]
     if pooling == Pooling.MODEL:
-        said = f"{name} pools by {asked}; stored: the same{after}"
-    elif asked is None:
-        # Stores of 0.1.0 do not say it.
-        said = f"{done}{after}"
-    elif asked:
-        flag = "" if asked == UNSUPPORTED else " (--pooling model)"
-        said = f"{name} pools by {asked}{flag}; {done}{after}"
-    else:
-        said = f"{name} names no pooling of its own; {done}{after}"
-    unused = [key for key, text in prompts.items() if text and not prompt]
-    return f"{said}, without its prompts ({', '.join(unused)})" if unused else said
+        return f"{meta.get('sentence_model', pooling).replace('normalises', 'normalised')}{after}"
+    tokens = _TOKENS[meta["include_special_tokens"]] if pooling in _COUNTING else ""
+    return f"{pooling}{tokens}, not normalised{after}"
+
+
+def _sentence_line(meta: Mapping[str, Any]) -> str:
+    """Return how sentence rows were made, and how the model's authors make them."""
+    # Stores of 0.1.0 do not say it.
+    asked, said, name = meta.get("sentence_model"), _pooled(meta), _short_name(meta)
+    if asked == UNSUPPORTED:
+        said += f"; {name} pools by {asked}"
+    elif asked and meta["pooling"] != Pooling.MODEL:
+        said += f"; {name} itself (--pooling model): {asked.replace('normalises', 'normalised')}"
+    elif asked == "":
+        said += f"; {name} names no pooling of its own"
+    unused = _unused_prompts(meta)
+    return f"{said}; without its prompts ({unused})" if unused else said
+
+
+def sentence_tip(store: StoreDescription) -> str | None:
+    """Return what the model was trained for, if sentence rows were made otherwise."""
+    meta, tips = store.metadata, []
+    if Level.SENTENCE in store.levels:
+        if meta["pooling"] != Pooling.MODEL and meta.get("sentence_model", "") not in ("", UNSUPPORTED):
+            tips.append(f"--pooling model stores the embedding that {_short_name(meta)} was trained for")
+        if unused := _unused_prompts(meta):
+            tips.append(f"--prompt-name puts one of the model's prompts before each text ({unused})")
+    return f"Tip: for search, {', and '.join(tips)}." if tips else None
+
+
+def _short_name(meta: Mapping[str, Any]) -> str:
+    return str(meta["model"].rpartition("/")[2])
+
+
+def _unused_prompts(meta: Mapping[str, Any]) -> str:
+    """Return the names of the model's prompts, if none was used."""
+    prompts = {} if meta.get("prompt") else meta.get("prompts", {})
+    return ", ".join(name for name, text in prompts.items() if text)
 
 
 def inspect_store(path: str) -> tuple[dict[str, Any], list[str]]:
@@ -232,7 +255,7 @@ def _pooling_lines(store: StoreDescription) -> list[str]:
     special = {Level.SENTENCE: ", special tokens included"} if meta["include_special_tokens"] else {}
     settings = [(level, LEVELS[level].pooling) for level in store.levels]
     pooled = [f"{level} {meta[setting]}{special.get(level, '')}" for level, setting in settings if setting]
-    own = [f"sentences  {_sentence_line(store)}"] if Level.SENTENCE in store.levels else []
+    own = [f"sentences  {_sentence_line(meta)}"] if Level.SENTENCE in store.levels else []
     return [f"pooling    {', '.join(pooled)}", *own] if pooled else []
 
 

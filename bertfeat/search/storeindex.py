@@ -23,7 +23,7 @@ from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin, TunedBy
 from bertfeat.search.queryvectors import find_query_prompt
 from bertfeat.search.rowsdigest import digest_rows
-from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
+from bertfeat.search.storevectors import StoreParts, choose_feature
 from bertfeat.search.tunequeries import GivenQueries, QueryFinder, TuneQueries
 from bertfeat.search.workplace import empty, fresh_ready, is_index, take_up, tidy, workplace
 from bertfeat.storage import local_path
@@ -175,7 +175,7 @@ def build_or_find(
 ) -> tuple[Index, bool]:
     """Do what `build_index` does; also return whether the index was there already."""
     opened = store if isinstance(store, Store) else open_store(store)
-    where = choose_level(opened, level)
+    where = opened.choose_level(level)
     spec = FeatureSpec.of(opened, where, choose_feature(opened, where, feature))
     query_prompt = find_query_prompt(opened, where, query_prompt_name)
     if tune_queries is None and text_column is not None:

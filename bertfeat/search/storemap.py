@@ -29,7 +29,7 @@ from bertfeat.reports.mappage import map_page
 from bertfeat.search.filters import PositionFilters
 from bertfeat.search.maptable import MapTable, cut_texts, neighbour_structs, page_texts
 from bertfeat.search.rowneighbours import Neighbours, RowParts
-from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
+from bertfeat.search.storevectors import StoreParts, choose_feature
 from bertfeat.storage import local_path
 from bertfeat.store.framefiles import frame_writer
 from bertfeat.store.reader import Store, open_store
@@ -147,7 +147,7 @@ def map_store(
     if beside is not None:
         check_file(beside, overwrite=overwrite)
     opened = store if isinstance(store, Store) else open_store(store)
-    where = choose_level(opened, "word" if level is None and word is not None else level)
+    where = opened.choose_level("word" if level is None and word is not None else level)
     chosen = choose_feature(opened, where, feature)
     table = MapTable(opened, where, columns)
     table.check_color(color)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -102,6 +102,24 @@ class StoreDescription:
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the finished shards, with their times, in corpus order."""
         return tuple(stored.receipt for stored in receipts.finished(folder_at(self.path), self.plan))
+
+    def choose_level(self, level: str | None, among: Sequence[Level] = tuple(Level)) -> Level:
+        """Return the given level, or the only stored one of those that can be used.
+
+        Raises:
+            UserError: There is no such level; or none is given, and none can be used, or several.
+        """
+        if level is not None:
+            return self.schema(level).level
+        found = [one for one in self.levels if one in among]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise UserError(
+                f"{self.path}: holds level {', '.join(self.levels)}, and this needs level {' or '.join(among)}"
+            )
+        flags = " or ".join(f"`level='{one}'`" for one in found)
+        raise UserError(f"{self.path}: holds several levels; pass {flags}")
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level."""

@@ -23,7 +23,7 @@ from bertfeat.config import ExtractConfig, flag
 from bertfeat.devices import has_fast_bfloat16
 from bertfeat.errors import CheckFailed, RunError
 from tests.support.command_line import bertfeat as bertfeat_cli
-from tests.support.command_line import good
+from tests.support.command_line import good, refused
 
 TEXTS = ["one quick fox", "", "she sells sea shells, and he buys them", "über naïve cafés"]
 
@@ -47,6 +47,31 @@ def store(corpus: Path, tiny_folder: Path, tmp_path_factory: pytest.TempPathFact
     out = tmp_path_factory.mktemp("finished") / "out"
     good("extract", corpus, "-o", out, "--model", tiny_folder, "--layers", "all", "--level", "token,word,sentence")
     return out
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_level_is_the_only_one_that_is_stored_or_must_be_given(
+    store: Path, tiny_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "c.txt").write_text("one quick fox sells sea shells\n" * 10)
+    words = tmp_path / "words"
+    good("extract", tmp_path / "c.txt", "-o", words, "--model", tiny_folder, "--layers", "-1", "--level", "word")
+    for number, (command, output, can) in enumerate((
+        ("probe fit --label word --head centroid", "probe", "token, word, sentence"),
+        ("probe sweep --label word --head centroid", "sweep", "token, word, sentence"),
+        ("layers", "layers", "token, word, sentence"),
+        ("map", "map.parquet", "token, word, sentence"),
+        ("index build", "index", "token, word, sentence"),
+        ("export --to npy", "npy", "token, word, sentence"),
+        ("export --to google-jsonl", "g.jsonl", "token, word"),
+        ("static", "static.txt", "token, word"),
+    )):  # fmt: skip
+        out = tmp_path / f"{number}-{output}"
+        said = refused(*command.split(), store, "-o", out)
+        assert said.endswith(f"several levels; pass {' or '.join(f'--level {one}' for one in can.split(', '))}\n")
+        assert not out.exists()
+        good(*command.split(), words, "-o", out)
+        assert out.exists()
 
 
 class TestExtract:

@@ -74,7 +74,7 @@ class TestBuild:
     @pytest.mark.parametrize(
         ("flags", "said"),
         [
-            ([], "has the levels token, word, sentence; pass --level"),
+            ([], "several levels; pass --level token or --level word or --level sentence"),
             (["--level", "page"], "no level 'page'"),
             (["--level", "word", "--feature", "layer_02"], "no feature 'layer_02'"),
             (["--level", "word", "--metric", "angle"], "'angle' is not one of 'cosine', 'ip', 'l2'"),

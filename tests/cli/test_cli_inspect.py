@@ -128,9 +128,9 @@ def things(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store, and a probe, a sweep and an index of it."""
     folder = tmp_path_factory.mktemp("things") / "made"
     store = tiny_store(folder, tiny_folder, documents(12), levels="sentence,word")
-    fitted = bertfeat_package.fit_probe(store, "label", head="centroid", dev=store)
+    fitted = bertfeat_package.fit_probe(store, "label", level="sentence", head="centroid", dev=store)
     fitted.save(folder / "probe")
-    bertfeat_package.sweep_probes(store, "label", head="centroid", dev=store).write(folder / "sweep")
+    bertfeat_package.sweep_probes(store, "label", level="sentence", head="centroid", dev=store).write(folder / "sweep")
     bertfeat_package.build_index(store, folder / "index", level="sentence", threads=1).close()
     return folder
 

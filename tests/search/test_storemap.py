@@ -200,7 +200,7 @@ def test_a_hostile_corpus_is_text_and_nothing_is_loaded(tmp_path: Path) -> None:
 def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "m.parquet"
     for flags, said in (
-        ((), "pass --level with one of them"),
+        ((), "several levels; pass --level word or --level sentence"),
         (("--level", "sentence", "--word", "bank"), "--level sentence: a row is a whole text"),
         (("--level", "token"), "no level 'token'"),
         (("--word", "zebrafish"), "no row of level word is the word 'zebrafish'"),
