@@ -15,7 +15,7 @@ from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.manifest import Manifest, build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
-from bertfeat.store.planstates import IMPORTED, state_of
+from bertfeat.store.planstates import IMPORTED, state_of, states
 
 
 class StoreDescription:
@@ -97,6 +97,12 @@ class StoreDescription:
             )
         # The file may already name an append that has not finished.
         return state_of(plan, self.manifest["plan_hash"]) or plan
+
+    def after_appends(self, number: int) -> Self:
+        """Return the store as it was after some of its appends, without the rows of later ones."""
+        plan = state_of(self.plan, states(self.plan)[number])
+        assert plan is not None
+        return type(self)(self.path, build_manifest(plan, self.manifest.receipts[: len(plan.shards)]))
 
     @files.os_errors(StoreError)
     def receipts(self) -> tuple[Receipt, ...]:
