@@ -67,7 +67,10 @@ def _warnings_as_lines() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, BertfeatWarning):
-                click.echo(f"bertfeat: warning: {' '.join(str(message).splitlines())}", err=True)
+                line = f"bertfeat: warning: {' '.join(str(message).splitlines())}"
+                # A bar that is on the screen goes below.
+                tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+                tqdm.write(line, file=sys.stderr) if tqdm else click.echo(line, err=True)
             else:
                 others(message, category, *where, **more)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertfeat.choices import Level, Pooling
@@ -12,7 +12,7 @@ from bertfeat.display import model_text, weights_text
 from bertfeat.encoder.sentencemodel import UNSUPPORTED
 from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
-from bertfeat.records import LevelSchema, Receipt
+from bertfeat.records import LevelSchema, Receipt, is_most
 from bertfeat.store.planfile import is_complete
 from bertfeat.store.planstates import IMPORTED
 from bertfeat.store.storedescription import StoreDescription
@@ -46,6 +46,8 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         "n_windows": totals["counts"].get("n_windows", 0),
         **({"n_unknown_tokens": n_unknown} if n_unknown is not None else {}),
         "n_bad_rows": totals["n_bad_rows"],
+        "n_empty_documents": sum(receipt.notes.get("n_empty_documents", 0) for receipt in receipts),
+        "longest_document": _longest(totals["counts"], receipts),
         "n_shards": totals["n_shards"],
         "n_shards_planned": totals["n_shards"] if complete else len(store.plan.shards),
         "n_bytes": sum(totals["n_bytes"].values()),
@@ -57,6 +59,16 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         "unfinished_append": unfinished_append(store),
         "metadata": store.metadata,
     }
+
+
+def _longest(counts: Mapping[str, int], receipts: Sequence[Receipt]) -> dict[str, Any] | None:
+    """Return the document that has most of the tokens; None if none has."""
+    found = [receipt.notes for receipt in receipts if "n_longest" in receipt.notes]
+    notes = max(found, key=lambda notes: notes["n_longest"], default={"n_longest": 0})
+    if not is_most(notes["n_longest"], counts.get("n_tokens", 0), counts.get("n_documents", 0)):
+        return None
+    n = notes["n_longest"]
+    return {"number": notes["longest_document"], "n_tokens": n, "share": round(n / counts["n_tokens"], 4)}
 
 
 def _receipts(store: StoreDescription) -> tuple[Receipt, ...]:
@@ -102,7 +114,12 @@ def result_line(
     else:
         before = "damaged shards repeated: "
     cached = "" if n_cached is None else f", {counted(n_cached, 'document')} from the cache"
-    line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{cached}{aside}"
+    empty = f", {counted(summary['n_empty_documents'], 'document')} without a token" * (
+        summary["n_empty_documents"] > 0
+    )
+    line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{cached}{aside}{empty}"
+    if longest := summary["longest_document"]:
+        line += f"; document {longest['number']:,} has {longest['share']:.0%} of the tokens"
     if "n_unknown_tokens" in summary:
         line += f"; {_unknown_line(summary, store)}"
     told = Level.SENTENCE in store.levels and IMPORTED not in store.metadata
@@ -292,15 +309,19 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         f"on disk    about {human_bytes(estimate.n_bytes)} in {counted(estimate.n_shards, 'shard')}",
         *([] if cached is None else [f"cache      {about}{counted(cached, 'document')} in it, which are not encoded"]),
         f"encoder    {estimate.compute_dtype}, windows of up to {estimate.max_length:,} tokens",
-        f"time       about {human_time(estimate.seconds)} at {estimate.tokens_per_s:,.0f} tokens/s",
+        f"time       {_about(estimate.seconds)} at {estimate.tokens_per_s:,.0f} tokens/s",
         *_bfloat16_lines(estimate),
     ]
 
 
+def _about(seconds: float) -> str:
+    return f"about {human_time(seconds)}" if seconds >= 1 else "less than 1 s"
+
+
 def _bfloat16_lines(estimate: Estimate) -> list[str]:
     rate = estimate.bfloat16_tokens_per_s
-    if rate is None:
+    if rate is None or rate <= estimate.tokens_per_s:
         return []
     seconds = estimate.seconds * estimate.tokens_per_s / rate
     gain = rate / estimate.tokens_per_s
-    return [f"bfloat16   about {human_time(seconds)} with --compute-dtype bfloat16, {gain:.1f} times as fast"]
+    return [f"bfloat16   {_about(seconds)} with --compute-dtype bfloat16, {gain:.1f} times as fast"]

@@ -90,7 +90,9 @@ def export(
         >>> export("features", "vectors.txt", to="word2vec", level="sentence")  # doctest: +SKIP
     """
     if to not in FORMATS:
-        known = did_you_mean(to, FORMATS) or f"must be one of {', '.join(FORMATS)}"
+        known = (
+            did_you_mean("projector" if "tensorboard" in to else to, FORMATS) or f"must be one of {', '.join(FORMATS)}"
+        )
         raise ConfigError(f"`to` {to!r}: {known}")
     if limit is not None and limit < 1:
         raise ConfigError(f"`limit` {limit} is below 1")

@@ -109,7 +109,7 @@ def map_store(
 
     Args:
         store: The store, or its folder.
-        output: The Parquet file; the page has the same name with `.html`.
+        output: The Parquet file; the page has the same name with `.html`. The page's name does for both.
         level: The level; by default the only one that is stored, or word level if `word` is given.
         feature: As for `build_index`.
         word: Only the rows of this word, in upper or lower case.
@@ -142,6 +142,8 @@ def map_store(
     if color is not None and not page:
         raise UserError("`color` is for the page, which is switched off; leave one of them out")
     path = local_path(output, "a map")
+    if page and path.suffix.lower() == ".html":
+        path = path.with_suffix(".parquet")
     beside = path.with_suffix(".html") if page else None
     check_file(path, overwrite=overwrite, endings=(".parquet",))
     if beside is not None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from bertfeat.choices import Level
 from bertfeat.durable import files
+from bertfeat.durable.placecheck import other_kind
 from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
@@ -51,7 +52,8 @@ class StoreDescription:
             pass
         plan = planfile.read_plan(folder, follow_links=True)
         if plan is None:
-            what = "no such folder" if not root.exists() else f"not a bertfeat store: it has no {layout.MANIFEST}"
+            what = f"{other_kind(root, 'store')}not a bertfeat store: it has no {layout.MANIFEST}"
+            what = what if root.exists() else "no such folder"
             raise StoreError(f"{root}: {what}")
         done = receipts.finished(folder, plan)
         if not allow_incomplete:

@@ -74,6 +74,28 @@ def test_the_level_is_the_only_one_that_is_stored_or_must_be_given(
         assert out.exists()
 
 
+@pytest.mark.parametrize("n_short", [12, 3])
+def test_one_document_that_is_most_of_the_work_is_named_and_empty_ones_are_counted(
+    tiny_folder: Path, tmp_path: Path, n_short: int
+) -> None:
+    corpus = tmp_path / "c.txt"
+    corpus.write_text("one fox\n" * n_short + "\n\n" + "two dogs jump " * 40 + "\n")
+    asked = ("extract", corpus, "--model", tiny_folder, "--layers", "-1")
+    run = (*asked, "-o", tmp_path / "s")
+    number, many = n_short + 3, n_short > 8
+    warning = (
+        f"bertfeat: warning: {corpus}:{number}: this document is 87% of the text of {number} documents (560 bytes)"
+    )
+    for command in ((*asked, "--dry-run"), run):
+        made = good(*command)
+        assert made.err.startswith(warning) == many
+        assert made.err.count("\n") == many
+    assert ", 2 documents without a token" in made.out
+    assert (f"; document {number} has " in made.out) == many
+    found = good(*run, "--json").json
+    assert (found["n_empty_documents"], found["longest_document"] is not None) == (2, many)
+
+
 class TestExtract:
     def test_one_line_on_stdout_and_nothing_on_stderr(self, base: list[str], tmp_path: Path) -> None:
         result = good(*base)

@@ -302,6 +302,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.* this document is:bertfeat.errors.BertfeatWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sentences_of_model2vec_equal_its_encode(tmp_path: Path, kind: str) -> None:
     settings = KINDS[kind]

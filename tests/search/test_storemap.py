@@ -217,6 +217,9 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
     done = run("map", store.path, "-o", tmp_path / "m.csv", "--level", "word")
     assert (done.code, "name a file that ends in .parquet" in done.err) == (2, True)
+    good("map", store.path, "-o", tmp_path / "page.html", "--level", "word", "--limit", "3")
+    assert (tmp_path / "page.parquet").read_bytes().startswith(b"PAR1")
+    assert (tmp_path / "page.html").exists()
     (tmp_path / "m.html").write_text("mine")
     with pytest.raises(UserError, match="there is a file already"):
         map_store(store, out, level="word")
