@@ -166,4 +166,7 @@ class Origin:
     @staticmethod
     def update_command(store: Store, index: Path) -> str:
         """Return the command that adds new rows of a store to an index."""
-        return f"bertfeat index update {shlex.quote(str(index))} {shlex.quote(str(store.path))}"
+        place = str(store.path)
+        if isinstance(store.path, Path):
+            place = min(place, os.path.relpath(place), key=len)
+        return f"bertfeat index update {shlex.quote(str(index))} {shlex.quote(place)}"
