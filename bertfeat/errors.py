@@ -92,6 +92,10 @@ class FeatureError(RunError):
     """A feature is not a finite number in the stored type; the message names document and column."""
 
 
+class BertfeatWarning(UserWarning):
+    """A result is right, and yet may not be all that was asked for; the command line prints it as one line."""
+
+
 def did_you_mean(name: object, known: Iterable[object]) -> str | None:
     """Return the end of a message on an unknown name, if a known one is near: `did you mean 'intent'?`.
 

@@ -93,3 +93,5 @@ LEVELS: dict[Level, LevelEntry] = {
         row_bytes=24,
     ),
 }
+# The levels whose rows are words or tokens.
+WORDS = tuple(level for level, entry in LEVELS.items() if entry.surface)

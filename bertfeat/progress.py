@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -21,6 +22,8 @@ Report = Callable[[int, int, int], object]
 _LEAST_BAR = 10  # columns
 #: Seconds between two reports of a worker, and between two drawings.
 INTERVAL_S = 0.2
+# The same of lines in a file.
+_LOG_INTERVAL_S = 60
 
 
 class Progress:
@@ -130,7 +133,8 @@ class Work:
 class Bar(Progress):
     """Progress as a line on standard error or a widget in a notebook, drawn by tqdm.
 
-    The line of an extraction stays on the screen; that of another call is removed at its end.
+    The line of an extraction stays on the screen; that of another call is removed at its end. Without a terminal, a
+    line is written once a minute, and at the end of an extraction.
     """
 
     def __init__(self, *, draws: bool = True) -> None:
@@ -138,8 +142,9 @@ class Bar(Progress):
         self._work: Work | None = None
         # Of a counted stage: its text and total, its first count, and when it began.
         self._stage: tuple[tuple[str, int], int, float] | None = None
-        self._drawn_at = 0.0
-        self._bar: Any = _open_bar() if draws else None
+        self._drawn_at = -math.inf
+        self._is_log = draws and not is_watched()
+        self._bar: Any = _open_bar(disable=self._is_log) if draws else None
 
     def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
         """Show the name of a stage, with a bar if it is counted."""
@@ -180,6 +185,9 @@ class Bar(Progress):
 
     def close(self) -> None:
         """Draw the bar for the last time, or remove it."""
+        if self._is_log and self._work is not None:
+            self._drawn_at = -math.inf
+            self._draw_work(now=True)
         if self._bar is not None:
             self._bar.leave = self._work is not None
             # tqdm keeps an unfinished widget, in red.
@@ -210,19 +218,23 @@ class Bar(Progress):
         self._draw("", [field for field in fields if field], work.share)
 
     def _is_due(self, *, now: bool) -> bool:
-        """Return whether to draw: `now`, or because the last drawing is `INTERVAL_S` ago."""
-        return self._bar is not None and (now or time.monotonic() - self._drawn_at >= INTERVAL_S)
+        """Return whether to draw: `now`, or because the last drawing is `INTERVAL_S` ago, of a log a minute."""
+        least = _LOG_INTERVAL_S if self._is_log else 0 if now else INTERVAL_S
+        return self._bar is not None and time.monotonic() - self._drawn_at >= least
 
     def _draw(self, head: str, fields: Sequence[str], share: float | None) -> None:
-        if self._bar is not None:
+        if self._bar is not None and self._is_due(now=True):
             bar, self._drawn_at = self._bar, time.monotonic()
+            if self._is_log:
+                print(_line(head, fields, share, 0).format(), file=sys.stderr, flush=True)
+                return
             bar.ncols = _columns()
             bar.n = share or 0
             bar.bar_format = _line(head, fields, share, bar.ncols)
             bar.refresh()
 
 
-def _open_bar() -> Any:
+def _open_bar(*, disable: bool) -> Any:
     is_notebook = _in_notebook()
     if is_notebook:
         with warnings.catch_warnings():
@@ -232,7 +244,9 @@ def _open_bar() -> Any:
     else:
         from tqdm import tqdm
     # A height lets tqdm draw on terminals that report none; a total from the start gives a widget its width.
-    bar = tqdm(file=sys.stderr, leave=False, nrows=24, total=1 if is_notebook else None, bar_format="{desc}")
+    bar = tqdm(
+        file=sys.stderr, leave=False, nrows=24, disable=disable, total=1 if is_notebook else None, bar_format="{desc}"
+    )
     bar.total = 1
     return bar
 

@@ -23,6 +23,9 @@ Float64Array = npt.NDArray[np.float64]
 
 DocId = int | str
 
+# Fewer documents are seen at a glance.
+_MANY = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -43,6 +46,11 @@ class Document:
     annotations: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     path: str = ""
     row: int = 0
+
+
+def is_most(n: int, n_in_all: int, n_documents: int) -> bool:
+    """Return whether one of many documents has more of something than all others together."""
+    return n_documents > _MANY and 2 * n > n_in_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,9 +290,9 @@ def _text(result: dict[str, Any]) -> str:
 def _verdict(result: dict[str, Any]) -> str:
     if result["chosen_by"] != "silhouette":
         return f"{result['n_clusters']} clusters, by --senses"
-    found = f"silhouette {result['silhouette']:.3f}, where {result['bar']:.3f} and less does not show senses"
+    found = f"silhouette {result['silhouette']:.3f}; senses need more than {result['bar']:.3f}"
     if result["one_sense_plausible"]:
-        return f"one sense only is plausible: the best split, shown here, has no clear clusters ({found})"
+        return f"perhaps one sense only: the best split, which follows, is not clear enough ({found})"
     return f"{result['n_clusters']} clusters ({found})"
 
 

@@ -24,7 +24,7 @@ from bertfeat.ann.indexfiles import write_arrays
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorparts import checked_queries
 from bertfeat.durable import files
-from bertfeat.durable.placecheck import check_folder
+from bertfeat.durable.placecheck import check_folder, other_kind
 from bertfeat.durable.publication import publish_bytes, replace_folder
 from bertfeat.errors import UserError
 from bertfeat.records import Float32Array
@@ -111,7 +111,11 @@ def read_description(folder: Path) -> IndexDescription:
     try:
         return IndexDescription.from_json(codec.unseal(_read_limited(path, _MAX_DESCRIPTION_BYTES)))
     except (FileNotFoundError, NotADirectoryError):
-        what = f"not an index: it has no {DESCRIPTION}" if folder.exists() else "no such folder"
+        what = (
+            f"{other_kind(folder, 'index')}not an index: it has no {DESCRIPTION}"
+            if folder.exists()
+            else "no such folder"
+        )
         raise UserError(f"{folder}: {what}; give the folder that bertfeat index build wrote") from None
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error

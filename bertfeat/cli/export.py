@@ -26,8 +26,8 @@ projector               a folder for the Embedding Projector: vectors.tsv and me
 \b
 Examples:
   bertfeat export features --to npy -o arrays --level sentence
-  bertfeat export features --to structural-probes-hdf5 -o train.hdf5 --layers all
-  bertfeat export features --to projector -o projector --feature layer_06 --limit 1000
+  bertfeat export features --to structural-probes-hdf5 -o train.hdf5 --level word --layers all
+  bertfeat export features --to projector -o projector --level word --feature layer_06 --limit 1000
 """
 
 
@@ -37,7 +37,7 @@ Examples:
 @option(RUN, "-o", "--output", required=True, metavar="OUT", help="File or folder to write.")
 @option(RUN, "--overwrite", is_flag=True, help="Replace what is already there.")
 @output_options
-@option(_WHAT, "--level", metavar="LEVEL", help="What a row stands for.  [default: the first of the format]")
+@option(_WHAT, "--level", metavar="LEVEL", help="What a row stands for.  [default: the only one stored]")
 @option(_WHAT, "--feature", metavar="NAME", help="Such as layer_11 or concat_last4.  [default: all stored layers]")
 @option(_WHAT, "--layers", metavar="LAYERS", help="Layers instead: all, last4, numbers and ranges such as 0,4,-1.")
 @option(_WHAT, "--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N documents.")

@@ -53,7 +53,7 @@ Examples:
 @option(RUN, "--append", is_flag=True, help="Add INPUT to a finished store; settings are the store's.")
 @option(RUN, "--overwrite", is_flag=True, help="Replace a store, or with --append an unfinished append.")
 @output_options
-@option(RUN, "--progress", "show_progress", is_flag=True, help="Show progress even without a terminal.")
+@option(RUN, "--progress", "show_progress", is_flag=True, help="Without a terminal: a line of progress a minute.")
 @option(RUN, "-v", "--verbose", is_flag=True, help="Print model, device, types, path and threads on stderr.")
 @corpus_options
 @model_options
@@ -88,7 +88,7 @@ def command(
         said = "no --output" if output is None else "--output ''"
         raise click.UsageError(f"{said}; name the folder of the store: -o DIR", click.get_current_context())
     from bertfeat.cli.progress import RunLog
-    from bertfeat.cli.summary import result_line, store_summary
+    from bertfeat.cli.summary import result_line, sentence_tip, store_summary
     from bertfeat.extraction.run import append as append_to
     from bertfeat.extraction.run import extract
     from bertfeat.progress import is_watched
@@ -107,6 +107,8 @@ def command(
         n_before = len(growing.finished.appends) if growing else None
         n_cached = log.n_cached_documents if config.cache and log.has_started else None
         click.echo(result_line(store, was_complete=not log.has_started, n_before=n_before, n_cached=n_cached))
+        if log.has_started and not append and (tip := sentence_tip(store)):
+            click.echo(tip)
 
 
 def _given(settings: dict[str, Any]) -> ExtractSettings:

@@ -8,13 +8,15 @@ import re
 import shlex
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from bertfeat.config import flag
-from bertfeat.errors import BertfeatError, CheckFailed
+from bertfeat.errors import BertfeatError, BertfeatWarning, CheckFailed
 
 _INTERRUPTED = 130
 RUN_FAILED = 3
@@ -33,7 +35,8 @@ def report_failures(command: click.Command | None = None) -> Iterator[None]:
     `{"error": {"kind": ..., "message": ..., "path": ..., "row": ...}}`. A check that fails has printed its report.
     """
     try:
-        yield
+        with _warnings_as_lines():
+            yield
     except BertfeatError as error:
         _fail(with_flags(str(error), command), error.exit_code, error)
     except click.exceptions.Exit as error:
@@ -55,6 +58,25 @@ def report_failures(command: click.Command | None = None) -> Iterator[None]:
         # A bug: the traceback is for the report.
         traceback.print_exc()
         _fail("this should not have happened; please report the lines above", RUN_FAILED, error)
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, BertfeatWarning):
+                line = f"bertfeat: warning: {' '.join(str(message).splitlines())}"
+                # A bar that is on the screen goes below.
+                tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+                tqdm.write(line, file=sys.stderr) if tqdm else click.echo(line, err=True)
+            else:
+                others(message, category, *where, **more)
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", BertfeatWarning)
+        yield
 
 
 def with_flags(message: str, command: click.Command | None = None) -> str:

@@ -135,7 +135,7 @@ def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
 @click.argument("index", metavar="INDEX")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(index: str, as_json: bool) -> None:
-    """Show what an index holds, its store and its measurements, as `bertfeat inspect` does."""
+    """Show what an index holds: bertfeat inspect INDEX."""
     show("index", index, as_json=as_json)
 
 

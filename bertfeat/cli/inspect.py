@@ -23,22 +23,19 @@ class _Kind(NamedTuple):
 
     Attributes:
         name: Its name, in messages and in the JSON.
-        files: The files that identify it; one of them is enough.
         inspect: Module and function that return its summary as JSON values and as lines.
     """
 
     name: str
-    files: tuple[str, ...]
     inspect: str
 
 
-# In this order: a store may hold a copy of a model's config.json.
 _KINDS = (
-    _Kind("store", ("manifest.json", "_bertfeat"), "summary.inspect_store"),
-    _Kind("probe", ("probe.json",), "probe_summary.inspect_probe"),
-    _Kind("index", ("index.json",), "search_summary.inspect_index"),
-    _Kind("sweep", ("result.json",), "probe_summary.inspect_sweep"),
-    _Kind("model", ("config.json", "modules.json"), "model_summary.inspect_model"),
+    _Kind("store", "summary.inspect_store"),
+    _Kind("probe", "probe_summary.inspect_probe"),
+    _Kind("index", "search_summary.inspect_index"),
+    _Kind("sweep", "probe_summary.inspect_sweep"),
+    _Kind("model", "model_summary.inspect_model"),
 )
 _KIND_OF = {kind.name: kind for kind in _KINDS}
 
@@ -79,16 +76,19 @@ def kind_of(what: str) -> str:
     Raises:
         UserError: There is a file or folder, and it is none of them.
     """
-    from bertfeat.durable.placecheck import listed
+    from bertfeat.choices import CorpusFormat
+    from bertfeat.durable.placecheck import kind_at, listed
     from bertfeat.durable.publication import standing
     from bertfeat.storage import is_url
 
     if is_url(what):
         return "store"
     place = standing(Path(what).expanduser())
-    for kind in _KINDS:
-        if any(os.path.lexists(place / name) for name in kind.files):
-            return kind.name
+    if found := kind_at(place):
+        return found
+    ending = place.suffix.lower().removeprefix(".")
+    if ending in {*CorpusFormat} - {CorpusFormat.TXT} and place.is_file():
+        raise UserError(f"{what}: is a .{ending} file, not a store; bertfeat extract makes a store of it")
     from bertfeat.encoder.packaged import packaged_names
 
     if what in packaged_names() or not os.path.lexists(place) or place.is_file():

@@ -35,7 +35,7 @@ def _number(flag: str, least: int, default: int, text: str) -> Option:
 @option(RUN, "-o", "--output", required=True, metavar="DIR", help="Folder of the table, the plots and the page.")
 @option(RUN, "--overwrite", is_flag=True, help="Replace a comparison that is already there.")
 @output_options
-@option(_WHAT, "--level", default="word", show_default=True, metavar="LEVEL", help="word, token or sentence.")
+@option(_WHAT, "--level", metavar="LEVEL", help="word, token or sentence.  [default: the only one stored]")
 @_number("--min-count", 2, 5, "The fewest rows of a word type whose self-similarity is measured.")
 @_number("--sample", 50, 2000, "Rows whose neighbours and pairs are compared.")
 @_number("--seed", 0, 0, "Seed of the sample.")
@@ -43,11 +43,12 @@ def command(
     store: str, other: str | None, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any
 ) -> None:
     """Measure the geometry of each layer of STORE."""
-    if settings["level"] == "sentence":
-        refuse_given({"min_count"}, "has no meaning at level sentence, where a row is a whole text and no word")
     from bertfeat.geometry.layerresult import check_layers_folder
+    from bertfeat.store.storedescription import StoreDescription
 
     check_layers_folder(output, overwrite=overwrite)
+    if (settings["level"] or StoreDescription.at(store).choose_level(None)) == "sentence":
+        refuse_given({"min_count"}, "has no meaning at level sentence, where a row is a whole text and no word")
     from bertfeat.geometry.layermeasures import compare_layers
     from bertfeat.reports.drawing import style
 

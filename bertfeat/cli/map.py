@@ -14,7 +14,14 @@ _WHAT, _HOW, _PAGE = "What", "How", "Page"
 
 @click.command(name="map", cls=GroupedCommand)
 @click.argument("store", metavar="STORE")
-@option(RUN, "-o", "--output", required=True, metavar="FILE", help="Parquet file; the page has its name with .html.")
+@option(
+    RUN,
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="Parquet file; the page has its name with .html. Either name does.",
+)
 @option(_WHAT, "--level", metavar="LEVEL", help="sentence, word or token.  [default: the only one stored]")
 @option(_WHAT, "--feature", metavar="NAME", help="Such as layer_11.  [default: the only one, or concat_last4]")
 @option(_WHAT, "--word", metavar="WORD", help="Only the rows of this word, in upper or lower case.")

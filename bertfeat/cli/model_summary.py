@@ -28,7 +28,10 @@ def inspect_model(name: str) -> tuple[dict[str, Any], list[str]]:
     except CheckpointError as error:
         if os.path.lexists(Path(name).expanduser()):
             raise
-        raise CheckpointError(f"{error}; and no store, probe, sweep or index is at {name}") from None
+        # The words of the model's finder on folders and packages are left out.
+        _, knows_hub, reason = str(error).partition(" and the hub ")
+        hub = f", and the hub {reason}" if knows_hub else ""
+        raise CheckpointError(f"{name}: no such folder or file{hub}") from None
     return summary, _lines(summary)
 
 

@@ -25,7 +25,7 @@ _AT_LEAST_1 = {"type": click.IntRange(min=1), "metavar": "N"}
 
 _data_options = together(
     _DATA,
-    text("level", "LEVEL", "token, word or sentence.", default="sentence"),
+    text("level", "LEVEL", "token, word or sentence.  [default: the only one stored]"),
     text("label", "NAME", "Column with the labels.", default="label"),
     text("dev", "STORE", "Store to choose settings by, extracted like the first one."),
     text("labels", "FILE", "Labels in a .csv, .tsv, .jsonl or .parquet, joined by doc_id and word_index."),
@@ -58,7 +58,7 @@ def check_store_and_head(store: str, settings: dict[str, Any], params: dict[str,
     """
     from bertfeat.store.storedescription import StoreDescription
 
-    StoreDescription.at(store).schema(settings["level"])
+    StoreDescription.at(store).choose_level(settings["level"])
     check_head(settings["head"])
     check_params(settings["head"], params, has_dev=has_dev)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _STDIN = "-"
 # Options of how a file of queries is read and its hits are written.
-_OF_FILES = ("text_column", "id_column", "overwrite", "quiet")
+_OF_FILES = ("text_column", "id_column", "overwrite")
 _QUERY, _FILTER, _OUTPUT = "Query", "Which rows may be found", "Output"
 _HELP = """Find what is most similar to a text, or to a word as it is used in a text.
 
@@ -61,7 +61,7 @@ Examples:
     is_flag=True,
     help="Print one JSON object per hit, or per query of -, each on its own line.",
 )
-@option(_OUTPUT, "--quiet", is_flag=True, help="With --queries, no summary.")
+@option(_OUTPUT, "--quiet", is_flag=True, help="Print hits, errors and warnings only.")
 @click.option("--store", metavar="STORE", help="Where the store is now.")
 def command(
     index: str, text: str | None, queries: str | None, level: str | None, span: bool, store: str | None, **settings: Any
@@ -90,6 +90,8 @@ def command(
 
 def _check_flags(text: str | None, queries: str | None, settings: dict[str, Any]) -> None:
     context = click.get_current_context()
+    if text is not None and not text.strip():
+        raise click.UsageError(f"TEXT {text!r}: nothing to search for", context)
     if (text is None) == (queries is None):
         what = "no TEXT to search for; write one, or pass --queries FILE" if text is None else "both TEXT and --queries"
         raise click.UsageError(what if text is None else f"{what} are given; pass one of them", context)

@@ -14,7 +14,7 @@ _WHAT = "What"
 @click.command(name="static", cls=GroupedCommand)
 @click.argument("store", metavar="STORE")
 @option(RUN, "-o", "--output", required=True, metavar="FILE", help="File to write: word2vec's text format.")
-@option(_WHAT, "--level", default="word", show_default=True, metavar="LEVEL", help="word or token.")
+@option(_WHAT, "--level", metavar="LEVEL", help="word or token.  [default: the only one stored]")
 @option(_WHAT, "--feature", metavar="NAME", help="Such as layer_11.  [default: the only one]")
 @option(
     _WHAT, "--min-count", type=click.IntRange(min=1), default=1, show_default=True, help="Rarer types are left out."
@@ -25,7 +25,7 @@ _WHAT = "What"
 def command(
     store: str,
     output: str,
-    level: str,
+    level: str | None,
     feature: str | None,
     min_count: int,
     lower: bool,

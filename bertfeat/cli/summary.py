@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertfeat.choices import Level, Pooling
@@ -12,7 +12,7 @@ from bertfeat.display import model_text, weights_text
 from bertfeat.encoder.sentencemodel import UNSUPPORTED
 from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
-from bertfeat.records import LevelSchema, Receipt
+from bertfeat.records import LevelSchema, Receipt, is_most
 from bertfeat.store.planfile import is_complete
 from bertfeat.store.planstates import IMPORTED
 from bertfeat.store.storedescription import StoreDescription
@@ -46,6 +46,8 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         "n_windows": totals["counts"].get("n_windows", 0),
         **({"n_unknown_tokens": n_unknown} if n_unknown is not None else {}),
         "n_bad_rows": totals["n_bad_rows"],
+        "n_empty_documents": sum(receipt.notes.get("n_empty_documents", 0) for receipt in receipts),
+        "longest_document": _longest(totals["counts"], receipts),
         "n_shards": totals["n_shards"],
         "n_shards_planned": totals["n_shards"] if complete else len(store.plan.shards),
         "n_bytes": sum(totals["n_bytes"].values()),
@@ -57,6 +59,16 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         "unfinished_append": unfinished_append(store),
         "metadata": store.metadata,
     }
+
+
+def _longest(counts: Mapping[str, int], receipts: Sequence[Receipt]) -> dict[str, Any] | None:
+    """Return the document that has most of the tokens; None if none has."""
+    found = [receipt.notes for receipt in receipts if "n_longest" in receipt.notes]
+    notes = max(found, key=lambda notes: notes["n_longest"], default={"n_longest": 0})
+    if not is_most(notes["n_longest"], counts.get("n_tokens", 0), counts.get("n_documents", 0)):
+        return None
+    n = notes["n_longest"]
+    return {"number": notes["longest_document"], "n_tokens": n, "share": round(n / counts["n_tokens"], 4)}
 
 
 def _receipts(store: StoreDescription) -> tuple[Receipt, ...]:
@@ -102,11 +114,16 @@ def result_line(
     else:
         before = "damaged shards repeated: "
     cached = "" if n_cached is None else f", {counted(n_cached, 'document')} from the cache"
-    line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{cached}{aside}"
+    empty = f", {counted(summary['n_empty_documents'], 'document')} without a token" * (
+        summary["n_empty_documents"] > 0
+    )
+    line = f"{store.path}: {before}{rows}, {human_bytes(summary['n_bytes'])}{rate}{cached}{aside}{empty}"
+    if longest := summary["longest_document"]:
+        line += f"; document {longest['number']:,} has {longest['share']:.0%} of the tokens"
     if "n_unknown_tokens" in summary:
         line += f"; {_unknown_line(summary, store)}"
     told = Level.SENTENCE in store.levels and IMPORTED not in store.metadata
-    return f"{line}; {_sentence_line(store)}" if told else line
+    return f"{line}; pooled by {_pooled(store.metadata)}" if told else line
 
 
 def _unknown_line(summary: dict[str, Any], store: StoreDescription) -> str:
@@ -117,26 +134,49 @@ def _unknown_line(summary: dict[str, Any], store: StoreDescription) -> str:
     return f"{n:,} of {counted(n_all, what)} ({n / max(n_all, 1):.1%}) have no vector{zero}"
 
 
-def _sentence_line(store: StoreDescription) -> str:
-    """Return how sentence rows were made, and how the model's authors make them."""
-    meta = store.metadata
+def _pooled(meta: Mapping[str, Any]) -> str:
+    """Return how sentence rows were made."""
     pooling, prompt = meta["pooling"], meta.get("prompt", "")
-    asked, prompts = meta.get("sentence_model"), meta.get("prompts", {})
-    done = f"stored: {pooling}{_TOKENS[meta['include_special_tokens']] if pooling in _COUNTING else ''}"
     after = f", after the prompt {prompt!r}" if prompt else ""
-    name = meta["model"].rpartition("/")[2]
     if pooling == Pooling.MODEL:
-        said = f"{name} pools by {asked}; stored: the same{after}"
-    elif asked is None:
-        # Stores of 0.1.0 do not say it.
-        said = f"{done}{after}"
-    elif asked:
-        flag = "" if asked == UNSUPPORTED else " (--pooling model)"
-        said = f"{name} pools by {asked}{flag}; {done}{after}"
-    else:
-        said = f"{name} names no pooling of its own; {done}{after}"
-    unused = [key for key, text in prompts.items() if text and not prompt]
-    return f"{said}, without its prompts ({', '.join(unused)})" if unused else said
+        return f"{meta.get('sentence_model', pooling).replace('normalises', 'normalised')}{after}"
+    tokens = _TOKENS[meta["include_special_tokens"]] if pooling in _COUNTING else ""
+    return f"{pooling}{tokens}, not normalised{after}"
+
+
+def _sentence_line(meta: Mapping[str, Any]) -> str:
+    """Return how sentence rows were made, and how the model's authors make them."""
+    # Stores of 0.1.0 do not say it.
+    asked, said, name = meta.get("sentence_model"), _pooled(meta), _short_name(meta)
+    if asked == UNSUPPORTED:
+        said += f"; {name} pools by {asked}"
+    elif asked and meta["pooling"] != Pooling.MODEL:
+        said += f"; {name} itself (--pooling model): {asked.replace('normalises', 'normalised')}"
+    elif asked == "":
+        said += f"; {name} names no pooling of its own"
+    unused = _unused_prompts(meta)
+    return f"{said}; without its prompts ({unused})" if unused else said
+
+
+def sentence_tip(store: StoreDescription) -> str | None:
+    """Return what the model was trained for, if sentence rows were made otherwise."""
+    meta, tips = store.metadata, []
+    if Level.SENTENCE in store.levels:
+        if meta["pooling"] != Pooling.MODEL and meta.get("sentence_model", "") not in ("", UNSUPPORTED):
+            tips.append(f"--pooling model stores the embedding that {_short_name(meta)} was trained for")
+        if unused := _unused_prompts(meta):
+            tips.append(f"--prompt-name puts one of the model's prompts before each text ({unused})")
+    return f"Tip: for search, {', and '.join(tips)}." if tips else None
+
+
+def _short_name(meta: Mapping[str, Any]) -> str:
+    return str(meta["model"].rpartition("/")[2])
+
+
+def _unused_prompts(meta: Mapping[str, Any]) -> str:
+    """Return the names of the model's prompts, if none was used."""
+    prompts = {} if meta.get("prompt") else meta.get("prompts", {})
+    return ", ".join(name for name, text in prompts.items() if text)
 
 
 def inspect_store(path: str) -> tuple[dict[str, Any], list[str]]:
@@ -232,7 +272,7 @@ def _pooling_lines(store: StoreDescription) -> list[str]:
     special = {Level.SENTENCE: ", special tokens included"} if meta["include_special_tokens"] else {}
     settings = [(level, LEVELS[level].pooling) for level in store.levels]
     pooled = [f"{level} {meta[setting]}{special.get(level, '')}" for level, setting in settings if setting]
-    own = [f"sentences  {_sentence_line(store)}"] if Level.SENTENCE in store.levels else []
+    own = [f"sentences  {_sentence_line(meta)}"] if Level.SENTENCE in store.levels else []
     return [f"pooling    {', '.join(pooled)}", *own] if pooled else []
 
 
@@ -269,15 +309,19 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         f"on disk    about {human_bytes(estimate.n_bytes)} in {counted(estimate.n_shards, 'shard')}",
         *([] if cached is None else [f"cache      {about}{counted(cached, 'document')} in it, which are not encoded"]),
         f"encoder    {estimate.compute_dtype}, windows of up to {estimate.max_length:,} tokens",
-        f"time       about {human_time(estimate.seconds)} at {estimate.tokens_per_s:,.0f} tokens/s",
+        f"time       {_about(estimate.seconds)} at {estimate.tokens_per_s:,.0f} tokens/s",
         *_bfloat16_lines(estimate),
     ]
 
 
+def _about(seconds: float) -> str:
+    return f"about {human_time(seconds)}" if seconds >= 1 else "less than 1 s"
+
+
 def _bfloat16_lines(estimate: Estimate) -> list[str]:
     rate = estimate.bfloat16_tokens_per_s
-    if rate is None:
+    if rate is None or rate <= estimate.tokens_per_s:
         return []
     seconds = estimate.seconds * estimate.tokens_per_s / rate
     gain = rate / estimate.tokens_per_s
-    return [f"bfloat16   about {human_time(seconds)} with --compute-dtype bfloat16, {gain:.1f} times as fast"]
+    return [f"bfloat16   {_about(seconds)} with --compute-dtype bfloat16, {gain:.1f} times as fast"]

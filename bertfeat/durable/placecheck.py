@@ -10,6 +10,15 @@ from pathlib import Path
 from bertfeat.durable.files import kind_of, os_errors
 from bertfeat.errors import UserError
 
+# The kinds of folders, and the files that identify them; one is enough. In this order: a store may hold a copy of a
+# model's config.json.
+KINDS = {
+    "store": ("manifest.json", "_bertfeat"),
+    "probe": ("probe.json",),
+    "index": ("index.json",),
+    "sweep": ("result.json",),
+    "model": ("config.json", "modules.json"),
+}
 _INSTEAD = "another `output`"
 _MAX_NAMED = 5
 
@@ -88,6 +97,18 @@ def check_folder(folder: Path, what: str, own: Sequence[str], *, overwrite: bool
         raise UserError(f"{folder}: holds files that are not part of {what} ({listed(foreign)}); choose {_INSTEAD}")
     if entries and not overwrite:
         raise UserError(f"{folder}: there is {what} already; choose {_INSTEAD}, or pass `overwrite`")
+
+
+def kind_at(place: Path) -> str | None:
+    """Return the kind of a folder among `KINDS`, by its files."""
+    found = (kind for kind, names in KINDS.items() if any(os.path.lexists(place / name) for name in names))
+    return next(found, None)
+
+
+def other_kind(place: object, kind: str) -> str:
+    """Return the beginning of a message on a folder of another kind: `is a probe, `; empty if it is of none."""
+    found = kind_at(place) if isinstance(place, Path) else None
+    return f"is {'an' if found == 'index' else 'a'} {found}, " if found not in (None, kind) else ""
 
 
 def listed(names: Sequence[str]) -> str:

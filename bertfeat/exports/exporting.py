@@ -73,7 +73,7 @@ def export(
         store: A finished store, its folder or its URL.
         output: The file or the folder.
         to: The format: `google-jsonl`, `neurox-hdf5`, `structural-probes-hdf5`, `npy`, `word2vec` or `projector`.
-        level: What a row stands for, by default the first level of the format that the store has.
+        level: What a row stands for; by default the only stored level that the format holds.
         feature: One feature, stored or made from what is stored. By default all stored layers, or the only feature.
         layers: Layers instead, as in `extract`.
         limit: The first documents only, of those with rows at the level.
@@ -90,7 +90,9 @@ def export(
         >>> export("features", "vectors.txt", to="word2vec", level="sentence")  # doctest: +SKIP
     """
     if to not in FORMATS:
-        known = did_you_mean(to, FORMATS) or f"must be one of {', '.join(FORMATS)}"
+        known = (
+            did_you_mean("projector" if "tensorboard" in to else to, FORMATS) or f"must be one of {', '.join(FORMATS)}"
+        )
         raise ConfigError(f"`to` {to!r}: {known}")
     if limit is not None and limit < 1:
         raise ConfigError(f"`limit` {limit} is below 1")
@@ -124,18 +126,15 @@ def _selection(
     store: Store, format_: type[Output], level: str | None, feature: str | None, layers: str | None, limit: int | None
 ) -> Selection:
     """Return the rows and vectors to write; refuse what the format cannot hold."""
-    name, here = format_.name, ", ".join(store.levels)
-    found = next((one for one in format_.levels if one in store.levels), None) if level is None else level
-    if found is None:
-        raise UserError(f"{store.path}: {name} needs the level {' or '.join(format_.levels)}, and the store has {here}")
-    known = store.schema(found).level
+    known = store.choose_level(level, format_.levels)
     if known not in format_.levels:
-        reason = f"{name} holds {' or '.join(format_.levels)} rows; pass another level"
+        reason = f"{format_.name} holds {' or '.join(format_.levels)} rows; pass another level"
         raise UserError(f"`level='{level}'`: {reason}")
     names = _features(store, format_, known, feature, layers)
     chosen = Selection(store, known, tuple(store.feature(known, one) for one in names), limit)
     if chosen.features[0].dim < format_.min_dim:
-        raise UserError(f"{store.path}: {names[0]} has one value per vector, which readers of {name} refuse; use npy")
+        reason = f"{names[0]} has one value per vector, which readers of {format_.name} refuse; use npy"
+        raise UserError(f"{store.path}: {reason}")
     n_rows, n_without = chosen.n_rows, chosen.n_rows - chosen.n_vectors
     if n_without == n_rows:
         what = f"no row at level {known} has a vector" if n_rows else f"level {known} has no rows"

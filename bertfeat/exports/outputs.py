@@ -33,7 +33,7 @@ class Output(ABC):
 
     Attributes:
         name: Its name.
-        levels: The levels that it holds; the first that a store has is the default.
+        levels: The levels that it holds.
         endings: The endings of its file; empty if it is a folder.
         files: The files of its folder; the first identifies it.
         has_layers: It holds several vectors for each row.

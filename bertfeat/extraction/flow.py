@@ -74,8 +74,8 @@ class Flow:
                 level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
                 for level, buffer in buffers.items()
             }
-        notes, seconds = {"n_halvings": encoder.n_halvings - n_halvings}, dict(clock.seconds)
-        result = ShardResult(tables, prepared.bad_rows, prepared.counts(), seconds, notes, fetches.wait)
+        notes = {**prepared.notes(), "n_halvings": encoder.n_halvings - n_halvings}
+        result = ShardResult(tables, prepared.bad_rows, prepared.counts(), dict(clock.seconds), notes, fetches.wait)
         if recalled is None:
             return result
         return _with_cache(result, recalled, tokens_of(prepared.packs) - tokens_of(packs), clock)

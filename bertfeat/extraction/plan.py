@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 from bertfeat._version import __version__
 from bertfeat.choices import Level, OnOverlong, StoreDtype
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.formats import own_columns
+from bertfeat.corpus.inputs import shown_path
 from bertfeat.encoder.randomweights import initialiser
-from bertfeat.errors import ConfigError
+from bertfeat.errors import BertfeatWarning, ConfigError
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.ignoredsettings import ignored_settings
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
-from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, Plan, ShardSpec
+from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, Plan, ShardSpec, is_most
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.layout import FORMAT_VERSION
 from bertfeat.store.planstates import CONFIG, as_known, input_fields
@@ -151,14 +153,23 @@ def cut(
     tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
     cost_of = _row_cost(resolved, config.store_dtype)
     long_rows: set[int] = set()
+    n_bytes, longest = 0, cast("ScannedRow | None", None)
 
     def cost(row: ScannedRow) -> int:
+        nonlocal n_bytes, longest
+        n_bytes += row.n_bytes
+        if longest is None or row.n_bytes > longest.n_bytes:
+            longest = row
         if row.n_bytes > MAX_UNCUT_CHARS:
             long_rows.add(row.index)
         return cost_of(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2)
 
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
     schemas = {level: level_schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
+    if longest is not None and is_most(longest.n_bytes, n_bytes, n_rows := sum(shard.n_rows for shard in shards)):
+        share = f"{longest.n_bytes / n_bytes:.0%} of the text of {n_rows:,} documents"
+        text = f"{shown_path(longest.path)}:{longest.row}: this document is {share} ({longest.n_bytes:,} bytes)"
+        warnings.warn(BertfeatWarning(f"{text}; should it be cut into paragraphs?"), stacklevel=2)
     if config.on_overlong is OnOverlong.ERROR:
         # Check before anything is written, although the corpus is then tokenized twice.
         for shard in shards:

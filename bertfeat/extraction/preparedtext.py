@@ -34,6 +34,15 @@ class PreparedText:
             "n_repeated_windows": sum(len(pack.copies) for pack in self.packs),
         }
 
+    def notes(self) -> dict[str, int]:
+        """Return the number of documents without a token, and the number of the longest one, from 1, and its tokens."""
+        sizes = self.text.tokens.n_texts.sum(axis=1)
+        if not len(sizes):
+            return {}
+        longest = int(sizes.argmax())
+        found = {"n_empty_documents": int((sizes == 0).sum())}
+        return {**found, "longest_document": self.text.documents[longest].index + 1, "n_longest": int(sizes[longest])}
+
 
 def packs_of(
     windows: Windows, max_batch_tokens: int, device: torch.device, wanted: BoolArray | None = None

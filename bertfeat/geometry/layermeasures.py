@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertfeat._version import __version__
+from bertfeat.choices import Level
 from bertfeat.display import model_text
 from bertfeat.errors import UserError
 from bertfeat.geometry.layerresult import LayerComparison, LayerRow, MovedWord
@@ -56,7 +57,7 @@ def compare_layers(
     store: str | Path | Store,
     other: str | Path | Store | None = None,
     *,
-    level: str = "word",
+    level: str | None = None,
     min_count: int = _MIN_COUNT,
     sample: int = 2000,
     seed: int = 0,
@@ -72,7 +73,7 @@ def compare_layers(
         store: The store, or its folder.
         other: Another store of the same corpus: of a fine-tuned or adapted model, of random weights, of another family.
             Then only rows that both have count, matched by document and word.
-        level: The level: word, token or sentence.
+        level: word, token or sentence; by default the only one that is stored.
         min_count: The fewest rows of a word type whose self-similarity is measured; 2 or more.
         sample: The rows whose neighbours and pairs are compared, drawn by seed; 50 or more.
         seed: The seed of the sample, and of the word types where there are more than 1,000.
@@ -94,13 +95,14 @@ def compare_layers(
     for name, value, least in (("min_count", min_count, 2), ("sample", sample, 50), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"`{name}` {value} must be {least} or more")
-    if level == "sentence" and min_count != _MIN_COUNT:
-        raise UserError(f"`min_count` {min_count} has no meaning at level sentence, where rows are texts; leave it out")
     one = store if isinstance(store, Store) else open_store(store)
+    where = one.choose_level(level)
+    if where is Level.SENTENCE and min_count != _MIN_COUNT:
+        raise UserError(f"`min_count` {min_count} has no meaning at level sentence, where rows are texts; leave it out")
     two = other if other is None or isinstance(other, Store) else open_store(other)
     with reporting(progress) as reports:
         reports.stage("reading rows")
-        rows = read_rows(one, two, level)
+        rows = read_rows(one, two, where)
         places, types, names = _draw(rows, min_count, sample, seed)
         layers = _layers(rows, len(names), len(places))
         cka, unbiased = _read(rows, layers, places, types, reports)
@@ -113,13 +115,13 @@ def compare_layers(
             "model": model_text(one.metadata),
             "other": None if two is None else str(two.path),
             "other_model": None if two is None else model_text(two.metadata),
-            "level": level,
+            "level": str(where),
             "n_rows": len(rows),
             "n_documents": int(rows.documents[-1]) + 1,
             "n_types": len(names),
             "n_sample": len(places),
             "n_neighbours": k,
-            "min_count": min_count if LEVELS[rows.columns[0].level].surface else None,
+            "min_count": min_count if LEVELS[where].surface else None,
             "seed": seed,
             "bertfeat": __version__,
         }

@@ -78,7 +78,7 @@ class LayerRows:
             yield slice(start, stop), {number: self.columns[number].take(start, stop) for number in chosen}
 
 
-def read_rows(store: Store, other: Store | None, level: str) -> LayerRows:
+def read_rows(store: Store, other: Store | None, level: Level) -> LayerRows:
     """Find the rows to measure: those with a vector in every layer, of both stores if there are two.
 
     Special tokens are left out. Rows of two stores are matched by document, by the number of the word or token in it,
@@ -89,30 +89,29 @@ def read_rows(store: Store, other: Store | None, level: str) -> LayerRows:
         UserError: A store has no such level, too few rows have vectors, or the stores have no common rows.
         StoreError: A part is missing or damaged.
     """
-    here = store.schema(level).level
     if other is not None:
-        _check_pair(store, other, here)
+        _check_pair(store, other, level)
     names: dict[str, int] = {}
     sides = [("store", store, "row"), *([] if other is None else [("other", other, "row_other")])]
-    frames = [_keys(one, here, names) for _, one, _ in sides]
-    frame = _common(frames[0], frames[1], LEVELS[here].keys) if other is not None else frames[0]
+    frames = [_keys(one, level, names) for _, one, _ in sides]
+    frame = _common(frames[0], frames[1], LEVELS[level].keys) if other is not None else frames[0]
     if other is not None and not len(frame):
-        what = f"{here}s" if LEVELS[here].surface else "texts"
+        what = f"{level}s" if LEVELS[level].surface else "texts"
         raise UserError(
-            f"{store.path} and {other.path}: no common rows at level {here}: no document has the same id and the same "
+            f"{store.path} and {other.path}: no common rows at level {level}: no document has the same id and the same "
             f"{what} in both; extract the same corpus with the same ids"
         )
     if len(frame) < _LEAST_ROWS:
-        counted = f"{len(frame)} row{'s' * (len(frame) != 1)} at level {here}"
+        counted = f"{len(frame)} row{'s' * (len(frame) != 1)} at level {level}"
         have = "are in both stores with a vector" if other is not None else "have a vector"
         raise UserError(f"{store.path}: {counted} {have}; layers need {_LEAST_ROWS} or more")
     columns = [
-        LayerColumn(side, one, here, feature, frame[row].to_numpy())
+        LayerColumn(side, one, level, feature, frame[row].to_numpy())
         for side, one, row in sides
-        for feature in _features(one, here)
+        for feature in _features(one, level)
     ]
     documents = frame["doc_id"].rle_id().cast(pl.Int32).to_numpy()
-    types = frame["type"].fill_null(-1).to_numpy() if LEVELS[here].surface else np.full(len(frame), -1, np.int32)
+    types = frame["type"].fill_null(-1).to_numpy() if LEVELS[level].surface else np.full(len(frame), -1, np.int32)
     return LayerRows(columns, documents, types, list(names))
 
 

@@ -182,7 +182,7 @@ class LogisticRegressionProbe(SearchedProbe):
             for warning in caught:
                 if issubclass(warning.category, ConvergenceWarning):
                     converged = False
-                else:
+                elif "number of unique classes" not in str(warning.message):
                     warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
             point = np.hstack([model.coef_, model.intercept_[:, None]]).astype(np.float64)
             yield Minimum(point, converged, int(model.n_iter_.max()))

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertfeat.durable.decoding import check_version
 from bertfeat.durable.files import read_small
-from bertfeat.durable.placecheck import check_folder
+from bertfeat.durable.placecheck import check_folder, other_kind
 from bertfeat.durable.publication import recover
 from bertfeat.errors import UserError
 
@@ -78,7 +78,9 @@ def read_file(where: Path, name: str) -> bytes:
     try:
         return read_small(where / name, follow_links=True)
     except (FileNotFoundError, NotADirectoryError):
-        what = f"not a saved probe: it has no {name}" if where.exists() else "no such folder"
+        what = (
+            f"{other_kind(where, 'probe')}not a saved probe: it has no {name}" if where.exists() else "no such folder"
+        )
         raise UserError(f"{where}: {what}") from None
     except OSError as error:
         raise UserError(f"{where / name}: cannot be read: {(error.strerror or str(error)).lower()}") from None

@@ -32,7 +32,7 @@ def fit_probe(
     store: str | Path | Store,
     label: str,
     *,
-    level: str = "sentence",
+    level: str | None = None,
     feature: str | int | None = None,
     head: str = "logreg",
     dev: str | Path | Store | None = None,
@@ -52,7 +52,7 @@ def fit_probe(
         store: The store, or its folder.
         label: The column with the labels; rows without a label are left out. At token level, a column of words labels
             the first token of each word.
-        level: token, word or sentence.
+        level: token, word or sentence; by default the only one that is stored.
         feature: The feature, or the number of a layer (-1 is the last one); None for the only one that is stored, or
             `concat_last4`.
         head: logreg, svm, ridge, centroid, knn, mlp; at word and token level also the taggers linear and bilstm.
@@ -84,7 +84,7 @@ def fit_probe(
     """
     started = time.perf_counter()
     opened, opened_dev = as_store(store), None if dev is None else as_store(dev)
-    where = opened.schema(level).level
+    where = opened.choose_level(level)
     memory = free_memory() // 2 if max_memory is None else max_memory
     request = FitRequest(opened, opened_dev, where, head, params, seeds, seed, memory)
     request.check(mix=mix, dev_labels=dev_labels, has_dev=dev is not None)

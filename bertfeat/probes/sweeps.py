@@ -32,7 +32,7 @@ def sweep_probes(
     store: str | Path | Store,
     label: str,
     *,
-    level: str = "sentence",
+    level: str | None = None,
     head: str = "logreg",
     dev: str | Path | Store | None = None,
     features: str | Sequence[str | int] | None = None,
@@ -50,7 +50,7 @@ def sweep_probes(
     Args:
         store: The store, or its folder; one extraction of all layers (`layers="all"`) serves the whole sweep.
         label: The column with the labels.
-        level: token, word or sentence.
+        level: See `fit_probe`.
         head: See `fit_probe`.
         dev: A store to score on; None holds out a fifth of the documents.
         features: Features, and mixes such as `mix_last4`, as a list or with commas. None is each layer, the
@@ -80,7 +80,7 @@ def sweep_probes(
     """
     require("matplotlib")
     opened, opened_dev = as_store(store), None if dev is None else as_store(dev)
-    where = opened.schema(level).level
+    where = opened.choose_level(level)
     memory = free_memory() // 2 if max_memory is None else max_memory
     request = FitRequest(opened, opened_dev, where, head, params, seeds, seed, memory)
     request.check(mix=None, dev_labels=dev_labels, has_dev=True)

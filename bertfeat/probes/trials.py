@@ -100,10 +100,12 @@ class FitRequest:
         """Return the classes of train.
 
         Raises:
-            UserError: There are fewer than two classes, dev has no rows with both a label and a vector, or only one of
-                the two has text as labels.
+            UserError: There are fewer than two classes, or as many as rows; dev has no rows with both a label and a
+                vector; or only one of the two has text as labels.
         """
-        classes, _ = encode_labels(train.labels[train.has_vector], what=train.source)
+        classes, codes = encode_labels(train.labels[train.has_vector], what=train.source)
+        if len(classes) == len(codes):
+            raise UserError(f"{train.source} has a different value in each row; a classifier needs classes that repeat")
         if dev is not None:
             if not dev.has_vector.any():
                 without = f"{dev.n_without_label} without a label, {len(dev.rows)} without a vector"

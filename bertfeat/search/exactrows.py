@@ -12,7 +12,7 @@ from bertfeat.ann.exact import exact_search
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.nearest import parse_metric
 from bertfeat.records import IntArray
-from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
+from bertfeat.search.storevectors import StoreParts, choose_feature
 from bertfeat.store.reader import Store, open_store
 
 
@@ -54,7 +54,7 @@ def nearest_rows(
         [0, 1]
     """
     opened = store if isinstance(store, Store) else open_store(store)
-    where = choose_level(opened, level)
+    where = opened.choose_level(level)
     source = StoreParts(opened, where, choose_feature(opened, where, feature))
     spec = TransformSpec.parse(transform)
     spec.check(source.dim, source.n_vectors)

@@ -14,7 +14,7 @@ import polars as pl
 
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError, UserError
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, WORDS
 from bertfeat.records import IntArray
 from bertfeat.search.kwic import Context, context_of
 from bertfeat.store.reader import Store, open_store
@@ -98,7 +98,7 @@ class HitRows:
 
 
 def words_in_context(
-    store: str | Path | Store, rows: npt.ArrayLike, width: int = 40, *, level: str = "word"
+    store: str | Path | Store, rows: npt.ArrayLike, width: int = 40, *, level: str | None = None
 ) -> list[Context]:
     """Return words of a store, each with `width` columns of its text on either side.
 
@@ -106,7 +106,7 @@ def words_in_context(
         store: The store, or its folder.
         rows: Row numbers of the level, int (n,).
         width: Columns of text on either side, in a terminal.
-        level: word or token.
+        level: word or token; by default the only one that is stored.
 
     Raises:
         UserError: The level is not stored, or holds whole texts.
@@ -119,7 +119,7 @@ def words_in_context(
         '…ment gives [coding] convention…'
     """
     opened = store if isinstance(store, Store) else open_store(store)
-    where = opened.schema(level).level
+    where = opened.choose_level(level, WORDS)
     if where is Level.SENTENCE:
         raise UserError(f"level {where} holds whole texts, which have no context; pass word or token")
     return HitRows(opened, where).contexts(np.asarray(rows, np.int64), width)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bertfeat.durable.decoding import decode
-from bertfeat.errors import UserError
+from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.storage import as_path, is_url
 from bertfeat.store.planstates import states_with
 from bertfeat.store.provenance import FeatureSpec
@@ -129,22 +131,42 @@ class Origin:
         )
 
     def check_store(self, store: Store, index: Path) -> Store:
-        """Return a store; raise a UserError if it has another feature or other rows than the index."""
-        here = self.plan_hash_of(store)
-        spec = self.spec.find_in(store, mine=f"index {index}").under_name_of(self.spec)
-        if (here, spec, store.n_rows(spec.level)) != (self.plan_hash, self.spec, self.n_rows):
-            raise UserError(
-                f"{store.path}: is not the store that {index} was built from, or has changed since (plan {here[:12]}…, "
-                f"not {self.plan_hash[:12]}…); run bertfeat index update if rows were added, else build the index again"
-            )
-        return store
+        """Return the rows of a store that an index was built from; warn of rows that were appended since.
 
-    def plan_hash_of(self, store: Store) -> str:
-        """Return the hash that a store's plan would have if its model had the name in this origin."""
+        Raises:
+            UserError: The store has another feature or other rows than the index.
+        """
+        there = self.indexed_part(store)
+        spec = self.spec.find_in(store, mine=f"index {index}").under_name_of(self.spec)
+        if there is None or (spec, there.n_rows(spec.level)) != (self.spec, self.n_rows):
+            raise UserError(
+                f"{store.path}: is not the store that {index} was built from, or was made again since; if its first "
+                f"rows are the same, run {self.update_command(store, index)}, else build the index again"
+            )
+        if n_new := store.n_rows(spec.level) - self.n_rows:
+            rows = f"{n_new:,} of {store.n_rows(spec.level):,} {spec.level} rows"
+            text = f"{store.path}: {rows} are not in {index} yet; run {self.update_command(store, index)}"
+            warnings.warn(BertfeatWarning(text), stacklevel=2)
+        return there
+
+    def indexed_part(self, store: Store) -> Store | None:
+        """Return a store without what was appended since the index was built; None if it is another store."""
         from bertfeat.extraction.plan import MODEL_NAMES
 
-        here: str = store.manifest["plan_hash"]
-        if here == self.plan_hash:
-            return here
+        if store.manifest["plan_hash"] == self.plan_hash:
+            return store
+        # The same model may have another name.
         names = {name: getattr(self.spec, name) for name in MODEL_NAMES}
-        return states_with(store.plan, {**store.plan.fields, **names})[-1]
+        hashes = states_with(store.plan, {**store.plan.fields, **names})
+        if self.plan_hash not in hashes:
+            return None
+        number = hashes.index(self.plan_hash)
+        return store if number == len(hashes) - 1 else store.after_appends(number)
+
+    @staticmethod
+    def update_command(store: Store, index: Path) -> str:
+        """Return the command that adds new rows of a store to an index."""
+        place = str(store.path)
+        if isinstance(store.path, Path):
+            place = min(place, os.path.relpath(place), key=len)
+        return f"bertfeat index update {shlex.quote(str(index))} {shlex.quote(place)}"

@@ -23,7 +23,7 @@ from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin, TunedBy
 from bertfeat.search.queryvectors import find_query_prompt
 from bertfeat.search.rowsdigest import digest_rows
-from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
+from bertfeat.search.storevectors import StoreParts, choose_feature
 from bertfeat.search.tunequeries import GivenQueries, QueryFinder, TuneQueries
 from bertfeat.search.workplace import empty, fresh_ready, is_index, take_up, tidy, workplace
 from bertfeat.storage import local_path
@@ -175,7 +175,7 @@ def build_or_find(
 ) -> tuple[Index, bool]:
     """Do what `build_index` does; also return whether the index was there already."""
     opened = store if isinstance(store, Store) else open_store(store)
-    where = choose_level(opened, level)
+    where = opened.choose_level(level)
     spec = FeatureSpec.of(opened, where, choose_feature(opened, where, feature))
     query_prompt = find_query_prompt(opened, where, query_prompt_name)
     if tune_queries is None and text_column is not None:
@@ -228,16 +228,21 @@ def _replaceable(output: Path) -> Iterator[None]:
 def _check_same(request: _Request, there: IndexDescription) -> None:
     """Raise a UserError, with the fields, if an index was built with other settings or from another store."""
     origin = Origin.from_json(there.source, request.output)
-    about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
+    asked = request.asked()
+    about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": asked["store"]}
     settings = {name: value for name, value in there.settings.items() if name not in _RUN_ONLY}
     about |= _shown(origin.query_prompt, origin.tuned_by)
-    asked = request.asked() | {"store": origin.plan_hash_of(request.store)}
-    if fields := named(differing({**settings, **about}, asked)):
-        grown = "run bertfeat index update if rows were added, " if origin.plan_hash != asked["store"] else ""
-        raise UserError(
-            f"{request.output}: there is an index already with other settings ({fields}); {grown}choose another "
-            "`output`, or pass `overwrite`"
-        )
+    fields, part = differing({**settings, **about}, asked), origin.indexed_part(request.store)
+    if part is request.store and not fields:
+        return
+    update = f"run {origin.update_command(request.store, request.output)}, choose another `output`"
+    if fields:
+        said = f"with other settings ({named(fields)}); choose another `output`"
+    elif part is None:
+        said = f"of another store; if the first rows of {request.store.path} are the same, {update}"
+    else:
+        said = f"of {request.store.path} before rows were added; {update}"
+    raise UserError(f"{request.output}: there is an index already {said}, or pass `overwrite`")
 
 
 def _make(request: _Request, source: StoreParts, folder: Path, *, overwrite: bool) -> None:

@@ -29,7 +29,7 @@ from bertfeat.reports.mappage import map_page
 from bertfeat.search.filters import PositionFilters
 from bertfeat.search.maptable import MapTable, cut_texts, neighbour_structs, page_texts
 from bertfeat.search.rowneighbours import Neighbours, RowParts
-from bertfeat.search.storevectors import StoreParts, choose_feature, choose_level
+from bertfeat.search.storevectors import StoreParts, choose_feature
 from bertfeat.storage import local_path
 from bertfeat.store.framefiles import frame_writer
 from bertfeat.store.reader import Store, open_store
@@ -109,7 +109,7 @@ def map_store(
 
     Args:
         store: The store, or its folder.
-        output: The Parquet file; the page has the same name with `.html`.
+        output: The Parquet file; the page has the same name with `.html`. The page's name does for both.
         level: The level; by default the only one that is stored, or word level if `word` is given.
         feature: As for `build_index`.
         word: Only the rows of this word, in upper or lower case.
@@ -142,12 +142,14 @@ def map_store(
     if color is not None and not page:
         raise UserError("`color` is for the page, which is switched off; leave one of them out")
     path = local_path(output, "a map")
+    if page and path.suffix.lower() == ".html":
+        path = path.with_suffix(".parquet")
     beside = path.with_suffix(".html") if page else None
     check_file(path, overwrite=overwrite, endings=(".parquet",))
     if beside is not None:
         check_file(beside, overwrite=overwrite)
     opened = store if isinstance(store, Store) else open_store(store)
-    where = choose_level(opened, "word" if level is None and word is not None else level)
+    where = opened.choose_level("word" if level is None and word is not None else level)
     chosen = choose_feature(opened, where, feature)
     table = MapTable(opened, where, columns)
     table.check_color(color)

@@ -116,15 +116,6 @@ def _parts(store: Store, level: Level, included: BoolArray) -> Iterator[_Part]:
         row, position = rows.stop, position + n_vectors
 
 
-def choose_level(store: Store, level: str | None) -> Level:
-    """Return the level to index: the given one, or the only one that is stored; else raise a UserError."""
-    if level is not None:
-        return store.schema(level).level
-    if len(store.levels) == 1:
-        return store.levels[0]
-    raise UserError(f"{store.path}: has the levels {', '.join(store.levels)}; pass `level` with one of them")
-
-
 def choose_feature(store: Store, level: Level, feature: str | int | None) -> str:
     """Return the feature to index: the given one, the only one, or `concat_last4`; else raise a UserError."""
     if feature is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from bertfeat.choices import Level
 from bertfeat.durable import files
+from bertfeat.durable.placecheck import other_kind
 from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
@@ -17,7 +18,7 @@ from bertfeat.store import codec, layout, planfile, receipts
 from bertfeat.store.folder import FileInfo, Folder
 from bertfeat.store.manifest import Manifest, build_manifest, read_manifest
 from bertfeat.store.openfolder import folder_at
-from bertfeat.store.planstates import IMPORTED, state_of
+from bertfeat.store.planstates import IMPORTED, state_of, states
 
 
 class StoreDescription:
@@ -67,7 +68,8 @@ class StoreDescription:
             return found
         plan = planfile.read_plan(folder, follow_links=True)
         if plan is None:
-            what = "no such folder" if not root.exists() else f"not a bertfeat store: it has no {layout.MANIFEST}"
+            what = f"{other_kind(root, 'store')}not a bertfeat store: it has no {layout.MANIFEST}"
+            what = what if root.exists() else "no such folder"
             raise StoreError(f"{root}: {what}")
         done = receipts.finished(folder, plan)
         if not allow_incomplete:
@@ -142,11 +144,35 @@ class StoreDescription:
             raise StoreError(f"{file}: no such file; copy the store with its {layout.PRIVATE} folder")
         return self._state(plan)
 
+    def after_appends(self, number: int) -> Self:
+        """Return the store as it was after some of its appends, without the rows of later ones."""
+        plan = state_of(self.plan, states(self.plan)[number])
+        assert plan is not None
+        return type(self)(self.path, build_manifest(plan, self.manifest.receipts[: len(plan.shards)]))
+
     @files.os_errors(StoreError)
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of the finished shards, with their times, in corpus order."""
         with self.unreplaced():
             return tuple(stored.receipt for stored in receipts.finished(self._folder, self.plan))
+
+    def choose_level(self, level: str | None, among: Sequence[Level] = tuple(Level)) -> Level:
+        """Return the given level, or the only stored one of those that can be used.
+
+        Raises:
+            UserError: There is no such level; or none is given, and none can be used, or several.
+        """
+        if level is not None:
+            return self.schema(level).level
+        found = [one for one in self.levels if one in among]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise UserError(
+                f"{self.path}: holds level {', '.join(self.levels)}, and this needs level {' or '.join(among)}"
+            )
+        flags = " or ".join(f"`level='{one}'`" for one in found)
+        raise UserError(f"{self.path}: holds several levels; pass {flags}")
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level."""

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from bertfeat.choices import Level
 from bertfeat.durable import files
+from bertfeat.durable.placecheck import other_kind
 from bertfeat.errors import StoreError
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import PartInfo, Plan
@@ -152,7 +153,8 @@ class _Check:
             if plan is not None:
                 return plan
             if self._listing.info(layout.MANIFEST) is None:
-                raise StoreError(f"{self._folder.path}: not a bertfeat store")
+                place = self._folder.path
+                raise StoreError(f"{place}: {other_kind(place, 'store')}not a bertfeat store")
             self._add(None, layout.PLAN, "missing")
         try:
             listed = read_manifest(self._folder).receipts

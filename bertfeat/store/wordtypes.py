@@ -15,7 +15,7 @@ from bertfeat.durable.files import make_parents
 from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, WORDS
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Float64Array, IntArray
 from bertfeat.storage import local_path
@@ -97,7 +97,7 @@ def write_word_types(
     store: Store,
     output: str | Path,
     *,
-    level: str = "word",
+    level: str | None = None,
     feature: str | None = None,
     min_count: int = 1,
     lower: bool = False,
@@ -109,7 +109,7 @@ def write_word_types(
     Args:
         store: The store, which is read once.
         output: The file.
-        level: The level, whose words or tokens are the types.
+        level: word or token, the types; by default the only one that is stored.
         feature: A feature of it, stored or made from what is stored; None for the only one that is stored.
         min_count: Types with fewer rows are left out.
         lower: Words that differ in upper case are one type.
@@ -122,32 +122,33 @@ def write_word_types(
         StoreError: A part is missing or damaged.
         RunError: The system refused; an old file is unchanged.
     """
-    entry = LEVELS[store.schema(level).level]
+    where = store.choose_level(level, WORDS)
+    entry = LEVELS[where]
     if not entry.surface:
         raise UserError(f"`level='{level}'`: a row is a whole text, which has no word; pass `level='word'`")
-    names = [column.name for column in store.features(level)]
+    names = [column.name for column in store.features(where)]
     if feature is None and len(names) > 1:
-        raise UserError(f"{store.path}: several features at level {level}: {', '.join(names)}; name one: `feature`")
-    found = store.feature(level, feature or names[0])
+        raise UserError(f"{store.path}: several features at level {where}: {', '.join(names)}; name one: `feature`")
+    found = store.feature(where, feature or names[0])
     path = local_path(output, "a file of word vectors")
     if path.suffix.lower() == ".gz":
         raise UserError(f"{path}: is written as plain text; name a file that does not end in .gz, and pack it then")
     check_file(path, overwrite=overwrite)
     make_parents(path)
-    sums, n_rows = _Sums(found.dim), store.n_rows(level)
+    sums, n_rows = _Sums(found.dim), store.n_rows(where)
     with reporting(progress) as reports:
-        batches = store.batches(level, found.name, batch_size=_ROWS_AT_ONCE, columns=[entry.surface])
+        batches = store.batches(where, found.name, batch_size=_ROWS_AT_ONCE, columns=[entry.surface])
         for batch in batches:
             reports.stage("reading vectors", batch.start, n_rows)
             words = batch.columns[entry.surface].to_list()
             if None in words:
                 row = batch.start + words.index(None)
-                raise UserError(f"{store.path}: row {row} of level {level} has no word; import the vectors with words")
+                raise UserError(f"{store.path}: row {row} of level {where} has no word; import the vectors with words")
             sums.add([word.lower() for word in words] if lower else words, batch.vectors)
     frequent = [one for one in sums.sorted() if one[1] >= min_count]
     kept = [one for one in frequent if one[0].split() == [one[0]]]
     if not kept:
-        raise UserError(f"{store.path}: no type at level {level} has a vector and {min_count} rows or more")
+        raise UserError(f"{store.path}: no type at level {where} has a vector and {min_count} rows or more")
     with publish_file(path) as sink:
         sink.write(f"{len(kept)} {found.dim}\n".encode())
         for start in range(0, len(kept), _LINES_AT_ONCE):

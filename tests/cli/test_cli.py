@@ -23,7 +23,7 @@ from bertfeat.config import ExtractConfig, flag
 from bertfeat.devices import has_fast_bfloat16
 from bertfeat.errors import CheckFailed, RunError
 from tests.support.command_line import bertfeat as bertfeat_cli
-from tests.support.command_line import good
+from tests.support.command_line import good, refused
 
 TEXTS = ["one quick fox", "", "she sells sea shells, and he buys them", "über naïve cafés"]
 
@@ -47,6 +47,53 @@ def store(corpus: Path, tiny_folder: Path, tmp_path_factory: pytest.TempPathFact
     out = tmp_path_factory.mktemp("finished") / "out"
     good("extract", corpus, "-o", out, "--model", tiny_folder, "--layers", "all", "--level", "token,word,sentence")
     return out
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_level_is_the_only_one_that_is_stored_or_must_be_given(
+    store: Path, tiny_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "c.txt").write_text("one quick fox sells sea shells\n" * 10)
+    words = tmp_path / "words"
+    good("extract", tmp_path / "c.txt", "-o", words, "--model", tiny_folder, "--layers", "-1", "--level", "word")
+    for number, (command, output, can) in enumerate((
+        ("probe fit --label word --head centroid", "probe", "token, word, sentence"),
+        ("probe sweep --label word --head centroid", "sweep", "token, word, sentence"),
+        ("layers", "layers", "token, word, sentence"),
+        ("map", "map.parquet", "token, word, sentence"),
+        ("index build", "index", "token, word, sentence"),
+        ("export --to npy", "npy", "token, word, sentence"),
+        ("export --to google-jsonl", "g.jsonl", "token, word"),
+        ("static", "static.txt", "token, word"),
+    )):  # fmt: skip
+        out = tmp_path / f"{number}-{output}"
+        said = refused(*command.split(), store, "-o", out)
+        assert said.endswith(f"several levels; pass {' or '.join(f'--level {one}' for one in can.split(', '))}\n")
+        assert not out.exists()
+        good(*command.split(), words, "-o", out)
+        assert out.exists()
+
+
+@pytest.mark.parametrize("n_short", [12, 3])
+def test_one_document_that_is_most_of_the_work_is_named_and_empty_ones_are_counted(
+    tiny_folder: Path, tmp_path: Path, n_short: int
+) -> None:
+    corpus = tmp_path / "c.txt"
+    corpus.write_text("one fox\n" * n_short + "\n\n" + "two dogs jump " * 40 + "\n")
+    asked = ("extract", corpus, "--model", tiny_folder, "--layers", "-1")
+    run = (*asked, "-o", tmp_path / "s")
+    number, many = n_short + 3, n_short > 8
+    warning = (
+        f"bertfeat: warning: {corpus}:{number}: this document is 87% of the text of {number} documents (560 bytes)"
+    )
+    for command in ((*asked, "--dry-run"), run):
+        made = good(*command)
+        assert made.err.startswith(warning) == many
+        assert made.err.count("\n") == many
+    assert ", 2 documents without a token" in made.out
+    assert (f"; document {number} has " in made.out) == many
+    found = good(*run, "--json").json
+    assert (found["n_empty_documents"], found["longest_document"] is not None) == (2, many)
 
 
 class TestExtract:

@@ -74,7 +74,7 @@ class TestBuild:
     @pytest.mark.parametrize(
         ("flags", "said"),
         [
-            ([], "has the levels token, word, sentence; pass --level"),
+            ([], "several levels; pass --level token or --level word or --level sentence"),
             (["--level", "page"], "no level 'page'"),
             (["--level", "word", "--feature", "layer_02"], "no feature 'layer_02'"),
             (["--level", "word", "--metric", "angle"], "'angle' is not one of 'cosine', 'ip', 'l2'"),
@@ -193,7 +193,7 @@ class TestUpdate:
         changed = tiny_store(tmp_path / "changed", tiny_folder, documents()[1:20], levels="sentence")
         good("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "sentence")
         said = refused("index", "build", changed.path, "-o", tmp_path / "i")
-        assert "run bertfeat index update if rows were added, choose another --output" in said
+        assert "if the first rows of" in said
         assert "fewer than the 24 of" in refused("index", "update", tmp_path / "i", changed.path)
         assert "works at level sentence" in refused(
             "index", "update", index, tiny_store(tmp_path / "words", tiny_folder, levels="word", keep_columns=()).path

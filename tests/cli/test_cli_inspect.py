@@ -15,6 +15,7 @@ pytest.importorskip("sentence_transformers")
 import bertfeat as bertfeat_package
 from bertfeat.ann.description import DESCRIPTION
 from bertfeat.cli.inspect import _KINDS
+from bertfeat.durable.placecheck import KINDS
 from bertfeat.durable.publication import replaced
 from bertfeat.heads.probedocument import DOCUMENT
 from bertfeat.probes.sweepresult import read_sweep
@@ -128,9 +129,9 @@ def things(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store, and a probe, a sweep and an index of it."""
     folder = tmp_path_factory.mktemp("things") / "made"
     store = tiny_store(folder, tiny_folder, documents(12), levels="sentence,word")
-    fitted = bertfeat_package.fit_probe(store, "label", head="centroid", dev=store)
+    fitted = bertfeat_package.fit_probe(store, "label", level="sentence", head="centroid", dev=store)
     fitted.save(folder / "probe")
-    bertfeat_package.sweep_probes(store, "label", head="centroid", dev=store).write(folder / "sweep")
+    bertfeat_package.sweep_probes(store, "label", level="sentence", head="centroid", dev=store).write(folder / "sweep")
     bertfeat_package.build_index(store, folder / "index", level="sentence", threads=1).close()
     return folder
 
@@ -171,6 +172,27 @@ def test_an_index_as_index_info_shows_it(things: Path) -> None:
     assert json.loads(shown)["kind"] == "index"
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("probe score made/store made/probe", "store: is a store, not a saved probe: it has no probe.json"),
+        ("probe predict made/probe made/index -o p.parquet", "index: is an index, not a bertfeat store"),
+        ("verify made/probe", "probe: is a probe, not a bertfeat store"),
+        ("compact made/index -o c", "index: is an index, not a bertfeat store"),
+        ("search made/store text", "store: is a store, not an index"),
+        ("inspect made/corpus.jsonl", "corpus.jsonl: is a .jsonl file, not a store; bertfeat extract makes a store"),
+        ("inspect nothing", "bertfeat: nothing: no such folder or file, and the hub cannot be reached"),
+        ("inspect made/no/thing", "bertfeat: made/no/thing: no such folder or file\n"),
+        ("export made/store --to tensorboard -o t", "did you mean 'projector'?"),
+        ("probe fit made/store --level sentence --label doc_id -o p", "'doc_id' has a different value in each row"),
+    ],
+)
+def test_one_thing_for_another(command: str, said: str, things: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(things.parent)
+    result = bertfeat(*command.split())
+    assert (result.code, said in result.err, result.err.count("\n")) == (2, True, 1), result.err
+
+
 def test_every_kind_is_named_in_the_json(things: Path, tiny_folder: Path) -> None:
     for kind in ("store", "probe", "sweep", "index"):
         assert good("inspect", things / kind, "--json").json["kind"] == kind
@@ -204,14 +226,15 @@ def test_a_damaged_probe_is_one_line(things: Path, tmp_path: Path) -> None:
 
 
 def test_the_files_that_identify_a_thing_are_those_it_has(things: Path) -> None:
-    assert {kind.name: kind.files[0] for kind in _KINDS} == {
+    assert [kind.name for kind in _KINDS] == [*KINDS]
+    assert {kind: files[0] for kind, files in KINDS.items()} == {
         "store": MANIFEST,
         "probe": DOCUMENT,
         "index": DESCRIPTION,
         "sweep": "result.json",
         "model": "config.json",
     }
-    assert PRIVATE in _KINDS[0].files
+    assert PRIVATE in KINDS["store"]
 
 
 def test_nothing_heavy_is_loaded(things: Path) -> None:

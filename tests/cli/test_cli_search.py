@@ -210,7 +210,6 @@ class TestStandardInput:
         [
             (("--out", "h.parquet"), "--out is for --queries FILE; the hits of - are printed"),
             (("--id-column", "id"), "--id-column is for --queries FILE; the hits of - are printed"),
-            (("--quiet",), "--quiet is for --queries FILE; the hits of - are printed"),
             (("--json", "--full"), "--full is for lines; JSON always has the whole text"),
             (("-k", "0"), "k 0 is below 1"),
             (("--columns", "nope"), "no column 'nope' at level sentence"),
@@ -369,7 +368,7 @@ class TestRefused:
             (["text", "--text-column", "body"], "--text-column is for --queries FILE"),
             (["text", "--id-column", "key"], "--id-column is for --queries FILE"),
             (["text", "--overwrite"], "--overwrite is for --queries FILE"),
-            (["text", "--quiet"], "--quiet is for --queries FILE"),
+            ([" "], "nothing to search for"),
             (["text", "--json", "--full"], "--full is for lines; JSON always has the whole text"),
             (["text", "--context", "9"], "--context is for words and tokens; INDEX holds whole texts"),
             (["text", "-k", "0"], "k 0 is below 1"),
@@ -380,7 +379,6 @@ class TestRefused:
             (["text", "--where", "nope = 1"], "no column 'nope'; columns are doc_id, text"),
             (["text", "--where", "label ="], "not an SQL condition"),
             (["text", "--columns", "nope"], "no column 'nope'"),
-            ([" "], "query ' ': has no token with a vector"),
         ],
     )
     def test_arguments(self, sentences: Path, arguments: list[str], said: str) -> None:

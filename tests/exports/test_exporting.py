@@ -103,7 +103,7 @@ def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
     """The first piece of each word is the vector of the word, as the store has it with `word_pooling="first"`."""
     for level in ("token", "word"):
         path = tmp_path / f"{level}.jsonl"
-        good("export", store.path, "--to", "google-jsonl", "-o", path, *(("--level", level) if level == "word" else ()))
+        good("export", store.path, "--to", "google-jsonl", "-o", path, "--level", level)
         line = json.loads(path.read_text("utf-8").splitlines()[3])
         # The fields of the script, in its order, and the id besides.
         assert [*line] == ["linex_index", "doc_id", "features"]
@@ -149,7 +149,7 @@ def sentences_of(store: Store, level: str = "word") -> list[list[str]]:
 def test_hdf5_is_read_by_structural_probes_and_comes_back(store: Store, tmp_path: Path) -> None:
     for name in HDF5:
         path = tmp_path / f"{name}.hdf5"
-        good("export", store.path, "--to", name, "-o", path)
+        good("export", store.path, "--to", name, "-o", path, "--level", "word")
         for place, layer in enumerate(LAYERS):
             found = np.concatenate(embeddings_of_structural_probes(path, sentences_of(store), place))
             assert found.dtype == np.float32
@@ -475,15 +475,21 @@ def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path, tiny_f
         ((store.path, "--to", "npy", "-o", out, "--limit", "0"), "0 is not in the range"),
         ((store.path, "--to", "google-jsonl", "-o", out), "name a file that ends in .jsonl or .json"),
         ((store.path, "--to", "npy", "-o", out, "--level", "wrod"), "no level 'wrod'"),
-        ((store.path, "--to", "npy", "-o", out, "--layers", "9"), "layer 9 is out of range"),
-        ((store.path, "--to", "npy", "-o", out, "--feature", "layer_01"), "layer_01"),
-        ((store.path, "--to", "npy", "-o", out, "--feature", "layer_02", "--layers", "2"), "drop one"),
-        ((store.path, "--to", "word2vec", "-o", text), "name one: --feature"),
-        ((store.path, "--to", "word2vec", "-o", text, "--layers", "2,3"), "holds one vector per row"),
+        ((store.path, "--to", "npy", "-o", out, "--level", "word", "--layers", "9"), "layer 9 is out of range"),
+        ((store.path, "--to", "npy", "-o", out, "--level", "word", "--feature", "layer_01"), "layer_01"),
+        (
+            (store.path, "--to", "npy", "-o", out, "--level", "word", "--feature", "layer_02", "--layers", "2"),
+            "drop one",
+        ),
+        ((store.path, "--to", "word2vec", "-o", text, "--level", "word"), "name one: --feature"),
+        (
+            (store.path, "--to", "word2vec", "-o", text, "--level", "word", "--layers", "2,3"),
+            "holds one vector per row",
+        ),
         ((store.path, "--to", "word2vec", "-o", tmp_path / "mine.txt"), "there is a file already"),
         ((store.path, "--to", "npy", "-o", tmp_path), "holds files that are not part of an export to npy"),
         ((store.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl", "--level", "sentence"), "token or word"),
-        ((sentences.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "needs the level word or token"),
+        ((sentences.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "this needs level word or token"),
         ((tmp_path / "spaced", "--to", "word2vec", "-o", text), "doc_id 'a b' is empty or has whitespace"),
         ((empty.path, "--to", "npy", "-o", out), "level word has no rows"),
         ((nothing.path, "--to", "npy", "-o", out), "no row at level sentence has a vector"),

@@ -109,7 +109,7 @@ def test_probes_label_texts_with_the_same_weights(
     made: Store, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = labelled(made, tmp_path)
-    bertfeat.fit_probe(made, "label", labels=labels, head="ridge").save(tmp_path / "p")
+    bertfeat.fit_probe(made, "label", level="sentence", labels=labels, head="ridge").save(tmp_path / "p")
     probe = bertfeat.load_probe(tmp_path / "p")
     rows = probe.predict(made)
     texts = made.polars("sentence", ["text"])["text"].to_list()
@@ -128,7 +128,7 @@ def test_probes_label_texts_with_the_same_weights(
 
 
 def test_a_sweep_names_the_seed(made: Store, tmp_path: Path) -> None:
-    sweep = bertfeat.sweep_probes(made, "label", labels=labelled(made, tmp_path), head="ridge")
+    sweep = bertfeat.sweep_probes(made, "label", level="sentence", labels=labelled(made, tmp_path), head="ridge")
     sweep.write(tmp_path / "sweep")
     assert "with random weights of seed 7" in run_cli("inspect", str(tmp_path / "sweep"))[1]
 

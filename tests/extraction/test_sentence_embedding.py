@@ -12,7 +12,6 @@ from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from bertfeat import build_index, evaluate_retrieval, extract, fit_probe, load_probe, open_index, update_index
-from bertfeat.cli.summary import result_line
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.packaged import minilm
 from bertfeat.errors import CheckpointError, ConfigError, PlanMismatch, RunError, UserError
@@ -20,6 +19,7 @@ from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
+from tests.support.command_line import good
 from tests.support.families import build_model
 from tests.support.sentence_models import save_sentence_model
 
@@ -115,26 +115,43 @@ def write(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def test_the_result_says_what_the_model_asks_for_and_what_was_done(tiny, tmp_path) -> None:
+def test_the_result_says_what_was_done_and_a_tip_once_what_the_model_asks_for(tiny, tmp_path) -> None:
     model = save_sentence_model(tiny["bert"], tmp_path / "own", modes=["cls"], normalize=True, prompts=PROMPTS)
     corpus = write(tmp_path / "c.txt", ["the sea"])
-
-    def said(number: int, **settings: Any) -> str:
-        store = extract(corpus, tmp_path / str(number), levels="sentence", layers="-1", **settings)
-        return result_line(store, was_complete=False)
-
-    assert said(1, model=str(tiny["bert"])).endswith(
-        "bert names no pooling of its own; stored: mean without special tokens"
-    )
-    assert said(2, model=str(model), include_special_tokens=True).endswith(
-        "own pools by first token, then normalises (--pooling model); stored: mean with special tokens, without its "
-        "prompts (document, query)"
-    )
-    assert said(3, model=str(model), pooling="model", prompt_name="query").endswith(
-        "own pools by first token, then normalises; stored: the same, after the prompt 'search: '"
-    )
+    counted = "mean with special tokens, not normalised"
+    asks, prompts = "own itself (--pooling model): first token, then", "without its prompts (document, query)"
+    query = "--pooling model --prompt-name query"
+    for number, (name, flags, done, facts, tips) in enumerate((
+        (tiny["bert"], "", "mean without special tokens, not normalised", "bert names no pooling of its own", ()),
+        (model, "--include-special-tokens", counted, asks, ("--pooling model", "document, query")),
+        (model, "--pooling model", "first token, then normalised", prompts, ("--prompt-name", "query)")),
+        (model, query, "first token, then normalised, after the prompt 'search: '", "normalised", ()),
+    )):  # fmt: skip
+        store = tmp_path / str(number)
+        command = (
+            "extract",
+            corpus,
+            "-o",
+            store,
+            "--level",
+            "sentence",
+            "--layers",
+            "-1",
+            "--model",
+            name,
+            *flags.split(),
+        )
+        made, again = good(*command), good(*command)
+        first, tip = made.out.split("\n", 1)
+        assert first.endswith(f"; pooled by {done}")
+        assert tip.count("\n") == (len(tips) > 0)
+        assert all(one in tip for one in tips)
+        assert again.out.count("\n") == 1
+        assert facts in good("inspect", store).out
     (model / "modules.json").write_text("[]")
-    assert "own pools by other means, which bertfeat does not support" in said(4, model=str(model))
+    made = good("extract", corpus, "-o", tmp_path / "x", "--level", "sentence", "--layers", "-1", "--model", model)
+    assert "--pooling" not in made.out
+    assert "own pools by other means, which bertfeat does not support" in good("inspect", tmp_path / "x").out
 
 
 def test_what_a_model_does_not_have_is_named(tiny, tmp_path) -> None:

@@ -455,7 +455,7 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     grown = bertfeat.extract(tmp_path / "one.txt", tmp_path / "grown", **settings)
     grown = bertfeat.append(grown, tmp_path / "two.txt")
     assert len(grown.manifest["shards"]) > 2
-    words = bertfeat.compare_layers(grown)
+    words = bertfeat.compare_layers(grown, level="word")
     has_vector = grown.valid("word", "layer_00") & grown.valid("word", "layer_03")
     assert words.settings["n_rows"] == has_vector.sum() < len(has_vector)
     vectors = grown.numpy("word", 3)[has_vector].astype(np.float64)
@@ -467,7 +467,9 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     assert texts_of.settings["n_rows"] == grown.valid("sentence", "layer_03").sum() == len(texts) - 1
     (tmp_path / "empty.csv").write_text("text\n")
     empty = bertfeat.extract(tmp_path / "empty.csv", tmp_path / "empty", **settings)
-    assert "0 rows at level word have a vector" in refused("layers", empty.path, "-o", tmp_path / "out")
+    assert "0 rows at level word have a vector" in refused(
+        "layers", empty.path, "--level", "word", "-o", tmp_path / "out"
+    )
     other = bertfeat.open_store(grown.path)
     other._metadata["tokenizer_sha256"] = "another"
     with pytest.raises(UserError, match="tokens of two tokenizers cannot be matched"):

@@ -44,7 +44,7 @@ wanted = [states[own & (tokens["doc_id"].to_numpy() == doc)].min(axis=0) for doc
 out["error"] = float(np.abs(minima - wanted).max())
 out["n_windows"] = int(store.polars("sentence", ["n_windows"])["n_windows"].max())
 
-probe = bertfeat.fit_probe(store, "kind", feature="layer_03", head="manhattan")
+probe = bertfeat.fit_probe(store, "kind", level="sentence", feature="layer_03", head="manhattan")
 probe.save(place / "probe")
 predicted = bertfeat.load_probe(place / "probe").predict(store)
 points = minima - minima.mean(axis=0)

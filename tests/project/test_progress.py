@@ -38,9 +38,17 @@ def lines_of(screen: str) -> list[str]:
     return [text.strip() for text in screen.split("\r") if text.strip()]
 
 
+class Screen(io.StringIO):
+    """A terminal of an unknown width."""
+
+    def isatty(self) -> bool:
+        """Say that it is one."""
+        return True
+
+
 def drawn(*stages: tuple[Any, ...]) -> list[str]:
     """Return what a bar draws for stages, one item per drawing."""
-    with contextlib.redirect_stderr(io.StringIO()) as screen, reporting(True) as progress:
+    with contextlib.redirect_stderr(Screen()) as screen, reporting(True) as progress:
         for stage in stages:
             progress.stage(*stage)
     return lines_of(screen.getvalue())
@@ -100,11 +108,30 @@ def test_stages_show_their_name_and_counted_stages_a_bar() -> None:
 def test_a_bar_is_drawn_a_few_times_a_second_only() -> None:
     lines = drawn(*(("reading vectors", n, 100_000) for n in range(2000)))
     assert 1 <= len(lines) < 200
-    with contextlib.redirect_stderr(io.StringIO()) as screen, contextlib.closing(Bar()) as bar:
+    with contextlib.redirect_stderr(Screen()) as screen, contextlib.closing(Bar()) as bar:
         bar.start(make_plan(), [])
         for n in range(2000):
             bar.encoded(0, 0, n, 10_000)
     assert 1 <= len(lines_of(screen.getvalue())) < 200
+
+
+def test_a_log_has_a_line_a_minute_and_one_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(seconds))
+    plan, n = make_plan(), 100
+    with contextlib.redirect_stderr(io.StringIO()) as log, contextlib.closing(Bar()) as bar:
+        bar.stage("reading the corpus")
+        bar.start(plan, [])
+        for shard in plan.shards:
+            for done in range(n + 1):
+                bar.encoded(shard.index, shard.n_rows * done // n, 10 * done, 10 * n)
+            bar.committed(receipt(shard.index, 10 * n))
+    first, *lines = log.getvalue().splitlines()
+    assert first == "reading the corpus ..."
+    assert 2 < len(lines) <= next(seconds) // 60 + 1
+    assert all(f"/{plan.n_rows} documents, " in line for line in lines)
+    assert lines[-1].startswith("100% took ")
+    assert "\r" not in log.getvalue()
 
 
 def test_a_stage_that_begins_again_is_counted_again() -> None:
@@ -116,7 +143,7 @@ def test_a_stage_that_begins_again_is_counted_again() -> None:
 def test_the_line_of_an_extraction_stays_and_others_are_removed() -> None:
     plan = make_plan()
     for shows, last in ((False, ""), (True, "100%|")):
-        with contextlib.redirect_stderr(io.StringIO()) as screen, contextlib.closing(Bar()) as bar:
+        with contextlib.redirect_stderr(Screen()) as screen, contextlib.closing(Bar()) as bar:
             bar.stage("loading the model")
             if shows:
                 bar.start(plan, [])
@@ -227,7 +254,7 @@ def test_a_call_draws(tmp_path: Path) -> None:
     write_store(tmp_path / "s", make_plan())
     with contextlib.redirect_stderr(io.StringIO()) as screen:
         assert bertfeat.verify(tmp_path / "s", progress=True).is_good
-        assert "checking shards:  33%|" in screen.getvalue()
+        assert "checking shards:  33% 1/3\n" in screen.getvalue()
         before = screen.getvalue()
         for silent in (Progress(), False, None):
             assert bertfeat.verify(tmp_path / "s", progress=silent).is_good

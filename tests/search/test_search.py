@@ -326,7 +326,7 @@ class TestOpening:
         pooled = tiny_store(tmp_path / "pooled", tiny_folder, levels="sentence", pooling="max")
         bertfeat.build_index(one, tmp_path / "index").close()
         for other, said in [
-            (changed, "is not the store that .* was built from, or has changed since .* bertfeat index update"),
+            (changed, "is not the store that .* was built from, or was made again since; .* bertfeat index update"),
             (pooled, "hold different features: .*pooling 'mean'; store store has pooling 'max'"),
             (store, "hold different features: .*has model '.*; store .* has model 'minilm'"),
         ]:

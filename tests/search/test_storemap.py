@@ -200,7 +200,7 @@ def test_a_hostile_corpus_is_text_and_nothing_is_loaded(tmp_path: Path) -> None:
 def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "m.parquet"
     for flags, said in (
-        ((), "pass --level with one of them"),
+        ((), "several levels; pass --level word or --level sentence"),
         (("--level", "sentence", "--word", "bank"), "--level sentence: a row is a whole text"),
         (("--level", "token"), "no level 'token'"),
         (("--word", "zebrafish"), "no row of level word is the word 'zebrafish'"),
@@ -217,6 +217,9 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
     done = run("map", store.path, "-o", tmp_path / "m.csv", "--level", "word")
     assert (done.code, "name a file that ends in .parquet" in done.err) == (2, True)
+    good("map", store.path, "-o", tmp_path / "page.html", "--level", "word", "--limit", "3")
+    assert (tmp_path / "page.parquet").read_bytes().startswith(b"PAR1")
+    assert (tmp_path / "page.html").exists()
     (tmp_path / "m.html").write_text("mine")
     with pytest.raises(UserError, match="there is a file already"):
         map_store(store, out, level="word")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
 import bertfeat
 from bertfeat.ann.indexfolder import read_description, write_description
-from bertfeat.errors import UserError
+from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.progress import Silent
 from bertfeat.search.quality import evaluate_index
 from bertfeat.search.storeupdate import update_or_find
+from bertfeat.serving.answers import Answers
+from bertfeat.store.compaction import compact
 from bertfeat.store.reader import Store
-from tests.support.index_stores import contents, documents, tiny_store
+from tests.support.command_line import good
+from tests.support.index_stores import contents, documents, tiny_store, write_jsonl
 from tests.support.runner_fakes import Heard
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
@@ -119,3 +123,46 @@ class TestRefused:
         write_description(tmp_path / "index", dataclasses.replace(described, settings=unknown))
         with pytest.raises(UserError, match=r"index.json: cannot be read: settings: .* unknown fields: colour"):
             bertfeat.update_index(tmp_path / "index", tiny[1])
+
+
+@pytest.mark.parametrize(("level", "compacts"), [("sentence", False), ("word", True)])
+def test_after_an_append_the_indexed_rows_are_found_and_a_warning_names_the_command(
+    tiny_folder: Path, tmp_path: Path, level: str, compacts: bool
+) -> None:
+    store, rows = tiny_store(tmp_path / "a", tiny_folder, documents(8), levels="sentence,word"), documents(12)
+    if compacts:
+        store = compact(store, tmp_path / "compacted")
+    index, queries = tmp_path / "my index", store.take(level, "layer_03", [0, 5, 11])
+    how = {"where": "n > 2", "columns": ["row", "doc_id", "n", "text"]}
+    bertfeat.build_index(store, index, level=level, threads=1).close()
+    text = ("search", index, "on the [bank]" if level == "word" else "on the bank", "--where", "n > 2")
+    with bertfeat.open_index(index) as held:
+        expected, printed = held.search(queries, 50, **how), good(*text)
+        assert printed.err == ""
+        for part in (rows[len(documents(8)) :], [{"id": "later", "text": "He sat on the bank", "label": None, "n": 9}]):
+            more = write_jsonl(tmp_path / "more.jsonl", part)
+            grown = bertfeat.append(store, more)
+            # An index that is open keeps the rows that it knows.
+            assert held.search(queries, 50, **how).equals(expected)
+            n_rows = grown.n_rows(level)
+            said = (
+                f"{n_rows - store.n_rows(level)} of {n_rows} {level} rows are not in {index} yet; run bertfeat index "
+            )
+            said += f"update '{index}' {store.path}"
+            with bertfeat.open_index(index) as opened:
+                with pytest.warns(BertfeatWarning, match=re.escape(said)) as found:
+                    assert opened.search(queries, 50, **how).equals(expected)
+                assert len(found) == 1
+                if level == "word":
+                    assert opened.contexts(expected["row"][:9]) == held.contexts(expected["row"][:9])
+            with bertfeat.open_index(index) as opened, pytest.warns(BertfeatWarning, match="not in"):
+                Answers(opened)
+            again = good(*text)
+            assert again.out == printed.out
+            assert again.err == f"bertfeat: warning: {store.path}: {said}\n"
+        with pytest.raises(UserError, match="before rows were added; run bertfeat index update"):
+            bertfeat.build_index(grown, index, level=level, threads=1)
+    good("index", "update", index, store.path)
+    with bertfeat.open_index(index) as opened:
+        assert "later" in opened.search(grown.take(level, "layer_03", [n_rows - 1]), 1)["doc_id"]
+    assert good(*text).err == ""

@@ -43,7 +43,7 @@ def test_each_type_has_the_mean_of_its_rows(store: Store, tmp_path: Path, monkey
         name = words.str.to_lowercase() if lower else words
         counted = name.value_counts(name="n").filter(pl.col("n") >= min_count)
         ranked = counted.sort(["n", "word"], descending=[True, False])["word"].to_list()
-        settings = {"feature": "layer_03", "lower": lower, "min_count": min_count}
+        settings = {"level": "word", "feature": "layer_03", "lower": lower, "min_count": min_count}
         written = write_word_types(store, tmp_path / f"{lower}.txt", **settings)
         found, means = read(tmp_path / f"{lower}.txt")
         assert found == ranked
@@ -59,7 +59,7 @@ def test_each_type_has_the_mean_of_its_rows(store: Store, tmp_path: Path, monkey
 
 
 def test_the_file_is_a_model(store: Store, tmp_path: Path) -> None:
-    done = good("static", store.path, "-o", tmp_path / "mean.txt", "--feature", "layer_02")
+    done = good("static", store.path, "-o", tmp_path / "mean.txt", "--level", "word", "--feature", "layer_02")
     n_types = store.polars("word", ["word"])["word"].n_unique()
     assert f"mean.txt: {n_types:,} types of {store.n_rows('word'):,} rows, layer_02 of 384 values" in done.out
     model = {"model": str(tmp_path / "mean.txt"), "levels": "word", "limit": 60}
@@ -95,21 +95,24 @@ def test_types_with_whitespace_are_left_out_and_counted(tmp_path: Path) -> None:
 def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
     out = tmp_path / "v.txt"
     for flags, said in (
-        ((), "several features at level word: layer_02, layer_03; name one: --feature"),
-        (("--feature", "layer_09"), "layer_09"),
+        (("--level", "word"), "several features at level word: layer_02, layer_03; name one: --feature"),
+        (("--level", "word", "--feature", "layer_09"), "layer_09"),
         (("--level", "sentence", "--feature", "layer_03"), "--level sentence: a row is a whole text"),
         (("--level", "wrod"), "no level 'wrod'"),
-        (("--feature", "layer_03", "--min-count", "999999"), "no type at level word has a vector and 999999 rows"),
+        (
+            ("--level", "word", "--feature", "layer_03", "--min-count", "999999"),
+            "no type at level word has a vector and 999999 rows",
+        ),
     ):
         done = run("static", store.path, "-o", out, *flags)
         assert (done.code, said in done.err) == (2, True), done.err
         assert done.err.count("\n") == 1
         assert not out.exists()
-    done = run("static", store.path, "-o", tmp_path / "v.txt.gz", "--feature", "layer_03")
+    done = run("static", store.path, "-o", tmp_path / "v.txt.gz", "--level", "word", "--feature", "layer_03")
     assert (done.code, "does not end in .gz" in done.err) == (2, True)
     out.write_text("mine")
     with pytest.raises(UserError, match="there is a file already"):
-        write_word_types(store, out, feature="layer_03")
+        write_word_types(store, out, level="word", feature="layer_03")
     assert out.read_text() == "mine"
     tokens = ("--overwrite", "--level", "token", "--feature", "layer_03")
     assert "types" in good("static", store.path, "-o", out, *tokens).out

@@ -28,7 +28,7 @@ assert bertfeat.embed(["some", "texts"]).shape == (2, 384)
 # extra -> what shows that it works; the text of each is Python
 EXTRAS = {
     "minilm": "",
-    "probes": "bertfeat.fit_probe(store, 'label', labels='labels.csv', head='logreg')",
+    "probes": "bertfeat.fit_probe(store, 'label', level='sentence', labels='labels.csv', head='logreg')",
     "ray": "bertfeat.extract('corpus.txt', 'on-ray', runner='ray')",
     "s3": "import s3fs",
     "gcs": "import gcsfs",
