@@ -120,7 +120,7 @@ def require_head(name: str, head: str) -> Checkpoint:
 
 
 def has_head(checkpoint: Checkpoint, head: str) -> bool:
-    """Tell whether transformers has such a head for the model's family; its weights may still be missing."""
+    """Return whether transformers has such a head for the model's family; its weights may still be missing."""
     if checkpoint.static is not None:
         return False
     import transformers

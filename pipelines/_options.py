@@ -54,4 +54,4 @@ def refuse_of_poolings(poolings: Sequence[str], settings: Mapping[str, Any]) -> 
     """
     each = [{*ignored_settings(config_of_pooling(pooling, settings))} for pooling in poolings]
     ignored: set[str] = set.intersection(*each)
-    refuse_given(ignored, f"has no meaning with --poolings {','.join(poolings)}; leave it out")
+    refuse_given(ignored, f"has no effect with --poolings {','.join(poolings)}; leave it out")

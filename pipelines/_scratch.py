@@ -1,4 +1,4 @@
-"""Models from nothing, for the recipe that trains on plain text: a WordPiece tokenizer and random weights.
+"""New models for the recipe that trains on plain text: a WordPiece tokenizer and random weights.
 
 The vocabulary is learned as that of BERT: text without case and accents, split at spaces and punctuation.
 """

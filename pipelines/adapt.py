@@ -1,4 +1,4 @@
-"""Encoders trained further on plain text, or from nothing, by masked words and next sentences.
+"""Encoders trained further on plain text, or from random weights, by masked words and next sentences.
 
     python -m bertfeat.pipelines.adapt --corpus texts.txt --model minilm --out adapted
     python -m bertfeat.pipelines.adapt --corpus texts.txt --from-scratch config.json --nsp --out small
@@ -36,7 +36,7 @@ _USUAL_LENGTH = 128
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Any format of extract.")
 @click.option("--model", help="Installed model package, folder, or hub id.")
 @click.option(
-    "--from-scratch", type=click.Path(exists=True, dir_okay=False), help="A config.json: a model from nothing."
+    "--from-scratch", type=click.Path(exists=True, dir_okay=False), help="A config.json: start from random weights."
 )
 @click.option("--nsp", is_flag=True, help="Next sentences beside masked words.")
 @click.option("--whole-words", is_flag=True, help="Mask whole words.")

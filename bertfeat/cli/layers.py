@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Measure the geometry of each layer of STORE."""
     if settings["level"] == "sentence":
-        refuse_given({"min_count"}, "has no meaning at level sentence, where a row is a whole text and no word")
+        refuse_given({"min_count"}, "has no effect at level sentence, where a row is a whole text and no word")
     from bertfeat.geometry.layerresult import check_layers_folder
 
     check_layers_folder(output, overwrite=overwrite)

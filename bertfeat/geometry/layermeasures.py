@@ -95,7 +95,7 @@ def compare_layers(
         if value < least:
             raise UserError(f"`{name}` {value} must be {least} or more")
     if level == "sentence" and min_count != _MIN_COUNT:
-        raise UserError(f"`min_count` {min_count} has no meaning at level sentence, where rows are texts; leave it out")
+        raise UserError(f"`min_count` {min_count} has no effect at level sentence, where rows are texts; leave it out")
     one = store if isinstance(store, Store) else open_store(store)
     two = other if other is None or isinstance(other, Store) else open_store(other)
     with reporting(progress) as reports:
