@@ -4,7 +4,7 @@
 
 The features are those of benchmarks/data/ewt.txt.gz at token level, the last four layers concatenated, as float32 and
 as float16. Each rival writes them to a new file in the page cache, in turns (A B A B ...); CPU time is that of all
-threads of the process. bertfeat's commit also checks every value, computes the digest and syncs. What was written is
+threads of the process. bertfeat's commit also checks every value, computes the digest and syncs. The files are
 read back and asserted to be equal. `share of a run` holds the CPU time of the commit against that of the extraction
 that made the features. Then the columns before the vectors, by codec. Prints a table and JSON.
 """

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from bertfeat._version import __version__
+from bertfeat.errors import BertfeatError
 
 if TYPE_CHECKING:
     from bertfeat import errors, reports
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from bertfeat.cli.failures import report_failures
     from bertfeat.config import ExtractConfig
     from bertfeat.encoder.conversion import convert
-    from bertfeat.errors import BertfeatError
     from bertfeat.exports.datasetcard import dataset_card
     from bertfeat.exports.exporting import export
     from bertfeat.extraction.embedding import Encoder, embed
@@ -64,7 +64,6 @@ _HOMES = {
     "cli.failures": "report_failures",
     "config": "ExtractConfig",
     "encoder.conversion": "convert",
-    "errors": "BertfeatError",
     "exports.datasetcard": "dataset_card",
     "exports.exporting": "export",
     "extraction.embedding": "Encoder embed",
@@ -99,7 +98,11 @@ def __getattr__(name: str) -> object:
         return import_module(f"bertfeat.{name}")
     for module, names in _HOMES.items():
         if name in names.split():
-            return getattr(import_module(f"bertfeat.{module}"), name)
+            try:
+                return getattr(import_module(f"bertfeat.{module}"), name)
+            except BertfeatError as missing:
+                # An optional library; the traceback would be 20 lines of importlib.
+                raise missing.with_traceback(None) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -184,17 +184,17 @@ class ExtractConfig:
             return
         if self.include_special_tokens:
             raise ConfigError(
-                "`include_special_tokens` has no meaning with `document_context`, where sentences share the special "
+                "`include_special_tokens` cannot be used with `document_context`, where sentences share the special "
                 "tokens; drop one of them"
             )
         if self.pooling not in (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN) and Level.SENTENCE in self.levels:
             raise ConfigError(
-                f"`pooling='{self.pooling}'` has no meaning with `document_context`, where sentences share the special "
+                f"`pooling='{self.pooling}'` cannot be used with `document_context`, where sentences share the special "
                 "tokens; use mean or max"
             )
         if self.prompt or self.prompt_name is not None:
             raise ConfigError(
-                "`prompt` has no meaning with `document_context`, where sentences share a window; drop one of them"
+                "`prompt` cannot be used with `document_context`, where sentences share a window; drop one of them"
             )
 
     def _check_runner(self) -> None:
@@ -288,7 +288,7 @@ class ExtractConfig:
             if name in given and is_asked(given[name]):
                 value = _plain(getattr(self, name))
                 shown = ",".join(map(str, value)) if isinstance(value, list) else value
-                raise ConfigError(f"`{name}={shown!r}` has no meaning {reason}")
+                raise ConfigError(f"`{name}={shown!r}` has no effect {reason}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, from which `from_dict` builds an equal config.

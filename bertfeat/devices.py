@@ -141,7 +141,7 @@ def resolve_compute_dtype(
 
 
 def _has_bfloat16(device: torch.device) -> bool:
-    """Tell whether a CUDA device computes in bfloat16; NVIDIA's before Ampere emulate it, which is slow.
+    """Return whether a CUDA device computes in bfloat16; NVIDIA's before Ampere emulate it, which is slow.
 
     This is the rule of `torch.cuda.is_bf16_supported`, which knows the current device only.
     """
@@ -151,7 +151,7 @@ def _has_bfloat16(device: torch.device) -> bool:
 
 
 def has_fast_bfloat16() -> bool:
-    """Tell whether the processor has instructions for bfloat16: AVX-512 BF16 or AMX."""
+    """Return whether the processor has instructions for bfloat16: AVX-512 BF16 or AMX."""
     import torch
 
     # These names are private to torch: a version without them counts as without the instructions.

@@ -65,7 +65,7 @@ class CheckpointError(UserError):
 
 
 class StoreError(UserError):
-    """An output folder cannot be used: it has other content or another plan, or another process writes to it."""
+    """An output folder cannot be used: it has other content or settings, or another process writes to it."""
 
 
 class StorageError(UserError):
@@ -73,7 +73,7 @@ class StorageError(UserError):
 
 
 class PlanMismatch(StoreError):
-    """A store was made under a different plan; `fields` has the fields that differ, with both values."""
+    """A store was made with other settings or inputs; `fields` has the fields that differ, with both values."""
 
     def __init__(self, message: str, fields: Mapping[str, tuple[object, object]]) -> None:
         super().__init__(message)

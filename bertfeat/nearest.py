@@ -33,7 +33,7 @@ class Metric(StrEnum):
 
     @property
     def higher_is_better(self) -> bool:
-        """Tell whether a larger score means a closer pair."""
+        """Return whether a larger score means a closer pair."""
         return self is not Metric.L2
 
 

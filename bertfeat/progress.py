@@ -286,7 +286,7 @@ def _in_notebook() -> bool:
 
 
 def is_watched() -> bool:
-    """Return whether somebody sees a bar: standard error is a terminal, or this is a notebook."""
+    """Return whether a user sees a bar: standard error is a terminal, or this is a notebook."""
     try:
         return sys.stderr.isatty() or _in_notebook()
     except (AttributeError, ValueError):  # a program without standard error

@@ -10,6 +10,7 @@ import click
 from bertfeat.choices import CorpusFormat
 from bertfeat.corpus import resolve_inputs
 from bertfeat.corpus.linestreams import open_stream, read_lines
+from bertfeat.durable.publication import publish_bytes
 
 # The words of file names, in order of precedence: testa is the dev set of CoNLL-2003 (eng.train, eng.testa, eng.testb).
 SPLITS = {"dev": ("dev", "valid", "testa"), "train": ("train",), "test": ("test",)}
@@ -59,7 +60,6 @@ def first_sentences(path: Path, n_sentences: int | None, folder: Path, name: str
     """Copy the first sentences of a CoNLL file, if there is a limit; lines that only mark a document do not count."""
     if n_sentences is None:
         return path
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{name}.{n_sentences}.{conll_kind(path)}"
     n = 0
     inside = False
@@ -72,5 +72,5 @@ def first_sentences(path: Path, n_sentences: int | None, folder: Path, name: str
         kept.append(line)
         if n == n_sentences:
             break
-    target.write_bytes(b"".join(kept))
+    publish_bytes(target, b"".join(kept))
     return target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,50 +22,14 @@ from bertfeat.pipelines._models import (
     freeze,
     open_task_model,
     replace_model,
-    require_head,
 )
 from bertfeat.pipelines._taskbatches import Padding, batches_of, check_ends, outputs_of
 from bertfeat.pipelines._taskexamples import Examples, LabelledTexts, cut_examples, label_texts, label_words
-from bertfeat.pipelines._training import History, Settings, digest_of, refuse_without_finetuning, train
+from bertfeat.pipelines._training import TASKS, History, Settings, digest_of, train
 from bertfeat.probes.scoring import score_predicted
 from bertfeat.progress import reporting
 from bertfeat.records import Document
 from bertfeat.text.tokenizer import Tokenizer
-
-# task -> the kind of head
-TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": "sequence"}
-
-
-def finetuning_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a fine-tuned row to the command of a recipe that compares features."""
-    for option in reversed(
-        (
-            click.option("--with-finetuning", is_flag=True, help="Add a row: the model itself is trained."),
-            click.option("--finetuning-epochs", type=click.IntRange(min=1), default=4, show_default=True),
-            click.option(
-                "--finetuning-rate",
-                type=click.FloatRange(min=0, min_open=True),
-                default=5e-5,
-                show_default=True,
-                help="Its learning rate.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def check_finetuning(model: str, task: str, *, asked: bool) -> None:
-    """Check the options of a fine-tuned row before anything is extracted.
-
-    Raises:
-        CheckpointError: The row is asked for, and the model cannot be used.
-        UsageError: The row is not asked for, and an option of it is given.
-    """
-    if asked:
-        require_head(model, TASKS[task])
-    else:
-        refuse_without_finetuning("finetuning_epochs", "finetuning_rate")
 
 
 @dataclass(frozen=True, slots=True)

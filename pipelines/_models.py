@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +120,7 @@ def require_head(name: str, head: str) -> Checkpoint:
 
 
 def has_head(checkpoint: Checkpoint, head: str) -> bool:
-    """Tell whether transformers has such a head for the model's family; its weights may still be missing."""
+    """Return whether transformers has such a head for the model's family; its weights may still be missing."""
     if checkpoint.static is not None:
         return False
     import transformers
@@ -192,8 +194,7 @@ def check_model_place(opened: TaskModel, target: Path) -> None:
     """
     if opened.checkpoint.folder == target.resolve():
         raise ConfigError(f"{target}: is the model to start from, and would be replaced; choose another --out")
-    if target.exists() and not (target / _MARK).is_file():
-        raise ConfigError(f"{target}: is there and was not made by a recipe; choose another --out")
+    _check_own(target)
 
 
 def replace_model(opened: TaskModel, target: Path) -> int:
@@ -202,7 +203,24 @@ def replace_model(opened: TaskModel, target: Path) -> int:
     Raises:
         RunError: The system refused; an older model still exists.
     """
-    with publish_folder(target) as written:
+    with new_model(target, opened.checkpoint.name) as written:
         save_model(opened, written)
-        (written / _MARK).write_text(json.dumps({"model": opened.checkpoint.name}) + "\n", encoding="utf-8")
     return sum(path.stat().st_size for path in target.iterdir())
+
+
+@contextlib.contextmanager
+def new_model(target: Path, made_of: str) -> Iterator[Path]:
+    """Yield a folder for the files of a model, which takes the place of an older one that a recipe made.
+
+    Raises:
+        ConfigError: The folder is there and was not made by a recipe.
+        RunError: The system refused; an older model still exists.
+    """
+    with publish_folder(target, lambda: _check_own(target)) as written:
+        yield written
+        (written / _MARK).write_text(json.dumps({"model": made_of}) + "\n", encoding="utf-8")
+
+
+def _check_own(target: Path) -> None:
+    if target.exists() and not (target / _MARK).is_file():
+        raise ConfigError(f"{target}: is there and was not made by a recipe; choose another --out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,10 @@ def cosine(first: Float32Array, second: Float32Array) -> Float32Array:
     u, v = np.nan_to_num(first), np.nan_to_num(second)
     norms = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
     return np.asarray((u * v).sum(axis=1) / np.where(norms > 0, norms, 1), dtype=np.float32)[:, None]
+
+
+# feature set -> how the vectors of two texts become one
+APART: dict[str, Callable[[Any, Any], Any]] = {"cosine": cosine, "u, v, |u-v|, u*v": combine}
 
 
 def fit_and_score(vectors: Mapping[str, Float32Array], labels: Mapping[str, Any]) -> Fitted:

@@ -1,4 +1,4 @@
-"""Models from nothing, for the recipe that trains on plain text: a WordPiece tokenizer and random weights.
+"""New models for the recipe that trains on plain text: a WordPiece tokenizer and random weights.
 
 The vocabulary is learned as that of BERT: text without case and accents, split at spaces and punctuation.
 """
@@ -14,7 +14,7 @@ import torch
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.encoder.weights import read_json
 from bertfeat.errors import ConfigError, checkpoint_errors
-from bertfeat.pipelines._models import HEADS
+from bertfeat.pipelines._models import HEADS, new_model
 
 # The names of the special tokens in transformers; their ids are in this order, as in BERT.
 _SPECIALS = {
@@ -38,7 +38,8 @@ def make_model(config_path: str, texts: Sequence[str], head: str, folder: Path, 
         seed: The seed of the weights.
 
     Raises:
-        ConfigError: A value of the file cannot be used, or transformers has no such model with that head.
+        ConfigError: A value of the file cannot be used, transformers has no such model with that head, or the folder
+            is there and was not made by a recipe.
         CheckpointError: The file cannot be read, or transformers refuses it.
     """
     import transformers
@@ -62,15 +63,16 @@ def make_model(config_path: str, texts: Sequence[str], head: str, folder: Path, 
     with (
         torch.random.fork_rng(devices=[]),
         no_progress_bars(),
+        new_model(folder, path.name) as new,
         checkpoint_errors(path, "not a config of transformers", "correct the file"),
     ):
         torch.manual_seed(seed)
         config = transformers.AutoConfig.for_model(model_type, **values)
         if type(config) not in auto._model_mapping:
             raise ConfigError(f"{path}: transformers has no {title} for {model_type}; use another model")
-        auto.from_config(config).save_pretrained(folder)
-    tokenizer.model_max_length = getattr(config, "max_position_embeddings", 512)
-    tokenizer.save_pretrained(folder)
+        auto.from_config(config).save_pretrained(new)
+        tokenizer.model_max_length = getattr(config, "max_position_embeddings", 512)
+        tokenizer.save_pretrained(new)
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:

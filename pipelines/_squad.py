@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from bertfeat.errors import UserError
-from bertfeat.heads.bootstrap import resamples
+from bertfeat.pipelines._outputs import write
 from bertfeat.records import Float64Array
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -163,6 +163,8 @@ def has_unanswerable(questions: Sequence[Question]) -> bool:
 
 def summarize(questions: Sequence[Question], answers: Mapping[str, str], seed: int) -> dict[str, Any]:
     """Return mean scores in percent, with bootstrap intervals for which whole articles are drawn."""
+    from bertfeat.heads.bootstrap import resamples
+
     scores = 100 * score_each(questions, answers)
     summary = dict(zip(("exact_match", "f1"), scores.mean(axis=0).tolist(), strict=True))
     if has_unanswerable(questions):
@@ -196,8 +198,7 @@ def best_sentence(question: Question) -> Prediction:
 
 def write_predictions(folder: Path, name: str, predictions: Sequence[Prediction]) -> None:
     """Write predictions as Parquet, and as the JSON that the official scripts read."""
-    folder.mkdir(parents=True, exist_ok=True)
     columns = {field: [getattr(one, field) for one in predictions] for field in Prediction.__slots__}
-    pl.DataFrame(columns, schema_overrides={"no_answer_score": pl.Float64}).write_parquet(folder / f"{name}.parquet")
+    write(folder / f"{name}.parquet", pl.DataFrame(columns, schema_overrides={"no_answer_score": pl.Float64}))
     texts = {one.id: one.answer for one in predictions}
-    (folder / f"{name}.json").write_text(json.dumps(texts, indent=1) + "\n", encoding="utf-8")
+    write(folder / f"{name}.json", texts)

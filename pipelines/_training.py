@@ -25,6 +25,7 @@ from bertfeat.devices import resolve_device
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import ConfigError, RunError, StoreError
+from bertfeat.pipelines._models import require_head
 from bertfeat.progress import Progress
 
 #: Makes the inputs of some examples, labels included; the generator is for what is drawn in each step.
@@ -34,6 +35,8 @@ _MAX_GRADIENT_NORM = 1.0
 # Examples are sorted by length within this many batches.
 _SORTED_BATCHES = 50
 _CHECKPOINT = "training.pt"
+#: task -> the kind of head
+TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": "sequence"}
 #: Seeds of torch and polars.
 SEED = click.IntRange(min=0, max=2**32 - 1)
 
@@ -119,6 +122,38 @@ def refuse_without_finetuning(*names: str) -> None:
         UsageError: Such an option is given.
     """
     refuse_given(names, "is for fine-tuning; pass --with-finetuning too, or drop it")
+
+
+def finetuning_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a fine-tuned row to the command of a recipe that compares features."""
+    for option in reversed(
+        (
+            click.option("--with-finetuning", is_flag=True, help="Add a row: the model itself is trained."),
+            click.option("--finetuning-epochs", type=click.IntRange(min=1), default=4, show_default=True),
+            click.option(
+                "--finetuning-rate",
+                type=click.FloatRange(min=0, min_open=True),
+                default=5e-5,
+                show_default=True,
+                help="Its learning rate.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def check_finetuning(model: str, task: str, *, asked: bool) -> None:
+    """Check the options of a fine-tuned row before anything is extracted.
+
+    Raises:
+        CheckpointError: The row is asked for, and the model cannot be used.
+        UsageError: The row is not asked for, and an option of it is given.
+    """
+    if asked:
+        require_head(model, TASKS[task])
+    else:
+        refuse_without_finetuning("finetuning_epochs", "finetuning_rate")
 
 
 def train(

@@ -33,7 +33,7 @@ def read_texts(path: str, **settings: Any) -> tuple[list[Texts], str]:
     Raises:
         InputError: The file or a row cannot be read.
     """
-    # Without context, a column of documents has no meaning.
+    # Without context, a column of documents is refused.
     rows = read_documents(path, **settings, document_context="document_column" in settings)
     is_text = settings.get("format") == "txt" or ("format" not in settings and ".txt" in Path(path).suffixes)
     if any(row.group is not None for row in rows):

@@ -1,4 +1,4 @@
-"""Encoders trained further on plain text, or from nothing, by masked words and next sentences.
+"""Encoders trained further on plain text, or from random weights, by masked words and next sentences.
 
     python -m bertfeat.pipelines.adapt --corpus texts.txt --model minilm --out adapted
     python -m bertfeat.pipelines.adapt --corpus texts.txt --from-scratch config.json --nsp --out small
@@ -10,7 +10,6 @@ documents before and after. The same command resumes a run that was killed.
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +20,8 @@ import click
 import bertfeat
 from bertfeat.pipelines._maskedexamples import Examples
 from bertfeat.pipelines._models import MODEL, TaskModel, check_model_place, replace_model
+from bertfeat.pipelines._options import recipe
+from bertfeat.pipelines._outputs import write
 from bertfeat.pipelines._pretraining import HeldOut, is_tied, open_masked_model, pretrain
 from bertfeat.pipelines._scratch import make_model
 from bertfeat.pipelines._training import Settings, discard, training_options
@@ -31,11 +32,11 @@ from bertfeat.reports.tables import text_table
 _USUAL_LENGTH = 128
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe("matplotlib")
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Any format of extract.")
 @click.option("--model", help="Installed model package, folder, or hub id.")
 @click.option(
-    "--from-scratch", type=click.Path(exists=True, dir_okay=False), help="A config.json: a model from nothing."
+    "--from-scratch", type=click.Path(exists=True, dir_okay=False), help="A config.json: start from random weights."
 )
 @click.option("--nsp", is_flag=True, help="Next sentences beside masked words.")
 @click.option("--whole-words", is_flag=True, help="Mask whole words.")
@@ -119,7 +120,7 @@ def main(
         "curve": course.curve(),
         "seconds": time.perf_counter() - started,
     }
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(folder / "result.json", result)
     discard(folder)
     if left_out := examples.n_left_out + others.n_left_out:
         click.echo(f"{corpus}: {left_out} tokens are in no window; see result.json", err=True)

@@ -9,24 +9,27 @@ sentence_classifier. The folder OUT/model is a model that --model takes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import bertfeat
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._finetuning import TASKS, FineTuned, finetune
+from bertfeat.pipelines._options import recipe
+from bertfeat.pipelines._outputs import write
 from bertfeat.pipelines._splits import draw_rows, hold_out
-from bertfeat.pipelines._training import Settings, discard, training_options
+from bertfeat.pipelines._training import TASKS, Settings, discard, training_options
 from bertfeat.reports.tables import text_table
+
+if TYPE_CHECKING:
+    from bertfeat.pipelines._finetuning import FineTuned
 
 FILE = click.Path(exists=True, dir_okay=False)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe("sklearn")
 @click.option(
     "--task", type=click.Choice(list(TASKS)), required=True, help="Labels of texts, words or pairs, or numbers."
 )
@@ -62,6 +65,8 @@ def main(
     **training: Any,
 ) -> None:
     """Train a model with a head for a task, keep the best weights on dev, score them, and save them."""
+    from bertfeat.pipelines._finetuning import finetune
+
     if (is_split_into_words or document_context) and task != "tag":
         raise click.UsageError("--is-split-into-words and --document-context go with --task tag")
     if text_pair_column is not None and task == "tag":
@@ -96,7 +101,7 @@ def main(
         "limit": limit,
         **tuned.to_dict(),
     }
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(folder / "result.json", result)
     discard(folder)
     click.echo(_shown(tuned))
 

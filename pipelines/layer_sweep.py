@@ -9,7 +9,6 @@ is held out. With --static FILE, one more row has the vectors of GloVe, word2vec
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,12 @@ from typing import Any
 import click
 
 import bertfeat
-from bertfeat.pipelines._options import refuse_given
+from bertfeat.pipelines._options import recipe, refuse_given
+from bertfeat.pipelines._outputs import write
 from bertfeat.pipelines._static import static_settings
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe("sklearn", "matplotlib")
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Labelled texts or words.")
 @click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="The texts to score on.")
 @click.option("--level", type=click.Choice(["word", "sentence"]), default="word", show_default=True)
@@ -92,7 +92,7 @@ def main(
         "sweep": sweep.to_dict(),
         "seconds": time.perf_counter() - started,
     }
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(folder / "result.json", result)
     click.echo(sweep.table())
 
 

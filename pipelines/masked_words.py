@@ -11,7 +11,6 @@ the usual one.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -24,10 +23,12 @@ import polars as pl
 import bertfeat
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._likelihood import LanguageModel, refuse_ignored
+from bertfeat.pipelines._options import recipe
+from bertfeat.pipelines._outputs import write
 from bertfeat.reports.tables import text_table
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe()
 @click.argument("texts", nargs=-1)
 @click.option("--model", required=True, help="Model with a trained head for words: package, folder, or hub id.")
 @click.option("-k", type=click.IntRange(min=1), default=5, show_default=True, help="Words for each mask.")
@@ -70,7 +71,7 @@ def main(
         result = {"corpus": Path(corpus).name, **_score(language, documents, folder)}
     if folder is not None:
         result = {"pipeline": "masked_words", "model": model, **result, "seconds": time.perf_counter() - started}
-        (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write(folder / "result.json", result)
 
 
 def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, folder: Path | None) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, fo
         ranked = words.group_by("doc_id", "char_start", maintain_order=True).agg("word", "probability")
         kept = ["doc_id", "char_start", "char_end", *(feature.name for feature in store.features("token"))]
         joined = states.select(kept).join(ranked, on=["doc_id", "char_start"], maintain_order="left")
-        joined.write_parquet(folder / "masks.parquet")
+        write(folder / "masks.parquet", joined)
     return {"k": k, "words": words.to_dicts()}
 
 
@@ -102,9 +103,8 @@ def _score(language: LanguageModel, documents: Sequence[Any], folder: Path) -> d
     known = words.drop_nulls("log_prob")
     if not len(known):
         raise click.UsageError("the corpus has no words that can be scored; pass texts of several words")
-    folder.mkdir(parents=True, exist_ok=True)
-    words.write_parquet(folder / "words.parquet")
-    sums.write_parquet(folder / "documents.parquet")
+    write(folder / "words.parquet", words)
+    write(folder / "documents.parquet", sums)
     n_words, n_tokens, log_prob = len(known), int(known["n_tokens"].sum()), float(known["log_prob"].sum())
     result = {
         "score": "log-likelihood" if language.is_causal else "pseudo-log-likelihood",

@@ -24,6 +24,8 @@ import numpy.typing as npt
 import polars as pl
 
 import bertfeat
+from bertfeat.pipelines._options import recipe
+from bertfeat.pipelines._outputs import write
 from bertfeat.reports.tables import text_table
 
 Pairs = npt.NDArray[np.int64]
@@ -37,7 +39,7 @@ BATCH_SIZE = 1024
 N_SHOWN = 20
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe()
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help=".txt, .jsonl, .csv, ...")
 @click.option("--text-column", default="text", show_default=True)
 @click.option("--id-column", help="By default id or _id, if there is one, else the row's number.")
@@ -84,8 +86,8 @@ def main(
         scored = _Scores(built, candidates)
     pairs = candidates[scored.of(candidates) >= threshold]
     clusters = _table(documents, texts, pairs, scored)
-    clusters.write_parquet(folder / "clusters.parquet")
-    clusters.write_ndjson(folder / "clusters.jsonl")
+    write(folder / "clusters.parquet", clusters)
+    write(folder / "clusters.jsonl", clusters)
     n_clusters = clusters["cluster"].n_unique()
     result = {
         "pipeline": "near_duplicates",
@@ -106,7 +108,7 @@ def main(
         "n_superfluous": len(clusters) - n_clusters,
         "seconds": time.perf_counter() - started,
     }
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(folder / "result.json", result)
     _show(result, clusters)
 
 
@@ -120,8 +122,7 @@ def _read(corpus: str, text_column: str, id_column: str | None, limit: int | Non
 def _extract(texts: pl.Series, folder: Path, **settings: Any) -> bertfeat.Store:
     """Encode each different text once; its row in the store is its place in `texts`."""
     path = folder / "corpus" / "texts.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8", newline="\n")
+    write(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
     return bertfeat.extract(path, folder / "features", levels="sentence", combine="concat", **settings)
 
 

@@ -14,14 +14,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import bertfeat
-from bertfeat.pipelines._answering import Task, fine_tune, fit_head
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds
 from bertfeat.pipelines._models import MODEL, TaskModel, check_model_place, freeze, open_task_model, replace_model
+from bertfeat.pipelines._options import recipe
+from bertfeat.pipelines._outputs import write
 from bertfeat.pipelines._splits import draw_rows
 from bertfeat.pipelines._squad import (
     Prediction,
@@ -36,10 +37,13 @@ from bertfeat.pipelines._squad import (
 from bertfeat.pipelines._training import Settings, digest_of, discard, refuse_without_finetuning, training_options
 from bertfeat.reports.tables import markdown_table
 
+if TYPE_CHECKING:
+    from bertfeat.pipelines._answering import Task
+
 HEADS = ("linear", "bilstm")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe("sklearn")
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="SQuAD 1.1 or 2.0 .json.")
 @click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="SQuAD .json to score on.")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
@@ -115,9 +119,9 @@ def main(
         **_remarks(splits, stores),
         "rows": rows,
     }
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(folder / "result.json", result)
     table = _table(rows)
-    (folder / "table.md").write_text(table + "\n", encoding="utf-8")
+    write(folder / "table.md", table + "\n")
     for row in rows:
         discard(folder / "training" / row["answers_by"])
     click.echo(table)
@@ -140,6 +144,8 @@ def _split(questions: list[Question], dev: list[Question] | None, corpus: str, s
 
 def _task(splits: Mapping[str, list[Question]], folder: Path, settings: Settings, max_answer_tokens: int) -> Task:
     """Return what all rows learn; a tenth of the articles, if there are ten, chooses the epoch."""
+    from bertfeat.pipelines._answering import Task
+
     n_articles = len({question.article for question in splits["train"]})
     train, chosen_on = hold_out_articles(splits["train"], n_articles // 10, settings.seed)
     no_answers = has_unanswerable(splits["train"])
@@ -162,9 +168,8 @@ def _task(splits: Mapping[str, list[Question]], folder: Path, settings: Settings
 def _extract(questions: Sequence[Question], folder: Path, name: str, **settings: Any) -> bertfeat.Store:
     """Extract the tokens of each question with its paragraph; a second run finds the store complete."""
     path = folder / "corpus" / f"{name}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"id": one.id, "question": one.text, "context": one.context}) for one in questions]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write(path, "\n".join(lines) + "\n")
     return bertfeat.extract(
         path,
         folder / "features" / name,
@@ -187,6 +192,8 @@ def _head_row(
     epochs: int,
 ) -> dict[str, Any]:
     """Train a head on frozen features; its seconds and bytes are those of the features too."""
+    from bertfeat.pipelines._answering import fit_head
+
     decides = {"head": head, "hidden_size": hidden_size, "features": stores["train"].manifest["plan_hash"]}
     own = replace(
         task,
@@ -207,6 +214,8 @@ def _head_row(
 
 def _finetuned_row(task: Task, opened: TaskModel, store: bertfeat.Store, frozen: str | None) -> dict[str, Any]:
     """Fine-tune the model, on the windows of the extraction, and save it."""
+    from bertfeat.pipelines._answering import fine_tune
+
     meta = store.metadata
     decides = {name: meta[name] for name in ("weights_sha256", "tokenizer_sha256", "max_length", "stride")}
     own = replace(

@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 import bertfeat
 from bertfeat.errors import UserError
-from bertfeat.pipelines._options import config_of_pooling, refuse_given, refuse_of_poolings
+from bertfeat.pipelines._options import config_of_pooling, recipe, refuse_given, refuse_of_poolings
+from bertfeat.pipelines._outputs import write
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 
@@ -43,7 +44,7 @@ class Task:
     qrels: dict[str, dict[str, int]]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe("matplotlib")
 @click.option(
     "--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Documents, or SQuAD .json."
 )
@@ -207,12 +208,11 @@ def _judged(task: Task) -> Task:
 
 
 def _write_corpora(task: Task, folder: Path) -> dict[str, Path]:
-    folder.mkdir(parents=True, exist_ok=True)
     paths = {}
     for name, texts in (("documents", task.documents), ("queries", task.queries)):
         paths[name] = folder / f"{name}.jsonl"
         lines = (json.dumps({"id": id_, "text": text}) + "\n" for id_, text in texts.items())
-        paths[name].write_text("".join(lines), encoding="utf-8", newline="\n")
+        write(paths[name], "".join(lines))
     return paths
 
 
@@ -279,7 +279,7 @@ def _write(folder: Path, result: dict[str, Any]) -> None:
         raise UserError(f"{result['corpus']}: there is nothing to compare: {'; '.join(result['skipped'])}")
     headers = ["layer", "pooling", "transform", *MEASURES]
     cells = [[row[name] for name in headers] for row in rows]
-    (folder / "table.txt").write_text(text_table(headers, cells) + "\n", encoding="utf-8")
+    write(folder / "table.txt", text_table(headers, cells) + "\n")
     write_csv(folder / "table.csv", headers, cells)
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
@@ -292,7 +292,7 @@ def _write(folder: Path, result: dict[str, Any]) -> None:
         title=f"{result['corpus']}, {result['model']}: {', '.join(drawn)}; others at their best layer",
     )
     plot_layer_scores(series, folder / "plot")
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(folder / "result.json", result)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ is also trained itself, and a table has both with the seconds and bytes that the
 
 from __future__ import annotations
 
-import json
 import textwrap
 import time
 from pathlib import Path
@@ -21,9 +20,10 @@ import polars as pl
 import bertfeat
 from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._finetuning import check_finetuning, finetune, finetuning_options
+from bertfeat.pipelines._options import recipe
+from bertfeat.pipelines._outputs import write
 from bertfeat.pipelines._splits import draw_rows, hold_out
-from bertfeat.pipelines._training import SEED, Settings, discard
+from bertfeat.pipelines._training import SEED, Settings, check_finetuning, discard, finetuning_options
 from bertfeat.reports.plots import plot_confusion
 
 L2 = [0.01, 0.1, 1.0, 10.0]
@@ -31,7 +31,7 @@ L2 = [0.01, 0.1, 1.0, 10.0]
 CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe("sklearn", "matplotlib")
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="CSV, TSV, JSONL, Parquet.")
 @click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Labelled texts to test on.")
 @click.option("--text-column", default="text", show_default=True)
@@ -67,9 +67,8 @@ def main(
     frames = _split(_read(corpus, limit), None if test is None else _read(test, limit), text_column, label, seed)
     stores = {}
     for name, frame in frames.items():
-        (folder / "corpus").mkdir(parents=True, exist_ok=True)
         path = folder / "corpus" / f"{name}.parquet"
-        frame.select(text_column, label).write_parquet(path)
+        write(path, frame.select(text_column, label))
         stores[name] = bertfeat.extract(
             path,
             folder / "features" / name,
@@ -89,7 +88,7 @@ def main(
     probe.save(folder / "probe", overwrite=True)
     confusion = score.scores.confusion
     plot_confusion(confusion.labels, confusion.matrix, folder / "confusion")
-    probe.predict(stores["test"]).write_parquet(folder / "predictions.parquet")
+    write(folder / "predictions.parquet", probe.predict(stores["test"]))
     result = {
         "pipeline": "sentence_classifier",
         "corpus": Path(corpus).name,
@@ -108,7 +107,7 @@ def main(
         result["rows"] = _rows(stores, probe, score.to_dict(), folder, text_column, settings)
         shown += ["", cost_table(result["rows"])]
     result["seconds"] = time.perf_counter() - started
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(folder / "result.json", result)
     discard(folder / "finetuned")
     click.echo("\n".join(shown))
 
@@ -122,6 +121,8 @@ def _rows(
     settings: Settings,
 ) -> list[dict[str, Any]]:
     """Fine-tune the model on the rows that the probe learns from; return score and costs of both."""
+    from bertfeat.pipelines._finetuning import finetune
+
     columns = {"text_column": text_column, "keep_columns": [probe.label], "levels": "sentence"}
     splits = {name: read_documents(folder / "corpus" / f"{name}.parquet", **columns) for name in stores}
     tuned = finetune("classify", splits, probe.label, probe.spec.model, settings, folder / "finetuned")

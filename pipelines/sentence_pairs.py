@@ -10,9 +10,8 @@ tenth of the rest.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,14 @@ import bertfeat
 from bertfeat.errors import InputError
 from bertfeat.pipelines._costs import cost_table, extraction_seconds
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._finetuning import TASKS, encode_splits, finetune
 from bertfeat.pipelines._models import require_head
-from bertfeat.pipelines._pairs import combine, cosine, fit_and_score
+from bertfeat.pipelines._options import recipe
+from bertfeat.pipelines._outputs import write
 from bertfeat.pipelines._splits import hold_out
-from bertfeat.pipelines._taskexamples import label_texts
-from bertfeat.pipelines._training import Settings, discard, refuse_without_finetuning, training_options
-
-# feature set -> how the vectors of two texts become one
-APART: dict[str, Callable[[Any, Any], Any]] = {"cosine": cosine, "u, v, |u-v|, u*v": combine}
+from bertfeat.pipelines._training import TASKS, Settings, discard, refuse_without_finetuning, training_options
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe("sklearn")
 @click.option("--train", type=click.Path(exists=True, dir_okay=False), required=True, help="CSV, TSV, JSONL, Parquet.")
 @click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="Labelled pairs to choose the penalty on.")
 @click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Labelled pairs to test on.")
@@ -67,6 +62,9 @@ def main(
     **training: Any,
 ) -> None:
     """Compare features of pairs of texts on one task."""
+    from bertfeat.pipelines._finetuning import encode_splits, finetune
+    from bertfeat.pipelines._taskexamples import label_texts
+
     started = time.perf_counter()
     folder, settings = Path(out), Settings(**training)
     if with_finetuning:
@@ -115,8 +113,8 @@ def main(
         "rows": rows,
         "seconds": time.perf_counter() - started,
     }
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    (folder / "table.md").write_text(table, encoding="utf-8")
+    write(folder / "result.json", result)
+    write(folder / "table.md", table)
     discard(folder / "finetuned")
     click.echo(table)
 
@@ -142,6 +140,8 @@ def _apart(
     splits: Mapping[str, Sequence[Any]], labels: Mapping[str, Any], folder: Path, encoding: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Encode each text once, and score the features that are made of two vectors."""
+    from bertfeat.pipelines._pairs import APART
+
     texts = dict.fromkeys(text for part in splits.values() for pair in part for text in (pair.text, pair.text_pair))
     store = bertfeat.extract(pl.DataFrame({"text": list(texts)}), folder / "features" / "texts", **encoding)
     place = {text: number for number, text in enumerate(texts)}
@@ -174,6 +174,8 @@ def _together(
 def _row(
     name: str, features: Mapping[str, Any], labels: Mapping[str, Any], stores: Iterable[bertfeat.Store], n_bytes: int
 ) -> dict[str, Any]:
+    from bertfeat.pipelines._pairs import fit_and_score
+
     started = time.perf_counter()
     fitted = fit_and_score(features, labels)
     return {

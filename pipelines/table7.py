@@ -13,7 +13,6 @@ With --static FILE, one more row has the vectors of GloVe, word2vec or fastText:
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from dataclasses import replace
@@ -26,10 +25,10 @@ import bertfeat
 from bertfeat.pipelines._conllfiles import conll_kind, find_files, first_sentences, marks_documents
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._finetuning import check_finetuning, finetune, finetuning_options
-from bertfeat.pipelines._options import refuse_given
+from bertfeat.pipelines._options import recipe, refuse_given
+from bertfeat.pipelines._outputs import write
 from bertfeat.pipelines._static import check_contextual, static_settings
-from bertfeat.pipelines._training import Settings, discard
+from bertfeat.pipelines._training import Settings, check_finetuning, discard, finetuning_options
 from bertfeat.reports.tables import markdown_table
 
 # feature set -> the paper's F1 on the development set of CoNLL-2003
@@ -44,7 +43,7 @@ PAPER = {
 PAPER_TUNED = 96.4
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe("sklearn")
 @click.option("--corpus", type=click.Path(exists=True, file_okay=False), help="Folder with train, dev and test files.")
 @click.option("--train", type=click.Path(exists=True, dir_okay=False), help="Instead of --corpus: the train file.")
 @click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="The dev file.")
@@ -131,11 +130,11 @@ def main(
         "seeds": seeds,
         "rows": rows,
     }
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(folder / "result.json", result)
     for seed in range(seeds):
         discard(folder / "finetuned" / str(seed))
     table = _table(rows, tests="test" in stores, costs=with_finetuning)
-    (folder / "table.md").write_text(table, encoding="utf-8")
+    write(folder / "table.md", table)
     click.echo(table)
 
 
@@ -229,6 +228,8 @@ def _finetune(
     inputs: dict[str, Path], columns: dict[str, Any], model: str, settings: Settings, folder: Path, *, seeds: int
 ) -> dict[str, Any]:
     """Fine-tune the model with each seed on the sentences of the features, and score dev and test."""
+    from bertfeat.pipelines._finetuning import finetune
+
     splits = {name: read_documents(path, format=conll_kind(path), **columns) for name, path in inputs.items()}
     context = columns["document_context"]
     tuned = [

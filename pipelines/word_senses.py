@@ -11,7 +11,6 @@ senses.csv, examples.txt, plot.png, plot.svg and result.json; a second run uses 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,14 +20,11 @@ import click
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.metrics import silhouette_score
-from threadpoolctl import threadpool_limits
 
 import bertfeat
 from bertfeat.errors import UserError
-from bertfeat.pipelines._options import refuse_given
+from bertfeat.pipelines._options import recipe, refuse_given
+from bertfeat.pipelines._outputs import write
 from bertfeat.reports.plots import plot_points
 
 Vectors = npt.NDArray[np.float64]
@@ -43,7 +39,7 @@ N_CLOUDS = 19
 MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@recipe("sklearn", "matplotlib")
 @click.option("--word", required=True, help="The word, in upper or lower case.")
 @click.option("--corpus", type=click.Path(exists=True, dir_okay=False), help="Texts: .txt, .jsonl, .csv, .conllu, ...")
 @click.option("--store", "store_path", type=click.Path(exists=True, file_okay=False), help="Or: words already encoded.")
@@ -69,6 +65,9 @@ def main(
     seed: int,
 ) -> None:
     """Cluster the occurrences of a word by their context, and show the clusters."""
+    from sklearn.decomposition import PCA
+    from threadpoolctl import threadpool_limits
+
     started = time.perf_counter()
     if store_path is not None:
         refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")
@@ -80,11 +79,12 @@ def main(
     rows, n_found = _occurrences(store, word, feature, limit, seed)
     vectors = store.take("word", feature, rows).astype(np.float64)
     vectors = _unit(vectors - vectors.mean(axis=0))
-    chosen = _choose(vectors, senses, max_senses, seed)
+    with threadpool_limits(limits=1):  # small matrices are slower on several threads
+        chosen = _choose(vectors, senses, max_senses, seed)
     number = chosen.pop("numbers")
     plane = PCA(2, svd_solver="full").fit(vectors)
     frame = _table(store, rows, number, vectors, plane.transform(vectors))
-    frame.write_csv(folder / "senses.csv")
+    write(folder / "senses.csv", frame)
     result = {
         "pipeline": "word_senses",
         "word": word,
@@ -98,9 +98,9 @@ def main(
     }
     _plot(folder / "plot", result, frame, plane.explained_variance_ratio_)
     text = _text(result)
-    (folder / "examples.txt").write_text(text, encoding="utf-8")
+    write(folder / "examples.txt", text)
     result["seconds"] = time.perf_counter() - started
-    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(folder / "result.json", result)
     click.echo(text, nl=False)
 
 
@@ -108,7 +108,6 @@ def _open(
     corpus: str | None, store_path: str | None, features: Path, *, model: str, layer: int, text_column: str
 ) -> bertfeat.Store:
     """Open a store of words, or encode a corpus, unless that is done already."""
-    features.parent.mkdir(parents=True, exist_ok=True)
     if store_path is not None and corpus is None:
         return bertfeat.open_store(store_path)
     if corpus is None or store_path is not None:
@@ -135,7 +134,6 @@ def _unit(vectors: Vectors) -> Vectors:
     return unit
 
 
-@threadpool_limits.wrap(limits=1)  # type: ignore[untyped-decorator]  # small matrices are slower on several threads
 def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) -> dict[str, Any]:
     """Cluster (n, dim) vectors into the given number of senses, or the one with the highest silhouette."""
     n_different = len(np.unique(vectors, axis=0))
@@ -145,7 +143,7 @@ def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) ->
         return {"chosen_by": "--senses", "n_clusters": senses, "numbers": _cluster(vectors, senses, seed)}
     counts = range(2, max(2, min(max_senses, n_different // MEAN_SIZE)) + 1)
     numbers = {n: _cluster(vectors, n, seed) for n in counts}
-    silhouettes = {n: float(silhouette_score(vectors, numbers[n])) for n in counts}
+    silhouettes = {n: _silhouette(vectors, numbers[n]) for n in counts}
     best = max(counts, key=lambda n: silhouettes[n])
     bar = max(LEAST_SILHOUETTE, _highest_of_clouds(vectors, numbers[best], counts, seed))
     return {
@@ -161,10 +159,18 @@ def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) ->
 
 def _cluster(vectors: Vectors, n_clusters: int, seed: int, n_tries: int = 10) -> Rows:
     """Return the number of each vector's cluster, from 1, the largest first."""
+    from sklearn.cluster import KMeans
+
     labels = KMeans(n_clusters, n_init=n_tries, random_state=seed).fit_predict(vectors)
     _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     ranks: Rows = (-sizes).argsort(kind="stable").argsort()
     return ranks[labels] + 1
+
+
+def _silhouette(vectors: Vectors, numbers: Rows) -> float:
+    from sklearn.metrics import silhouette_score
+
+    return float(silhouette_score(vectors, numbers))
 
 
 def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int) -> float:
@@ -180,7 +186,7 @@ def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int
         cloud = random.standard_normal((len(vectors), len(axes))) @ (deviations[:, None] * axes)
         cloud = _unit(cloud - cloud.mean(axis=0))
         for n in counts:
-            highest = max(highest, float(silhouette_score(cloud, _cluster(cloud, n, seed, n_tries=1))))
+            highest = max(highest, _silhouette(cloud, _cluster(cloud, n, seed, n_tries=1)))
     return highest
 
 

@@ -1,7 +1,7 @@
 """Ways to run the encoder on a device: as it is, compiled, and as CUDA graphs; and sentence-transformers beside them.
 
-All of them turn the same windows, whose tokens are numbers already, into the mean of each window's last layer. What is
-compiled is the graph that `torch.export` makes of the packed forward pass, with the kernel for windows of many lengths.
+All of them turn the same windows, whose tokens are numbers already, into the mean of each window's last layer. It
+compiles the graph that `torch.export` makes of the packed forward pass, with the kernel for windows of many lengths.
 
 - `eager`: `PackEncoder`, as bertfeat runs it.
 - `compiled`: packs of any size.

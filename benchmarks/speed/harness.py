@@ -1,6 +1,6 @@
 """Rivals in turns: A B C A B C ..., each in its own process with its model loaded, all from the same files.
 
-What is timed is a corpus: from reading its text to files that are on disk. Loading a model is left out for all alike:
+The corpus is timed from reading its text to files that are on disk. Loading a model is left out for all alike:
 peers load theirs once, before. `bertfeat.extract` opens and checks its model in every call, so in every round it also
 extracts a corpus of one line, and that time is subtracted. `ratio_with_loading` is the ratio with both left in.
 """

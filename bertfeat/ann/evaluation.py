@@ -118,12 +118,12 @@ def _discounted(gains: Sequence[int]) -> float:
 
 
 def _is_among(found: IntArray, truth: IntArray) -> BoolArray:
-    """Tell which positions are also in the same row of `truth`: bool, of the shape of `found`."""
+    """Return which positions are also in the same row of `truth`: bool, of the shape of `found`."""
     return np.isin(_keys(found, truth), _keys(truth, found))
 
 
 def _is_first(found: IntArray) -> BoolArray:
-    """Tell which positions do not appear earlier in their row."""
+    """Return which positions do not appear earlier in their row."""
     first = np.zeros(found.size, dtype=bool)
     first[np.unique(_keys(found, found), return_index=True)[1]] = True
     return first.reshape(found.shape)

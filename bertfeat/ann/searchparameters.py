@@ -92,7 +92,7 @@ def n_candidates(index: Any, values: Mapping[str, float], k: int) -> int:
 
 
 def is_scan_cheaper(index: Any, values: Mapping[str, float], n_allowed: int) -> bool:
-    """Tell whether comparing all allowed vectors costs a graph less than following links past the others."""
+    """Return whether comparing all allowed vectors costs a graph less than following links past the others."""
     inner = core(index)
     if not isinstance(inner, faiss.IndexHNSW):
         return False
@@ -137,7 +137,7 @@ def _list_parameters(index: Any, values: Mapping[str, float], selector: Any) -> 
 
 
 def has_ordered_lists(index: Any) -> bool:
-    """Tell whether an index has lists that it ranks completely for each query; a graph finds only the nearest."""
+    """Return whether an index has lists that it ranks completely for each query; a graph finds only the nearest."""
     inner = core(index)
     return isinstance(inner, faiss.IndexIVF) and isinstance(faiss.downcast_index(inner.quantizer), faiss.IndexFlat)
 

@@ -44,7 +44,7 @@ def set_count(index: Any, n_vectors: int) -> None:
 
 
 def is_mapped(index: Any) -> bool:
-    """Tell whether vectors of an index are in a mapped file; faiss ends the process when some are added to it."""
+    """Return whether vectors of an index are in a mapped file; faiss ends the process when some are added to it."""
     return any(_is_part_mapped(part) for part in leaves(index))
 
 

@@ -207,7 +207,7 @@ class _Search:
         self.tries.append(_Try(parameters, found, _recalls(found, None, self.held, self.index.metric)))
 
     def _enough(self) -> dict[str, float] | None:
-        """Return the fastest of the parameters that are enough by exact scores."""
+        """Return the fastest parameters that reach the target recall by exact scores."""
         passed = [attempt.parameters for attempt in self.tries if attempt.is_exact and attempt.is_enough(self.target)]
         return min(passed, key=lambda parameters: _cost(self.index.index, parameters), default=None)
 

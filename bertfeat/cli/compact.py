@@ -15,7 +15,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print errors and warnings only.")
 def command(store: str, output: str, shard_bytes: str | None, overwrite: bool, as_json: bool, quiet: bool) -> None:
-    """Write a store again with few parts: the same rows and vectors, without an encoder.
+    """Write a copy of a store with fewer parts: the same rows and vectors, without an encoder.
 
     Each append leaves at least one part for each level, however small. STORE is not changed; run the same command
     again to resume.

@@ -15,7 +15,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print errors and warnings only.")
 def command(model: str, output: str, revision: str | None, as_json: bool, quiet: bool) -> None:
-    """Write the weights of a pickle-only model again as safetensors.
+    """Write the weights of a pickle-only model as safetensors.
 
     MODEL is a folder, or a hub id, whose pickle files are then downloaded. They are read as tensors only, in a process
     with limits on memory, time, files and network. FOLDER gets safetensors, config.json, the tokenizer, and a note with

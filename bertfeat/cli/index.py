@@ -142,7 +142,7 @@ def info(index: str, as_json: bool) -> None:
 @command.command(name="eval")
 @click.argument("index", metavar="INDEX")
 @click.option("--n-queries", type=click.IntRange(min=1), default=1000, show_default=True, help="Vectors to search for.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which ones.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for sampling the queries.")
 @click.option("--queries", metavar="FILE", help="Queries with ids: .jsonl, .csv, .tsv, ... Needs --qrels.")
 @click.option("--qrels", metavar="FILE", help="Relevant documents of the queries: TREC, BEIR's .tsv, or .jsonl.")
 @click.option("--store", metavar="STORE", help="Where the store is now.")
@@ -152,9 +152,9 @@ def evaluate(
 ) -> None:
     """Measure recall@1, @10 and @100 against exact search, and speed.
 
-    The queries are random vectors of the index; each is left out of its own hits. For an index that was built with
-    --tune-queries, its queries follow, those that did not tune it. With --qrels, nDCG@10, MRR@10 and recall@100 of the
-    file's queries come first.
+    The queries are random vectors of the index; a vector is not counted as a hit for itself. An index that was built
+    with --tune-queries is also measured with those of its queries that did not tune it. With --qrels, nDCG@10, MRR@10
+    and recall@100 of the file's queries come first.
     """
     if (queries is None) != (qrels is None):
         raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())

@@ -48,7 +48,7 @@ def command(
 
     check_layers_folder(output, overwrite=overwrite)
     if (settings["level"] or StoreDescription.at(store).choose_level(None)) == "sentence":
-        refuse_given({"min_count"}, "has no meaning at level sentence, where a row is a whole text and no word")
+        refuse_given({"min_count"}, "has no effect at level sentence, where a row is a whole text and no word")
     from bertfeat.geometry.layermeasures import compare_layers
     from bertfeat.reports.drawing import style
 

@@ -30,7 +30,7 @@ def command(model_type: str | None, with_all: bool, as_json: bool) -> None:
 
     if with_all and (as_json or model_type is not None):
         what = "MODEL_TYPE is one type" if model_type is not None else "--json has all types"
-        raise click.UsageError(f"--all has no meaning here: {what}; leave it out", click.get_current_context())
+        raise click.UsageError(f"--all has no effect here: {what}; leave it out", click.get_current_context())
     table = {row["model_type"]: row for row in _rows()}
     if model_type is not None:
         _show_one(model_type, table, as_json)

@@ -18,8 +18,8 @@ Option = Callable[[Command], Command]
 RUN = "Run"
 _LAST = "Other options"
 _DEFAULTS = ExtractConfig()
-# Options of which somebody may want several; click takes the last one. Those of a run (--device, --workers) stay so: an
-# alias may hold one that a later one replaces.
+# Options that take a list: if one is repeated, click silently keeps the last. Those of a run, such as --device, may be
+# repeated: an alias may hold one that a later one replaces.
 _LISTS = {"levels", "layers", "combine", "keep_columns", "columns", "features"}
 _CHOICES = {"level", "pooling", "word_pooling", "feature", "mix", "label", "where", "word"}
 

@@ -35,7 +35,7 @@ Examples:
 @click.argument("text", metavar="[TEXT]", required=False)
 @option(_QUERY, "-k", "k", type=int, default=10, show_default=True, metavar="N", help="How many to find at most.")
 @option(_QUERY, "--level", type=click.Choice(["token", "word", "sentence"]), help="The level that INDEX must hold.")
-@option(_QUERY, "--span", is_flag=True, help="INDEX must hold words or tokens; TEXT has one in brackets.")
+@option(_QUERY, "--span", is_flag=True, help="Require an index of words or tokens; TEXT has one in brackets.")
 @option(
     _QUERY,
     "--queries",

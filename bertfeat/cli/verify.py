@@ -63,7 +63,7 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
 
 
 def _remedy(store: str, report: VerifyReport) -> str:
-    """Mark what is bad, and return what the user must do."""
+    """Mark damaged shards; return the remedy."""
     from bertfeat.cli.appends import inputs_of_shards
     from bertfeat.cli.progress import counted
     from bertfeat.errors import BertfeatError

@@ -226,7 +226,7 @@ def _union_of(kinds: set[str]) -> Any:
 
 
 def _is_named(kind: Any) -> bool:
-    """Tell whether the name of a type defines it."""
+    """Return whether the name of a type defines it."""
     try:
         return bool(pa.type_for_alias(str(kind)) == kind)
     except ValueError:

@@ -190,7 +190,7 @@ def _head(lines: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes]:
 
 
 def _counts_words(lines: Iterable[bytes]) -> bool:
-    """Tell whether the first column is 1, 2, ... in each sentence, and more than 1 in some."""
+    """Return whether the first column is 1, 2, ... in each sentence, and more than 1 in some."""
     count = most = 0
     for line in lines:
         count = count + 1 if line else 0

@@ -195,7 +195,7 @@ def _delimiter_remedy(mark: str) -> str:
 
 
 def _looks_like_data(field: str) -> bool:
-    """Tell whether a field of the first row is a number or a text, and hardly the name of a column."""
+    """Return whether a field of the first row is a number or a text, and hardly the name of a column."""
     return bool(_NUMBER.fullmatch(field.strip())) or len(field.split()) >= _LEAST_WORDS
 
 

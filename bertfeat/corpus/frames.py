@@ -57,7 +57,7 @@ Inputs: TypeAlias = str | Path | Sequence[str | Path] | Frame
 
 
 def is_frame(inputs: object) -> TypeGuard[Frame]:
-    """Tell whether an input is a table in memory."""
+    """Return whether an input is a table in memory."""
     return hasattr(inputs, "__arrow_c_stream__") or _is_dataset(inputs)
 
 

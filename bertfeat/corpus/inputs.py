@@ -149,7 +149,7 @@ def _digest(stream: BinaryIO, *, copy: IO[bytes] | None = None, most: int = sys.
 
 
 def _is_endless(stream: BinaryIO) -> bool:
-    """Tell whether a stream is a device such as /dev/zero; a terminal and /dev/null end."""
+    """Return whether a stream is a device such as /dev/zero; a terminal and /dev/null end."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):

@@ -194,7 +194,7 @@ class Corpus:
 
     def _bad_row(self, index: int, path: str, row: int, fault: Fault) -> BadRow:
         if self.config.bad_rows is BadRows.ERROR:
-            raise InputError(fault.reason + "; or set such rows aside with `bad_rows='quarantine'`", path=path, row=row)
+            raise InputError(fault.reason + "; to skip such rows, pass `bad_rows='quarantine'`", path=path, row=row)
         return BadRow(index, path, row, fault.reason, fault.raw)
 
     def _check_known(self, register: IdRegister) -> None:

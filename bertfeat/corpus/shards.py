@@ -83,7 +83,7 @@ def _units(
 
 
 def _belongs(row: ScannedRow, start: ScannedRow) -> bool:
-    """Tell whether a row belongs to the group of `start`; a bad row without a group belongs to the one around it."""
+    """Return whether a row belongs to the group of `start`; a bad row without a group belongs to the one around it."""
     if row.file != start.file or start.group is None:
         return False
     return row.group == start.group or (row.bad is not None and row.group is None)

@@ -89,7 +89,7 @@ def cumulative_lengths(lengths: IntArray, device: torch.device) -> torch.Tensor:
 
 @functools.cache
 def has_varlen(device: torch.device) -> bool:
-    """Tell whether torch's variable-length kernel runs on a device: on those of NVIDIA, from Ampere on.
+    """Return whether torch's variable-length kernel runs on a device: on those of NVIDIA, from Ampere on.
 
     AMD's devices are named `cuda` too, and their numbers of capability mean something else.
     """
@@ -102,7 +102,7 @@ def has_varlen(device: torch.device) -> bool:
 
 
 def fits_varlen(dtype: torch.dtype, head_size: int) -> bool:
-    """Tell whether torch's variable-length kernel takes heads of a type and size."""
+    """Return whether torch's variable-length kernel takes heads of a type and size."""
     return dtype in _HALF and head_size % 8 == 0 and head_size <= _MAX_HEAD_SIZE
 
 

@@ -51,7 +51,7 @@ class Fetched(NamedTuple):
 
 
 def is_hub_id(name: str) -> bool:
-    """Tell whether `name` has the form of a hub id, `model` or `owner/model`.
+    """Return whether `name` has the form of a hub id, `model` or `owner/model`.
 
     Examples:
         >>> is_hub_id("google-bert/bert-base-cased"), is_hub_id("./folder"), is_hub_id("a/b/c")

@@ -20,7 +20,7 @@ _LEAST_WIDTH = 32
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Tell whether linear layers of a type can be packed on a device: on x86-64 with a torch that has oneDNN."""
+    """Return whether linear layers of a type can be packed on a device: on x86-64 with a torch that has oneDNN."""
     return (
         device.type == "cpu"
         and dtype in _TYPES

@@ -177,7 +177,7 @@ def _find_layout(path: Path) -> Layout:
 
 
 def _is_binary(row: bytes, dim: int, after: bytes) -> bool:
-    """Tell whether the first row after a header, up to a line end, holds its numbers as bytes.
+    """Return whether the first row after a header, up to a line end, holds its numbers as bytes.
 
     `after` are bytes that follow: a line end may be the first byte of a number.
     """

@@ -110,7 +110,7 @@ def _quoted(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a text of one line as Markdown's code, in which nothing but a run of backticks has a meaning."""
+    """Return a text of one line as Markdown's code, in which only a run of backticks is special."""
     shown = printable(text)
     fence = "`" * (max(map(len, re.findall("`+", shown)), default=0) + 1)
     return f"{fence}{shown}{fence}" if len(fence) == 1 else f"{fence} {shown} {fence}"

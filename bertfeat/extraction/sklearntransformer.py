@@ -17,8 +17,8 @@ from bertfeat.errors import ConfigError, UserError
 # Before torch is loaded.
 try:
     from sklearn.base import BaseEstimator, TransformerMixin
-except ImportError as missing:
-    raise UserError("BertFeatures needs scikit-learn: pip install 'bertfeat[probes]'") from missing
+except ImportError:
+    raise UserError("BertFeatures needs scikit-learn: pip install 'bertfeat[probes]'") from None
 
 from bertfeat.extraction.cachedencoding import CachedEncoder, with_all_layers
 from bertfeat.extraction.textencoder import (

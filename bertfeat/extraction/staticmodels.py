@@ -1,4 +1,4 @@
-"""Static vectors in an extraction: their tokenizers, and the settings that have no meaning without an encoder."""
+"""Static vectors in an extraction: their tokenizers, and the settings that need an encoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WITHOUT_TOKENS = (Pooling.CLS, Pooling.POOLER, Pooling.LASTTOKEN)
 
 
 def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool = True) -> None:
-    """Refuse settings that have no meaning for a model: most of them for static vectors, one for all others.
+    """Refuse settings that have no effect with a model: most of them for static vectors, one for all others.
 
     Args:
         config: The settings.
@@ -40,16 +40,14 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool 
     what = f"with the static vectors of {config.model}"
     for name, usual in _WITHOUT_MEANING.items():
         if (value := getattr(config, name, usual[0])) not in usual:
-            raise ConfigError(f"`{name}={value!r}` has no meaning {what}; drop it")
+            raise ConfigError(f"`{name}={value!r}` has no effect {what}; drop it")
     length = _length(checkpoint, config)
     if config.max_length not in (None, checkpoint.max_length, length):
-        raise ConfigError(
-            f"`max_length={config.max_length}` has no meaning {what}, which read each text whole; drop it"
-        )
+        raise ConfigError(f"`max_length={config.max_length}` has no effect {what}, which read each text whole; drop it")
     if config.pooling in _WITHOUT_TOKENS and Level.SENTENCE in config.levels:
-        raise ConfigError(f"`pooling='{config.pooling}'` has no meaning {what}; use mean or max")
+        raise ConfigError(f"`pooling='{config.pooling}'` cannot be used {what}; use mean or max")
     if config.on_overlong is not OnOverlong.WINDOW and length is None:
-        raise ConfigError(f"`on_overlong='{config.on_overlong}'` has no meaning {what}, which have no limit; drop it")
+        raise ConfigError(f"`on_overlong='{config.on_overlong}'` has no effect {what}, which have no limit; drop it")
     if isinstance(static, WordVectors):
         _check_words(config, what, tokens=tokens)
     else:
@@ -58,14 +56,14 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool 
 
 def _check_unknown(config: ExtractConfig) -> None:
     if config.unknown_words is not UnknownWords.NULL:
-        raise ConfigError("`unknown_words` has a meaning with files of word vectors only; drop it")
+        raise ConfigError("`unknown_words` has an effect with files of word vectors only; drop it")
 
 
 def _check_words(config: ExtractConfig, what: str, *, tokens: bool) -> None:
     if tokens and Level.TOKEN in config.levels:
         raise ConfigError(f"`levels='token'`: a token is a word {what}; pass `levels='word'`")
     if config.pooling is Pooling.MODEL:
-        raise ConfigError(f"`pooling='model'` has no meaning {what}; pass `pooling='mean'`")
+        raise ConfigError(f"`pooling='model'` cannot be used {what}; pass `pooling='mean'`")
 
 
 def _length(checkpoint: Checkpoint, config: ExtractConfig) -> int | None:

@@ -98,7 +98,7 @@ def compare_layers(
     one = store if isinstance(store, Store) else open_store(store)
     where = one.choose_level(level)
     if where is Level.SENTENCE and min_count != _MIN_COUNT:
-        raise UserError(f"`min_count` {min_count} has no meaning at level sentence, where rows are texts; leave it out")
+        raise UserError(f"`min_count` {min_count} has no effect at level sentence, where rows are texts; leave it out")
     two = other if other is None or isinstance(other, Store) else open_store(other)
     with reporting(progress) as reports:
         reports.stage("reading rows")

@@ -172,7 +172,7 @@ class PairSums:
         """Yield each pair with its sums of products of deviations from the mean, (dim, dim), and its unbiased HSIC.
 
         HSIC is that of equation 5 of Song et al. 2012, times factors that CKA does not depend on: n(n - 3), and the
-        scales of both layers. What was yielded is freed.
+        scales of both layers. Sums are freed once they were yielded.
         """
         n = self._n
         while self._products:

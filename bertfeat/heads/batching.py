@@ -219,7 +219,7 @@ def _cut(sequences: IntArray, lengths: IntArray, size: BatchSize) -> list[IntArr
     for start in range(0, len(sequences), window):
         part = sequences[start : start + window]
         part = part[np.argsort(-lengths[part], kind="stable")]
-        # Batches of one size: a last batch of a row or two would count as much as a whole one.
+        # Batches of even size: a tiny last batch would weigh as much as a full one.
         most = -(-len(part) // -(-len(part) // size.max_sequences))
         at = 0
         while at < len(part):

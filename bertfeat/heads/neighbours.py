@@ -173,7 +173,7 @@ class KNNProbe(RowProbe):
 
 
 def _directions(vectors: Float32Array, side: int) -> Float64Array:
-    """Return vectors of unit length with two more dimensions; a zero vector has a 1 in that of its side."""
+    """Return unit vectors, padded by two columns so that a zero vector has cosine 0 with every other vector."""
     directions = np.pad(vectors.astype(np.float64), ((0, 0), (0, 2)))
     norms = np.sqrt((directions * directions).sum(axis=1))
     directions[norms == 0, vectors.shape[1] + side] = 1

@@ -168,7 +168,7 @@ class NeuralProbe(Probe):
         return arrays, {"report": self._report}
 
     def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Take over a fitted state as `get_state` returns it; see `Probe`.
+        """Restore a fitted state as `get_state` returns it; see `Probe`.
 
         The network goes to the device that it was trained on, or to the CPU if this machine does not have that device.
         """

@@ -44,7 +44,7 @@ def check_head(name: str) -> None:
 
 
 def check_params(head: str, params: Mapping[str, Any], *, has_dev: bool) -> None:
-    """Refuse parameters that a fit with these others, and with or without dev, would ignore; no head is loaded.
+    """Raise if a parameter has no effect in this combination, with or without dev; no head is loaded.
 
     The heads themselves accept them, as estimators of scikit-learn do, whose parameters a search sets one by one.
 
@@ -64,7 +64,7 @@ def check_params(head: str, params: Mapping[str, Any], *, has_dev: bool) -> None
         if is_ignored and name in params:
             # On the command line, the other two have no flag of their own.
             shown = f"`metric='{params[name]}'`" if name == "metric" else f"parameter {name}={params[name]!r}"
-            raise UserError(f"{shown} has no meaning for head {head} {reason}")
+            raise UserError(f"{shown} has no effect for head {head} {reason}")
 
 
 def head_class(name: str) -> type[Probe]:

@@ -87,7 +87,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         return arrays | {"mean": self.scaling_.mean, "scale": self.scaling_.scale}, {"report": self._report}
 
     def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Take over a fitted state as `get_state` returns it; see `Probe`."""
+        """Restore a fitted state as `get_state` returns it; see `Probe`."""
         self._check_parameters(has_dev=True)
         first = next(iter(self._shapes(None)))
         # Without the first array, `take_arrays` refuses the others whatever the width.

@@ -19,7 +19,7 @@ from bertfeat.store.provenance import FeatureSpec
 
 @dataclass(frozen=True)
 class ProbeDescription:
-    """What a saved probe says beside its head; see `FittedProbe`."""
+    """Metadata of a saved probe; see `FittedProbe`."""
 
     spec: FeatureSpec
     label: str

@@ -10,10 +10,10 @@ from typing import Unpack
 from bertfeat._version import __version__
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
+from bertfeat.extras import require
 from bertfeat.heads.bootstrap import mean_and_deviation
 from bertfeat.heads.registry import head_class, heads_with_mix
 from bertfeat.memory import free_memory
-from bertfeat.probes.extras import require
 from bertfeat.probes.features import Choice, features_to_sweep, named_choice
 from bertfeat.probes.fitted import as_store
 from bertfeat.probes.labels import LabelTable

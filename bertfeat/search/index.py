@@ -224,8 +224,8 @@ class Index:
         """Find the k most similar vectors for each vector.
 
         Returns:
-            The scores, float32 (n, k), NaN where there are fewer hits; and the positions, int64 (n, k), -1 there. With
-            fewer vectors than k, their number stands for k.
+            The scores, float32 (n, k), NaN where there are fewer hits; and the positions, int64 (n, k), -1 there. If
+            the index holds fewer than k vectors, k is their number.
 
         Raises:
             UserError: The vectors or k cannot be used.

@@ -30,8 +30,8 @@ _TIMED_K = 10
 def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dict[str, Any]:
     """Measure the recall of an index against exact search, and its speed.
 
-    The queries are random vectors of the index; each is left out of its own hits. Any hit as close as the last true one
-    counts.
+    The queries are random vectors of the index; a vector is not counted as a hit for itself. A hit that is as close as
+    the last true one counts as true.
 
     Returns:
         `n_queries`, `recall@K` for K of 1, 10 and 100 (None where the index holds K vectors or fewer), `queries_per_s`

@@ -35,7 +35,7 @@ class EncodedQueries:
 
 
 def gives_words(store: Store) -> bool:
-    """Tell whether a store's corpus consists of words; raise a StoreError if a copied store has no plan."""
+    """Return whether a store's corpus consists of words; raise a StoreError if a copied store has no plan."""
     return bool(store.metadata["is_split_into_words"]) or any(file.format in WORD_FORMATS for file in store.plan.inputs)
 
 

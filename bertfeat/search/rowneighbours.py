@@ -52,7 +52,7 @@ class Neighbours:
         """Return the positions of the nearest rows, int64 (n, k), the nearest first, and distances, float32 (n, k)."""
         scores, positions = self._index.search(batch.vectors, self.k + 1)
         others = positions != np.arange(batch.positions.start, batch.positions.stop)[:, None]
-        # A row that equal ones push out of its own hits has one neighbour too many.
+        # Duplicates may push a row out of its own hits; then drop the last hit.
         others[others.all(axis=1), -1] = False
         distances = scores if self._index.metric is Metric.L2 else np.maximum(0, 1 - scores)
         return positions[others].reshape(-1, self.k), distances[others].reshape(-1, self.k)

@@ -61,7 +61,7 @@ class _Request:
 
 def _shown(query_prompt: str | None, tuned_by: TunedBy | None) -> dict[str, Any]:
     prompt = {} if query_prompt is None else {"query_prompt": query_prompt}
-    # The digest stands for the queries: the same ones may be in a file of another name.
+    # Compare queries by digest: the same ones may be in a file of another name.
     return prompt if tuned_by is None else {**prompt, "tune_queries": tuned_by.digest}
 
 
@@ -255,7 +255,7 @@ def _make(request: _Request, source: StoreParts, folder: Path, *, overwrite: boo
         if not (folder / _WORK).exists():
             empty(folder)
         raise
-    # The queries are those of the folder: with others, all in it was removed.
+    # A folder that was made with other queries was emptied above, so these match.
     result = build(source, folder / _WORK, request.settings, source_id=rows_digest, queries=queries)
     source.progress.stage("writing the index")
     ready = fresh_ready(folder)

@@ -52,7 +52,7 @@ def workplace(index: Path) -> Iterator[Path]:
 
 @os_errors(UserError)
 def tidy(index: Path) -> None:
-    """Finish what a kill has left next to an index: the old index aside, or an empty folder."""
+    """Recover after a kill: restore the index that was moved aside, or remove the empty folder."""
     if building_folder(index).exists() or replaced(index).exists():
         with workplace(index):
             pass
@@ -93,7 +93,7 @@ def fresh_ready(folder: Path) -> Path:
 
 @os_errors(UserError)
 def is_index(index: Path) -> bool:
-    """Tell whether there is an index at a place, whole or damaged; raise a UserError if there is anything else."""
+    """Return whether there is an index at a place, whole or damaged; raise a UserError if there is anything else."""
     check_place(index, overwrite=True)
     return index.is_dir() and any(index.iterdir())
 

@@ -32,7 +32,7 @@ class BoundedWork:
     def __init__(self, n_threads: int, max_waiting: int, timeout_s: float) -> None:
         self._n_threads, self._max_works, self._timeout_s = n_threads, n_threads + max_waiting, timeout_s
         self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="search")
-        # When each that runs or waits must have its answer.
+        # The deadline of each task.
         self._deadlines: dict[Future[Any], float] = {}
 
     async def run(self, work: Callable[[], _Result]) -> _Result:
@@ -43,7 +43,7 @@ class BoundedWork:
         """
         now = time.monotonic()
         deadlines = list(self._deadlines.values())
-        # Work that waits is withdrawn at its deadline: what is late runs.
+        # Tasks that wait are cancelled at their deadline, so late ones are running.
         n_late = sum(deadline < now for deadline in deadlines)
         if len(deadlines) >= self._max_works or n_late >= self._n_threads:
             raise Busy("too many searches at once; try again")
@@ -54,11 +54,11 @@ class BoundedWork:
         await asyncio.wait([answer], timeout=self._timeout_s)
         if answer.done():
             return answer.result()
-        # Withdraws it if it waits still.
+        # Cancels the task if it is still waiting.
         answer.cancel()
         raise Busy(f"no answer within {self._timeout_s:g} seconds; try again, or search for less")
 
     def close(self) -> bool:
-        """Withdraw what waits; return whether all has ended, or a thread is still at work."""
+        """Cancel what waits; return whether all has ended, or a thread is still at work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         return not self._deadlines

@@ -104,7 +104,7 @@ def _code(cause: BaseException) -> object:
 
 
 def _is_forbidden(error: Exception) -> bool:
-    """Tell whether an error of gcsfs, which has no class for it, means no access."""
+    """Return whether an error of gcsfs, which has no class for it, means no access."""
     return getattr(error, "code", None) in (401, 403) or str(error).startswith("Forbidden")
 
 

@@ -81,11 +81,11 @@ class ObjectPath:
         return clear_errors(self.scheme, str(self), needs_no_object=needs_no_object)
 
     def exists(self) -> bool:
-        """Tell whether there is an object here, or one below."""
+        """Return whether there is an object here, or one below."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
-        """Tell whether there is an object of this name."""
+        """Return whether there is an object of this name."""
         try:
             self.info()
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class ObjectPath:
         return True
 
     def is_dir(self) -> bool:
-        """Tell whether there are objects below."""
+        """Return whether there are objects below."""
         with self._errors():
             return any(entry["name"] != self._place for entry in self._entries())
 

@@ -17,7 +17,7 @@ _FOLDED = re.compile(rf"({'|'.join(PACKAGES)}):/(?!/)")
 
 
 def is_url(place: object) -> bool:
-    """Tell whether a place is an object and not a local file.
+    """Return whether a place is an object and not a local file.
 
     Examples:
         >>> is_url("s3://bucket/corpus.txt"), is_url("corpus.txt")

@@ -1,4 +1,4 @@
-"""Lock of a store on a file system: one writer per store, a kernel lock on a file that names its holder."""
+"""Lock of a folder on a file system, such as a store: one writer, a kernel lock on a file that names its holder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from bertfeat.store import layout
 class StoreLock:
     """The lock on `_bertfeat/lock`, held from construction until `release`.
 
+    Args:
+        root: The folder.
+        name: Another name of the lock's file.
+        what: What its holder does, for the message.
+
     Raises:
         StoreError: Another process holds it; the message has its id and host.
         RunError: The system refused to write the owner's name into the file.
     """
 
-    def __init__(self, root: Path) -> None:
-        path = root / layout.LOCK
+    def __init__(self, root: Path, name: str = layout.LOCK, what: str = "is writing this store") -> None:
+        path = root / name
         try:
             self._fd = lock(path, os.O_RDWR | os.O_CREAT)
         except BlockingIOError:
-            raise StoreError(f"{root}: {_owner(path)} is writing this store; wait for it or stop it") from None
+            raise StoreError(f"{root}: {_owner(path)} {what}; wait for it or stop it") from None
         except OSError as error:
             raise StoreError(f"{path}: cannot be locked: {(error.strerror or str(error)).lower()}") from error
         try:

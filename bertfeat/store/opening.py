@@ -47,10 +47,10 @@ def whole_plan(folder: Folder, plan: Plan) -> Plan:
 
 
 def check_plan(folder: Folder, plan: Plan, *, drop_unfinished: bool) -> None:
-    """Refuse a store of another plan.
+    """Refuse a store that was made with other settings or inputs.
 
     Raises:
-        PlanMismatch: The place holds a store of another plan.
+        PlanMismatch: The place holds such a store.
         StoreError: Another process has begun an append, or nothing shows whose store it is.
     """
     try:
@@ -74,7 +74,7 @@ def check_plan(folder: Folder, plan: Plan, *, drop_unfinished: bool) -> None:
         return
     raise StoreError(
         f"{folder.path}: {layout.PLAN} is missing or damaged, and no receipt or manifest shows that the files are of "
-        "this plan; use another folder or `overwrite`"
+        "this run; use another folder or `overwrite`"
     )
 
 
@@ -112,7 +112,7 @@ def recover(folder: Folder, plan: Plan, *, recheck: bool, first: int = 0, n_plan
     """Repair what interrupted runs and damage left, so that every remaining receipt can be trusted.
 
     - Unfinished files and parts of unplanned shards are removed.
-    - A receipt that is damaged, of another plan, or contradicted by its files is removed, and its shard repeated. A
+    - A receipt that is damaged, has other settings, or contradicted by its files is removed, and its shard repeated. A
       part is read again only if its modification time differs from that in the receipt, or with `recheck`.
     - A lost receipt of a complete store is recreated from the manifest if the parts have the digests listed there.
       Without a manifest the shard is repeated. Its identical parts are then kept, unless commits in this folder may

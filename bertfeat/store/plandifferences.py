@@ -88,6 +88,6 @@ def _path(file: InputFile) -> str:
 
 
 def only_adds(fields: Mapping[str, object], before: Sequence[InputFile], now: Sequence[InputFile]) -> bool:
-    """Tell whether two plans differ only in further inputs after the same ones."""
+    """Return whether two plans differ only in further inputs after the same ones."""
     same = [file.digest for file in now[: len(before)]] == [file.digest for file in before]
     return same and len(now) > len(before) and all(map(is_of_inputs, fields))

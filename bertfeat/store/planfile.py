@@ -14,7 +14,7 @@ from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.plandifferences import changes, only_adds
-from bertfeat.store.planstates import IMPORTED, as_known, check_states, fields_of
+from bertfeat.store.planstates import IMPORTED, as_known, check_states, fields_of, is_of_inputs
 from bertfeat.store.vectorlayout import VectorLayout
 
 _last: codec.LastFile[Plan] = codec.LastFile()
@@ -86,7 +86,7 @@ def _plan_in(data: bytes, file: AnyPath) -> Plan:
 
 
 def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
-    """Refuse to resume a store that was made with another plan.
+    """Refuse to resume a store that was made with other settings or inputs.
 
     Raises:
         PlanMismatch: The plans differ; the message lists what was and what is now.
@@ -106,7 +106,8 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
         remedy = "the store has grown; pass new inputs with `append`, or use another folder"
     elif only_adds(fields, stored.inputs, plan.inputs):
         remedy = "pass the new ones alone with `append`, or use another folder or `overwrite`"
-    text = f"{path}: made with another plan: {changes(fields, stored.inputs, plan.inputs)}; {remedy}"
+    what = "inputs" if all(map(is_of_inputs, fields)) else "settings"
+    text = f"{path}: made with other {what}: {changes(fields, stored.inputs, plan.inputs)}; {remedy}"
     raise PlanMismatch(text, fields)
 
 

@@ -194,7 +194,7 @@ def fault_of(stored: StoredReceipt, plan: Plan) -> str | None:
     """Return why a receipt does not belong to a plan; None if it does."""
     receipt = stored.receipt
     if receipt.plan_hash != (wanted := hash_of(plan, receipt.shard)):
-        return f"made with another plan ({receipt.plan_hash[:12]}, not {wanted[:12]})"
+        return f"made with other settings (plan {receipt.plan_hash[:12]}, not {wanted[:12]})"
     expected = [layout.part_path(level, receipt.shard) for level in plan.schemas]
     if [part.path for part in receipt.parts] != expected:
         return f"lists {', '.join(part.path for part in receipt.parts) or 'no part'}, not {', '.join(expected)}"

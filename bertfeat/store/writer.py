@@ -43,7 +43,7 @@ def open_for_writing(
         recheck: Read every part again, even if its modification time has not changed.
 
     Raises:
-        PlanMismatch: The place holds a store of another plan; nothing was written.
+        PlanMismatch: The place holds a store with other settings or inputs; nothing was written.
         StoreError: A column cannot be stored, the place holds something else, or another process is writing; nothing
             was written.
         StorageError: The object store cannot be used.

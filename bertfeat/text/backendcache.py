@@ -29,7 +29,7 @@ _LIBRARIES = ("tokenizers", "transformers")
 _MAX_ENTRIES = 16
 # The files that transformers may read for a tokenizer; it runs no code of the folder.
 _ENDINGS = (".json", ".jinja", ".model", ".txt")
-# Tokenizer files of more bytes are refused before; others of that size are somebody's data.
+# Tokenizer files of more bytes are refused before; others of that size may be a user's data.
 _MAX_BYTES = 64_000_000
 
 

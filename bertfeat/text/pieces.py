@@ -192,7 +192,7 @@ class Cutter:
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def _splits_at(self, space: str) -> bool:
-        """Tell whether a word ends before `space`, which then belongs to the next word or to none."""
+        """Return whether a word ends before `space`, which then belongs to the next word or to none."""
         first, made = self._pre_tokenizers[0], self._normalize(f"a{space}b")
         if first["type"] in ("ByteLevel", "Split"):
             is_safe = space == " " or (first["type"] == "ByteLevel" and not first["add_prefix_space"])
@@ -202,7 +202,7 @@ class Cutter:
         return made in ("a b", f"a{space}b")
 
     def _stays_a_letter(self, char: str) -> bool:
-        """Tell whether the normalizer leaves a character as one that a cut may follow."""
+        """Return whether the normalizer leaves a character as one that a cut may follow."""
         made = self._normalize(char)
         if self._parts_cjk:
             made = made.strip(" ")
@@ -212,7 +212,7 @@ class Cutter:
         return {token.content, self._normalize(token.content)}
 
     def _stands_apart(self, token: Any) -> bool:
-        """Tell whether an added token contains no cut, and takes no whitespace from beyond one."""
+        """Return whether an added token contains no cut, and takes no whitespace from beyond one."""
         forms = self._forms(token)
         if any(_SPACES.search(form) for form in forms):
             return False
@@ -239,7 +239,7 @@ def _flattened(component: Any, key: str) -> list[Node]:
 
 
 def _is_local(normalizer: Node) -> bool:
-    """Tell whether a normalizer looks only at single characters, or at runs that no cut divides."""
+    """Return whether a normalizer looks only at single characters, or at runs that no cut divides."""
     if normalizer["type"] == "Strip":
         return not normalizer["strip_left"]
     if normalizer["type"] != "Replace":

@@ -118,5 +118,5 @@ def _add_loose(
 
 @lru_cache(maxsize=4096)
 def _is_mark(char: str) -> bool:
-    """Tell whether a character joins the previous one: a mark, a form of one (U+FF9E), or a Hangul vowel or final."""
+    """Return whether a character joins the previous one: a mark, a form of one (U+FF9E), or a Hangul vowel or final."""
     return "\u1160" <= char <= "\u11ff" or unicodedata.category(unicodedata.normalize("NFKD", char)[0]).startswith("M")

@@ -118,7 +118,7 @@ class Tokenizer:
         return self.pair if pair else self.single
 
     def merges(self, pair: str) -> bool:
-        """Tell whether the normalizer joins two characters: together they give another text than one by one."""
+        """Return whether the normalizer joins two characters: together they give another text than one by one."""
         normalizer = self._backend.normalizer
         if normalizer is None:
             return False

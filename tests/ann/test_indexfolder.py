@@ -152,7 +152,7 @@ def test_every_flipped_bit_of_a_description_is_found(tmp_path):
         damaged = bytearray(data)
         damaged[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         (tmp_path / DESCRIPTION).write_bytes(damaged)
-        # Whitespace between values has no meaning.
+        # Whitespace between values does not matter.
         try:
             found = indexfolder.read_description(tmp_path)
         except UserError:

@@ -334,7 +334,7 @@ class TestModels:
     def test_all_is_for_the_list(self, arguments: list[str], why: str) -> None:
         result = bertfeat_cli("models", "--all", *arguments)
         assert (result.code, result.err.count("\n")) == (2, 1)
-        assert f"--all has no meaning here: {why}" in result.err
+        assert f"--all has no effect here: {why}" in result.err
 
     def test_an_unknown_type(self) -> None:
         result = bertfeat_cli("models", "qwen33")

@@ -301,7 +301,7 @@ class TestMistakes:
             (["--cache", ""], "--cache '' is not the name of a folder"),
             (["--cache", "new", "--cache-size", "10kB"], "--cache-size 10000 is below 1000000"),
             (["--cache", "new", "--cache-size", "much"], "'much' is not a size"),
-            (["--cache-size", "1GB"], "--cache-size 1000000000 has no meaning without --cache; add it"),
+            (["--cache-size", "1GB"], "--cache-size 1000000000 has no effect without --cache; add it"),
         ):
             assert said in refused("extract", "a.txt", "-o", "out", *flags)
             assert sorted(Path().iterdir()) == before

@@ -266,7 +266,7 @@ def test_another_import_into_a_store_is_refused_before_its_values_are_read(tmp_p
     before = result_files(tmp_path / "s")
     other = write_npy(tmp_path / "w.npy", bad(np.nan))
     said = refused("import", other, *S, "-o", tmp_path / "s", "--model", "glove")
-    assert "made with another plan: input 1 was" in said
+    assert "made with other settings: input 1 was" in said
     assert "--model was 'imported', now 'glove'; use another folder or --overwrite" in said
     assert "row 3" in refused("import", other, *S, "-o", tmp_path / "s", "--overwrite")
     assert result_files(tmp_path / "s") == before

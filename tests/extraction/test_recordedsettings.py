@@ -51,7 +51,7 @@ def test_it_is_read_and_checked_in_depth(made):
 def test_the_command_without_them_finds_it_complete_and_resumes_it(made, tmp_path):
     settings, ignored, path = made
     before = result_files(path)
-    with pytest.raises(ConfigError, match="has no meaning"):
+    with pytest.raises(ConfigError, match="has no effect"):
         extract(output=path, **settings | ignored)
     assert result_files(extract(output=path, **settings).path) == before
     root = shutil.copytree(path, tmp_path / "s")
@@ -68,7 +68,7 @@ def test_it_is_appended_to(made, tmp_path):
     root = shutil.copytree(path, tmp_path / "s")
     lines = write_corpus(tmp_path / "all.jsonl", 54).read_text().splitlines(keepends=True)
     (tmp_path / "b.jsonl").write_text("".join(lines[48:]))
-    with pytest.raises(ConfigError, match="has no meaning"):
+    with pytest.raises(ConfigError, match="has no effect"):
         append(root, tmp_path / "b.jsonl", **ignored)
     n_before = len(open_store(root))
     store = append(root, tmp_path / "b.jsonl")

@@ -46,7 +46,7 @@ def test_a_store_from_before_keeps_its_plan_and_says_what_is_new(
         for levels in ("sentence", "token"):
             extract(UD, tmp_path / levels, levels=levels, **settings)
     said = (
-        "made with another plan: the list of the format's own columns was not set, now sent_id,newdoc_id; use another"
+        "made with other settings: the list of the format's own columns was not set, now sent_id,newdoc_id; use another"
     )
     with pytest.raises(PlanMismatch, match=said):
         extract(UD, tmp_path / "sentence", levels="sentence", **settings)

@@ -200,17 +200,17 @@ def test_search_and_transformer_take_texts(tmp_path: Path) -> None:
     [
         (("--layers", "3"), "--layers '3': {} holds static vectors, which are layer 0 only"),
         (("--level", "token"), "--level token: a token is a word"),
-        (("--pooling", "cls"), "--pooling cls has no meaning with the static vectors of {}; use mean or max"),
-        (("--pooling", "pooler"), "--pooling pooler has no meaning"),
-        (("--pooling", "lasttoken"), "--pooling lasttoken has no meaning"),
-        (("--pooling", "model"), "--pooling model has no meaning"),
-        (("--compute-dtype", "bfloat16"), "--compute-dtype bfloat16 has no meaning"),
-        (("--document-context", "--document-column", "part"), "--document-context has no meaning"),
-        (("--include-special-tokens",), "--include-special-tokens has no meaning"),
-        (("--prompt", "query: "), "--prompt 'query: ' has no meaning"),
-        (("--max-length", "128"), "--max-length 128 has no meaning"),
-        (("--stride", "8"), "--stride 8 has no meaning"),
-        (("--on-overlong", "truncate"), "--on-overlong truncate has no meaning"),
+        (("--pooling", "cls"), "--pooling cls cannot be used with the static vectors of {}; use mean or max"),
+        (("--pooling", "pooler"), "--pooling pooler cannot be used"),
+        (("--pooling", "lasttoken"), "--pooling lasttoken cannot be used"),
+        (("--pooling", "model"), "--pooling model cannot be used"),
+        (("--compute-dtype", "bfloat16"), "--compute-dtype bfloat16 has no effect"),
+        (("--document-context", "--document-column", "part"), "--document-context has no effect"),
+        (("--include-special-tokens",), "--include-special-tokens has no effect"),
+        (("--prompt", "query: "), "--prompt 'query: ' has no effect"),
+        (("--max-length", "128"), "--max-length 128 has no effect"),
+        (("--stride", "8"), "--stride 8 has no effect"),
+        (("--on-overlong", "truncate"), "--on-overlong truncate has no effect"),
     ],
 )
 def test_settings_without_meaning_are_refused(
@@ -229,13 +229,13 @@ def test_settings_without_meaning_are_refused(
 
 def test_unknown_words_are_a_setting_of_static_vectors(tmp_path: Path) -> None:
     done = run("extract", CONLL, "-o", tmp_path / "s", "--unknown-words", "zero", "--level", "word")
-    assert (done.code, "--unknown-words has a meaning with" in done.err) == (2, True)
+    assert (done.code, "--unknown-words has an effect with" in done.err) == (2, True)
 
 
 def test_zeros_for_unknown_words_need_the_word_level(tmp_path: Path, glove: Path) -> None:
     flags = ("--model", glove, "--unknown-words", "zero")
     done = run("extract", CONLL, "-o", tmp_path / "s", *flags, "--level", "sentence")
-    assert (done.code, "--unknown-words zero has no meaning without the word level" in done.err) == (2, True)
+    assert (done.code, "--unknown-words zero has no effect without the word level" in done.err) == (2, True)
     good("extract", CONLL, "-o", tmp_path / "both", *flags, "--level", "word,sentence")
     store = bertfeat.open_store(tmp_path / "both")
     told = {level: FeatureSpec.of(store, level, "layer_00").unknown_words for level in ("word", "sentence")}

@@ -179,10 +179,16 @@ class TestScikitLearn:
         assert model.score(frame, LABELS) == 1
 
     def test_the_message_without_scikit_learn(self) -> None:
-        code = "import sys; sys.modules['sklearn'] = None\nimport bertfeat\ntry:\n    bertfeat.BertFeatures\n"
-        code += "except bertfeat.BertfeatError as error:\n    print(error, 'torch' in sys.modules)"
+        code = "import sys, traceback; sys.modules['sklearn'] = None\nimport bertfeat\n"
+        code += "for name in ('BertFeatures', 'fit_probe'):\n    try:\n        getattr(bertfeat, name)\n"
+        code += "    except bertfeat.BertfeatError as error:\n        print(error, 'torch' in sys.modules)\n"
+        code += "        assert len(traceback.format_exc().splitlines()) < 10\n"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-        assert done.stdout == "BertFeatures needs scikit-learn: pip install 'bertfeat[probes]' False\n"
+        lines = [
+            f"{what} scikit-learn: pip install 'bertfeat[probes]' False\n"
+            for what in ("BertFeatures needs", "probes need")
+        ]
+        assert done.stdout == "".join(lines)
 
 
 class OfNumbers(bertfeat.BertFeatures):  # type: ignore[misc]

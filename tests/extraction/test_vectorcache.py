@@ -1,4 +1,4 @@
-"""The file of a cache of vectors: what is put is there or is not, whatever happens to the process or to the bytes."""
+"""The file of a cache of vectors: a put vector is there or is not, whatever happens to the process or to the bytes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_file_keeps_its_size_and_the_oldest_used_goes_first(tmp_path: Path, 
     step = min(200, most // (4 * size))
     for start in range(3, n_all, step):
         put(tmp_path, some(min(step, n_all - start), start, size), most)
-        # What is read is kept.
+        # Vectors that are read are kept.
         with closing(VectorCache(tmp_path, most)) as cache:
             assert dict(cache.get(dict.fromkeys(first, size))) == first
         assert (tmp_path / "vectors.sqlite3").stat().st_size <= most

@@ -208,7 +208,7 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     # A row is a whole text: no words, and no other rows of its document.
     assert (first.self_similarity, first.within_sentence, turned.moved["embedding"]) == (None, None, ())
     assert "self_similarity" not in turned.table()
-    # 300 rows of 200 dimensions: what is published is far from 0, and what is debiased is not.
+    # 300 rows of 200 dimensions: the published value is far from 0, and the debiased one is not.
     noise = imported(tmp_path, "noise", rng.normal(size=(300, 200)))
     other = imported(tmp_path, "other", rng.normal(size=(300, 150)) + 4)
     found = bertfeat.compare_layers(noise, other, level="sentence", sample=100)
@@ -393,7 +393,7 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
         ((store.path, alien.path), "no common rows at level word"),
         ((store.path, named.path), "doc_id is int64 in the first and string in the second"),
         ((store.path, texts.path), "no level 'word'; levels are sentence"),
-        ((store.path, "--level", "sentence", "--min-count", "3"), "--min-count has no meaning at level sentence"),
+        ((store.path, "--level", "sentence", "--min-count", "3"), "--min-count has no effect at level sentence"),
         ((store.path, "--sample", "3"), "--sample"),
     ):
         assert said in refused("layers", *words, "-o", out), words
@@ -401,7 +401,7 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     assert "not part of a comparison" in refused("layers", store.path, "-o", tmp_path / "foreign", "--overwrite")
     assert "not part of a comparison" in refused("layers", store.path, "-o", store.path, "--overwrite")
     assert (tmp_path / "foreign" / "mine.txt").read_text() == "mine"
-    with pytest.raises(UserError, match="`min_count` 3 has no meaning at level sentence"):
+    with pytest.raises(UserError, match="`min_count` 3 has no effect at level sentence"):
         bertfeat.compare_layers(texts, level="sentence", min_count=3)
     with pytest.raises(UserError, match="`sample` 3 must be 50 or more"):
         bertfeat.compare_layers(store, sample=3)

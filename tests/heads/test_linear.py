@@ -161,7 +161,7 @@ def test_a_list_of_penalties_keeps_the_best_on_dev(cls, name, metric, streamed):
     assert report["dev_score"] == max(scores)
     assert report[name] == strongest_first[scores.index(max(scores))]
     assert report["metric"] == ("macro_f1" if metric == "macro_f1" else "accuracy")
-    # What was kept is the solution for the value that was chosen.
+    # The kept coefficients are the solution for the value that was chosen.
     chosen = cls(**{name: report[name]}, **({} if name == "alpha" else {"tol": 1e-7})).fit(X_train, y_train)
     np.testing.assert_allclose(probe.decision_function(X_dev), chosen.decision_function(X_dev), atol=0.1)
     assert json.loads(json.dumps(report)) == report

@@ -202,7 +202,7 @@ class TestRefusals:
     def test_settings_that_cannot_be_used(self, stores: Stores, tmp_path: Path) -> None:
         for arguments, message in (
             ({"C": -1}, "C -1 is not a number above 0"),
-            ({"metric": "macro_f1"}, "`metric='macro_f1'` has no meaning for head logreg without `dev`; add it"),
+            ({"metric": "macro_f1"}, "`metric='macro_f1'` has no effect for head logreg without `dev`; add it"),
             ({"metric": "entity_f1", "dev": stores.dev}, "metric 'entity_f1' must be one of auto, accuracy, macro_f1"),
             ({"mix": "last4", "head": "mlp", "feature": "layer_06"}, "name two features"),
             ({"seeds": 0}, "seeds 0 is below 1"),

@@ -314,7 +314,7 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
     tiny = ("--model", tiny_folder)
     taken = tmp_path / "taken" / "model"
     taken.mkdir(parents=True)
-    (taken / "config.json").write_text("{}")  # a model of somebody else's
+    (taken / "config.json").write_text("{}")  # a model that another program made
     assert "is there and was not made by a recipe" in refusal(
         "adapt", "--corpus", PEPS, "--model", tiny_folder, "--out", taken.parent
     )

@@ -115,11 +115,11 @@ def test_layers_become_text(value: object, text: str) -> None:
         ({"document_context": True, "levels": "sentence", "pooling": "cls"}, "`pooling='cls'`"),
         ({"document_context": True, "levels": "sentence", "pooling": "pooler"}, "`pooling='pooler'`"),
         ({"document_context": True, "levels": "sentence", "pooling": "lasttoken"}, "`pooling='lasttoken'`"),
-        ({"document_context": True, "prompt": "query: "}, "`prompt` has no meaning with `document_context`"),
+        ({"document_context": True, "prompt": "query: "}, "`prompt` cannot be used with `document_context`"),
         ({"prompt": "query: ", "prompt_name": "query"}, "`prompt` and `prompt_name`"),
-        ({"pooling": "model"}, "`pooling='model'` has no meaning without the sentence level"),
+        ({"pooling": "model"}, "`pooling='model'` has no effect without the sentence level"),
         ({"pooling": "model", "levels": "sentence", "include_special_tokens": True}, "drop `include_special_tokens`"),
-        ({"keep_columns": "a"}, "`keep_columns='a'` has no meaning"),
+        ({"keep_columns": "a"}, "`keep_columns='a'` has no effect"),
     ],
 )
 def test_settings_that_contradict_each_other(together: dict[str, object], said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from bertfeat.records import Document
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.drill import Zygote
 from tests.support.families import SENTENCES, build_model
-from tests.support.pipeline_runs import refusal, result_of, run, run_killed
+from tests.support.pipeline_runs import refusal, result_of, run, run_held, run_killed
 from tests.support.places import ROOT
 from tests.support.probe_stores import blocks, write_jsonl
 
@@ -199,15 +200,36 @@ def test_a_killed_run_ends_with_the_same_weights(tiny: Path, tmp_path: Path, war
     whole = result_of(tmp_path / "whole", "finetune", *asked)
     killed = warm.run(run_killed, 7, "finetune", *asked, "--out", tmp_path / "killed")
     assert killed == -signal.SIGKILL
-    assert {one.name for one in (tmp_path / "killed").iterdir()} == {"training.pt"}
+    assert {one.name for one in (tmp_path / "killed").iterdir()} == {".lock", "training.pt"}
     continued = result_of(tmp_path / "killed", "finetune", *asked)
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert weights[0] == weights[1]
-    assert not (tmp_path / "killed" / "training.pt").exists()
+    assert {one.name for one in (tmp_path / "killed").iterdir()} == {"model", "result.json"}
     for result in (whole, continued):
         result.pop("seconds")
         result["training"].pop("seconds")
     assert whole == continued
+
+
+def test_a_second_recipe_in_one_folder_is_refused(tiny: Path, tmp_path: Path, warm: Zygote) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"text": row.text, **row.kept} for row in rows_of("classify")])
+    asked = ("finetune", "--task", "classify", "--corpus", rows, "--model", tiny, "--epochs", "1")
+    alone = result_of(tmp_path / "alone", *asked)
+    first = warm.fork(run_held, tmp_path / "held", *asked, "--out", tmp_path / "two")
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    for other in (asked, ("sentence_classifier", "--corpus", rows, "--model", tiny)):
+        said = refusal(*other, "--out", tmp_path / "two")
+        assert said.startswith(f"bertfeat: {tmp_path / 'two'}: process {first} on host ")
+    (tmp_path / "held").unlink()
+    assert warm.wait(first) == 0
+    results = [alone, json.loads((tmp_path / "two" / "result.json").read_text("utf-8"))]
+    for result in results:
+        result.pop("seconds")
+        result["training"].pop("seconds")
+    assert results[0] == results[1]
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("alone", "two")]
+    assert weights[0] == weights[1]
 
 
 def test_the_model_of_a_fine_tuning_is_extracted(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_setting_without_effect_is_refused_by_name(others, name, value, said, 
     code, out, err = run_cli("extract", "a.txt", "-o", "out", *_flags({**others, name: value}))
     assert (code, out, len(err)) == (2, "", 1)
     shown = flag(name) if value is True else f"{flag(name)} {value}"
-    assert f"{shown} has no meaning" in err[0]
+    assert f"{shown} has no effect" in err[0]
     assert said in err[0]
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
@@ -72,11 +72,11 @@ def test_a_setting_without_effect_is_refused_by_name(others, name, value, said, 
 def test_a_default_is_refused_where_it_is_given(others, name, value, tmp_path):
     """Who writes it expects it to do something; `mean` at the word level is the pooling of words for many."""
     assert ExtractConfig(**{**others, name: value}) == ExtractConfig(**others)
-    with pytest.raises(ConfigError, match=f"^`{name}=.* has no meaning"):
+    with pytest.raises(ConfigError, match=f"^`{name}=.* has no effect"):
         bertfeat.extract(tmp_path / "a.txt", tmp_path / "out", **{**others, name: value})
     code, _, err = run_cli("extract", "a.txt", "-o", "out", *_flags({**others, name: value}))
     assert code == 2
-    assert f"{flag(name)} {value} has no meaning" in err[0]
+    assert f"{flag(name)} {value} has no effect" in err[0]
 
 
 @pytest.mark.parametrize("others", [case[0] for case in CASES])
@@ -107,7 +107,7 @@ def test_recorded_and_derived_values_take_their_defaults():
     recorded = {"levels": "word", "pooling": "max", "word_pooling": "mean", "on_overlong": "truncate", "stride": 8}
     settled = ExtractConfig.settled({**recorded, "layers": iter([1, 2])})
     assert (settled.pooling, settled.word_pooling, settled.stride, settled.layers) == ("mean", "mean", None, "1,2")
-    with pytest.raises(ConfigError, match="`pooling='max'` has no meaning"):
+    with pytest.raises(ConfigError, match="`pooling='max'` has no effect"):
         ExtractConfig.settled(recorded, ["pooling"])
     with pytest.raises(ConfigError, match="no setting 'pool'"):
         ExtractConfig.settled({"pool": 1})
@@ -118,13 +118,13 @@ def test_recorded_and_derived_values_take_their_defaults():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"word_pooling": "mean"}, "`word_pooling='mean'` has no meaning without the word level"),
-        ({"word_pooling": "first"}, "`word_pooling='first'` has no meaning without the word level"),
-        ({"unknown_words": "zero"}, "`unknown_words='zero'` has no meaning without the word level"),
-        ({"pooling": "model", "layers": [0, 1]}, "`layers='0,1'` has no meaning"),
-        ({"pooling": "pooler", "combine": "sum"}, "`combine='sum'` has no meaning"),
-        ({"pooling": "cls", "include_special_tokens": True}, "`include_special_tokens=True` has no meaning"),
-        ({"on_overlong": "truncate", "stride": 4}, "`stride=4` has no meaning"),
+        ({"word_pooling": "mean"}, "`word_pooling='mean'` has no effect without the word level"),
+        ({"word_pooling": "first"}, "`word_pooling='first'` has no effect without the word level"),
+        ({"unknown_words": "zero"}, "`unknown_words='zero'` has no effect without the word level"),
+        ({"pooling": "model", "layers": [0, 1]}, "`layers='0,1'` has no effect"),
+        ({"pooling": "pooler", "combine": "sum"}, "`combine='sum'` has no effect"),
+        ({"pooling": "cls", "include_special_tokens": True}, "`include_special_tokens=True` has no effect"),
+        ({"on_overlong": "truncate", "stride": 4}, "`stride=4` has no effect"),
     ],
 )
 def test_texts_in_memory(settings, said):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -196,6 +199,57 @@ def test_all_recipes_are_listed_and_help_has_two_names() -> None:
         short, long = run(name, "-h"), run(name, "--help")
         assert short == long
         assert "-h, --help" in long.out
+
+
+# For a new process: without the extra, each recipe shows its help; with what it asks for, it may say what is missing.
+BARE = """
+import click, contextlib, importlib, io, json, sys
+for name in ("sklearn", "scipy", "joblib", "threadpoolctl", "matplotlib", "jinja2"):
+    sys.modules[name] = None
+import bertfeat
+found = {}
+for name in sys.argv[2:]:
+    main = importlib.import_module(f"bertfeat.pipelines.{name}").main
+    asked = []
+    for param in main.params:
+        if param.required:
+            kind = param.type
+            value = kind.choices[0] if isinstance(kind, click.Choice) else "out" if param.name == "out" else sys.argv[1]
+            asked += [param.opts[0], value]
+    for words in (["--help"], asked):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            try:
+                with bertfeat.report_failures(main):
+                    main(words, standalone_mode=False)
+                code = 0
+            except SystemExit as done:
+                code = done.code
+        found.setdefault(name, []).append([code, said.getvalue()])
+print(json.dumps(found))
+"""
+
+
+def test_without_the_extra_a_recipe_is_one_line_and_shows_its_help(tmp_path: Path) -> None:
+    both, plots, probes = "scikit-learn and matplotlib", "matplotlib", "scikit-learn"
+    needs = dict.fromkeys(("layer_sweep", "sentence_classifier", "word_senses"), both)
+    needs |= dict.fromkeys(("adapt", "semantic_search"), plots)
+    needs |= dict.fromkeys(("finetune", "question_answering", "sentence_pairs", "table7"), probes)
+    needs |= dict.fromkeys(("masked_words", "near_duplicates"))
+    assert needs.keys() == {path.stem for path in (ROOT / "pipelines").glob("[!_]*.py")}
+    (tmp_path / "empty.csv").touch()
+    command = [sys.executable, "-c", BARE, "empty.csv", *needs]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, cwd=tmp_path, env=env)
+    found = json.loads(done.stdout)
+    for name, missing in needs.items():
+        (code, shown), (refused, said) = found[name]
+        assert (code, "-h, --help" in shown) == (0, True), shown
+        assert refused == 2
+        assert said.count("\n") == 1, said
+        if missing:
+            assert said == f"bertfeat: this recipe needs {missing}: pip install 'bertfeat[probes]'\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.csv"]
 
 
 def test_labels_of_a_csv_are_text_or_missing(tmp_path: Path) -> None:

@@ -198,11 +198,11 @@ class TestSemanticSearch:
         assert "--poolings 'men' is not one of" in refusal("semantic_search", *three, "--poolings", "men")
         assert "transform 'white'" in refusal("semantic_search", *three, "--transforms", "white")
         special = ("--poolings", "cls,pooler", "--include-special-tokens")
-        assert "--include-special-tokens has no meaning with --poolings cls,pooler" in refusal(
+        assert "--include-special-tokens has no effect with --poolings cls,pooler" in refusal(
             "semantic_search", *three, *special
         )
         one = ("--poolings", "model,pooler", "--layers", 3)
-        assert "--layers has no meaning with --poolings model,pooler" in refusal("semantic_search", *three, *one)
+        assert "--layers has no effect with --poolings model,pooler" in refusal("semantic_search", *three, *one)
         odd = tmp_path / "odd.json"
         odd.write_text('{"data": [{}]}', encoding="utf-8")
         column = ("--text-column", "body")

@@ -24,6 +24,9 @@ def test_phrases_are_found_with_their_lines() -> None:
     ]
     assert phrases("a.py", RAISES) == [(4, "UserError: It")]
     assert phrases("a.md", "# What\n\nIt goes\non, one a\nlayer.\n") == [(3, "goes on"), (4, "one a layer")]
+    said = "What is late is of another plan. It has no meaning: 3 MB a run, from nothing."
+    found = ["What is late is", "of another plan", "has no meaning", "MB a run", "from nothing"]
+    assert sorted(phrases("a.md", said)) == sorted((1, phrase) for phrase in found)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["extract", five, *new, *model, "--device", "tpu"], 2, "--device 'tpu' must be one of", cold),
         (["extract", five, *new, *model, "--max-length", "65"], 2, "--max-length 65 is more than", cold),
         (["extract", five, *new, *static, *sentences, "--layers", "3"], 2, "are layer 0 only", cold),
-        (["extract", five, *new, *static, *sentences, "--prompt", "a"], 2, "--prompt a has no meaning", cold),
+        (["extract", five, *new, *static, *sentences, "--prompt", "a"], 2, "--prompt a has no effect", cold),
         (["extract", five, *new, "--model", "./none"], 2, "no such folder", cold),
         (["extract", five, "-o", store, *model, *sentences, "--device", "cpu"], 0, "already complete", warm),
         (["extract", five, "-o", store, *model[2:], *sentences, "--layers", "0"], 2, "layers", warm),

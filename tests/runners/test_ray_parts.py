@@ -321,7 +321,7 @@ def test_an_actor_of_a_run_that_has_ended_writes_nothing(actor, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--ray-address", "auto"], "--ray-address auto has no meaning without --runner ray; add it"),
+        (["--ray-address", "auto"], "--ray-address auto has no effect without --runner ray; add it"),
         (["--runner", "ray", "--ray-address", "ray://"], "must be one of auto, local, HOST:PORT, ray://HOST:PORT"),
         (["--runner", "ray", "--ray-address", "somewhere"], "--ray-address 'somewhere' must be one of auto"),
         (["--runner", "ray", "--ray-address", "http://h:80/x"], "must be one of auto"),

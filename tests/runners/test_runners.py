@@ -275,7 +275,7 @@ def kinds(base: type[BertfeatError] = BertfeatError) -> list[type[BertfeatError]
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind.__module__ == errors.__name__])
 def test_errors_pickle_without_loss(kind):
     if kind is PlanMismatch:
-        error: BertfeatError = PlanMismatch("s: made with another plan", {"layers": (1, 2)})
+        error: BertfeatError = PlanMismatch("s: made with other settings", {"layers": (1, 2)})
     elif issubclass(kind, InputError):
         error = kind("no such thing", path="corpus.txt", row=7)
     else:

@@ -317,7 +317,7 @@ class TestBounds:
         assert statuses == [200, 200]
 
     def test_searches_that_take_too_long(self, sentences: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They keep their threads, what waits is withdrawn, and further ones are refused at once."""
+        """They keep their threads, waiting ones are cancelled, and further ones are refused at once."""
         ends, started = threading.Event(), []
 
         def objects(*_: object) -> list[object]:

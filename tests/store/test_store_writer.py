@@ -252,7 +252,7 @@ def test_another_plan_is_refused_with_every_differing_field_before_anything_is_w
     with pytest.raises(PlanMismatch) as caught:
         open_for_writing(tmp_path / "s", other)
     assert str(caught.value) == (
-        f"{tmp_path / 's'}: made with another plan: corpus.txt has changed since the store was made; "
+        f"{tmp_path / 's'}: made with other settings: corpus.txt has changed since the store was made; "
         "`layers` was 'last4', now 'all'; `stride` was not set, now 7; use another folder or `overwrite`"
     )
     assert caught.value.fields["input.0.digest"] == ("ab", "cd")
@@ -378,7 +378,7 @@ def test_lost_and_damaged_plans(tmp_path):
         (root / "manifest.json").unlink()
         for receipt in (root / "_bertfeat/receipts").iterdir():
             receipt.unlink()
-        with pytest.raises(StoreError, match="shows that the files are of this plan"):
+        with pytest.raises(StoreError, match="shows that the files are of this run"):
             open_for_writing(root, plan)
 
 

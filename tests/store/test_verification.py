@@ -146,7 +146,7 @@ def test_parts_of_another_store_are_named(root, tmp_path):
         shutil.copyfile(tmp_path / "other" / name, root / name)
     problems = verify(root).problems
     assert [p.part for p in problems] == ["_bertfeat/receipts/00001.json"]
-    assert "made with another plan" in problems[0].reason
+    assert "made with other settings" in problems[0].reason
     assert rerun(root) == [1]
 
 

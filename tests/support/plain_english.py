@@ -15,7 +15,10 @@ from typing import NamedTuple
 from tests.support.places import ROOT
 
 FOLDERS = ("bertfeat", "tests", "pipelines", "examples", "benchmarks", "docs")
-_UNITS = "layer|token|document|row|vector|shard|word|device|machine|worker|query|line|sentence|part|second|text|epoch"
+_UNITS = (
+    "layer|token|document|row|vector|shard|word|device|machine|worker|query|line|sentence|part|second|text|epoch|batch|"
+    "class|column|feature|file|label|minute|process|run|seed|span|step|store|thread|window"
+)
 # pattern -> what to write
 PHRASES = {
     r"(?:is|are|was|were|be) no\b": "is not a, must be",
@@ -27,7 +30,12 @@ PHRASES = {
     r"(?:go|goes|going|went|gone) on": "resume, continue",
     r"hears? of": "receives, reports",
     r"nobody|no one": "name who does not",
-    rf"(?:one|vectors?|bytes|rows?|times?|numbers?|column) an? (?:{_UNITS})": "one per ...",
+    r"(?:of|under|with) (?:another|a different) plan": "made with other settings",
+    r"from nothing": "from random weights",
+    r"ha(?:s|ve|d) (?:no|a) meaning": "has no effect, cannot be used with",
+    r"(?-i:Tell) (?:whether|which)": "Return whether",
+    r"what (?:is|are|was|were) \w+ (?:is|are|was|were|runs?)": "a noun",
+    rf"(?:one|once|[kMG]B|vectors?|bytes|rows?|times?|numbers?|column) an? (?:{_UNITS})": "one per ...",
     r"see to it": "fix the cause",
     r"so many": "this many, that many",
     r"stands?|stood": "is, lies, appears",

@@ -1,4 +1,4 @@
-"""Small real stores that the tests of probes share, extracted once a run with the packaged MiniLM.
+"""Small real stores that the tests of probes share, extracted once per run with the packaged MiniLM.
 
 The labels are real too: which of three sources a sentence comes from, and the chemicals and diseases of BC5CDR.
 """
