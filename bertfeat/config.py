@@ -33,10 +33,8 @@ _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 # Settings that decide where and how fast a shard runs, but not its bytes: a resumed run may change them.
 _RUN_ONLY = ("device", "workers", "runner", "ray_address", "cache", "cache_size")
-# The plan has the text of the prompt instead, and only if there is one: plans of 0.1.0 had no prompts.
+# The plan has the text of the prompt instead.
 _RESOLVED_LATER = ("prompt", "prompt_name")
-# Settings that plans of 0.1.0 did not have: in a plan, they are left out where they have their defaults.
-_ADDED = ("no_header", "delimiter", "limit", "random_weights", "unknown_words")
 _TEXT_COLUMNS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
 # Seeds fit a signed integer of 64 bits.
 MAX_SEED = 2**63 - 1
@@ -299,9 +297,7 @@ class ExtractConfig:
 
     def planned(self) -> dict[str, Any]:
         """Return the settings that decide the bytes of a store, as plain JSON values."""
-        unset = (name for name in _ADDED if getattr(self, name) == getattr(type(self), name))
-        left_out = {*_RUN_ONLY, *_RESOLVED_LATER, *unset}
-        return {name: value for name, value in self.to_dict().items() if name not in left_out}
+        return {name: value for name, value in self.to_dict().items() if name not in _RUN_ONLY + _RESOLVED_LATER}
 
 
 _HINTS = get_type_hints(ExtractConfig)

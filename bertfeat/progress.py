@@ -134,7 +134,7 @@ class Bar(Progress):
     """Progress as a line on standard error or a widget in a notebook, drawn by tqdm.
 
     The line of an extraction stays on the screen; that of another call is removed at its end. Without a terminal, a
-    line is written once a minute, and at the end of an extraction.
+    line is written each minute, and at the end of an extraction.
     """
 
     def __init__(self, *, draws: bool = True) -> None:

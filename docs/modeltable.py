@@ -19,9 +19,9 @@ def with_table(page: str) -> str:
 
 
 def _table() -> str:
-    rows = ["", "| family | model type | path | attention | pooler | tested since |", "|---|---|---|---|---|---|"]
+    rows = ["", "| family | model type | path | attention | pooler |", "|---|---|---|---|---|"]
     for family in sorted(families(), key=lambda family: family.title.lower()):
-        cells = (f"`{family.model_type}`", family.path, family.attention, family.pooler, family.since)
+        cells = (f"`{family.model_type}`", family.path, family.attention, family.pooler)
         rows.append(f"| {' | '.join((family.title, *cells))} |")
     return "\n".join([*rows, "", ""])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-_COLUMNS = ("model_type", "path", "attention", "pooler", "since")
+_COLUMNS = ("model_type", "path", "attention", "pooler")
 _WIDTH = 110
 
 
@@ -21,8 +21,7 @@ def command(model_type: str | None, with_all: bool, as_json: bool) -> None:
     """List the model types that can be run, and how; then those that are refused, by reason.
 
     The columns are the type, the path (packed without padding, or in batches of equal lengths), which tokens a token
-    sees, whether there is a pooler, and the version since which the family is compared with transformers. With
-    MODEL_TYPE, such as `qwen3`, only what is known of that type.
+    sees, and whether there is a pooler. With MODEL_TYPE, such as `qwen3`, only what is known of that type.
 
     Static vectors have no encoder: --model takes a file of word2vec, GloVe or fastText, or a folder of model2vec.
     """
@@ -76,7 +75,7 @@ def _show_one(model_type: str, table: dict[str, dict[str, Any]], as_json: bool) 
     elif row["status"] == "supported":
         click.echo(
             f"{model_type}: supported; {row['title']}, {row['path']}, attention {row['attention']}, "
-            f"pooler {row['pooler']}, tested since {row['since']}" + (f"; {row['note']}" if row["note"] else "")
+            f"pooler {row['pooler']}" + (f"; {row['note']}" if row["note"] else "")
         )
     else:
         click.echo(f"{model_type}: not supported: {row['reason']}")

@@ -146,7 +146,7 @@ def _pooled(meta: Mapping[str, Any]) -> str:
 
 def _sentence_line(meta: Mapping[str, Any]) -> str:
     """Return how sentence rows were made, and how the model's authors make them."""
-    # Stores of 0.1.0 do not say it.
+    # Imported vectors do not say it.
     asked, said, name = meta.get("sentence_model"), _pooled(meta), _short_name(meta)
     if asked == UNSUPPORTED:
         said += f"; {name} pools by {asked}"

@@ -35,7 +35,7 @@ _BLOOM: dict[str, Any] = {
 }
 
 DECODERS: tuple[Family, ...] = (
-    Family("gpt2", "GPT-2", "GPT2Model", since="0.1.0", **_PACKED_GPT),
+    Family("gpt2", "GPT-2", "GPT2Model", **_PACKED_GPT),
     Family("llama", "Llama", "LlamaModel", **_PACKED),
     Family("mistral", "Mistral", "MistralModel", **_SLIDING),
     Family("qwen2", "Qwen2", "Qwen2Model", **_SLIDING),
@@ -158,7 +158,6 @@ DECODERS: tuple[Family, ...] = (
         "OpenAIGPTModel",
         fault=square_fault,
         picks_states=False,
-        since="0.1.0",
         **{**_GPT_ALONE, "final_norm": None, "note": ""},
     ),
 )

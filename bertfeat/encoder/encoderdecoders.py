@@ -33,13 +33,13 @@ _BART_LIKE: dict[str, Any] = {
 _MBART_LIKE: dict[str, Any] = {**_BART_LIKE, "final_norm": "layer_norm", "note": f"{_ENCODER_ONLY}; {_NORMED}"}
 
 ENCODER_DECODERS: tuple[Family, ...] = (
-    Family("t5", "T5", "T5EncoderModel", since="0.1.0", **_T5_LIKE),
-    Family("mt5", "mT5", "MT5EncoderModel", since="0.1.0", **_T5_LIKE),
-    Family("umt5", "UMT5", "UMT5EncoderModel", since="0.1.0", **_T5_LIKE),
+    Family("t5", "T5", "T5EncoderModel", **_T5_LIKE),
+    Family("mt5", "mT5", "MT5EncoderModel", **_T5_LIKE),
+    Family("umt5", "UMT5", "UMT5EncoderModel", **_T5_LIKE),
     Family("longt5", "LongT5", "LongT5EncoderModel", **{**_T5_LIKE, "attention": "sliding, relative"}),
     Family("switch_transformers", "Switch Transformers", "SwitchTransformersEncoderModel", **_T5_LIKE),
-    Family("bart", "BART", "BartModel", note=_ENCODER_ONLY, since="0.1.0", **_BART_LIKE),
-    Family("mbart", "mBART", "MBartModel", since="0.1.0", **_MBART_LIKE),
+    Family("bart", "BART", "BartModel", note=_ENCODER_ONLY, **_BART_LIKE),
+    Family("mbart", "mBART", "MBartModel", **_MBART_LIKE),
     Family("m2m_100", "M2M100 and NLLB", "M2M100Model", fault=padding_fault, **_MBART_LIKE),
     Family("pegasus", "PEGASUS", "PegasusModel", **_MBART_LIKE),
     Family("blenderbot", "BlenderBot", "BlenderbotModel", **_MBART_LIKE),

@@ -36,16 +36,15 @@ _XLM_LIKE: dict[str, Any] = {
 }
 
 _ENCODERS: tuple[Family, ...] = (
-    Family("bert", "BERT", "BertModel", since="0.1.0", **_BERT_LIKE),
-    Family("roberta", "RoBERTa", "RobertaModel", since="0.1.0", **_ROBERTA_LIKE),
-    Family("xlm-roberta", "XLM-RoBERTa", "XLMRobertaModel", since="0.1.0", **_ROBERTA_LIKE),
-    Family("camembert", "CamemBERT", "CamembertModel", since="0.1.0", **_ROBERTA_LIKE),
+    Family("bert", "BERT", "BertModel", **_BERT_LIKE),
+    Family("roberta", "RoBERTa", "RobertaModel", **_ROBERTA_LIKE),
+    Family("xlm-roberta", "XLM-RoBERTa", "XLMRobertaModel", **_ROBERTA_LIKE),
+    Family("camembert", "CamemBERT", "CamembertModel", **_ROBERTA_LIKE),
     Family(
         "xlm-roberta-xl",
         "XLM-RoBERTa-XL",
         "XLMRobertaXLModel",
         final_norm="encoder.LayerNorm",
-        since="0.1.0",
         **_ROBERTA_LIKE,
     ),
     Family(
@@ -53,7 +52,6 @@ _ENCODERS: tuple[Family, ...] = (
         "RoBERTa-PreLayerNorm",
         "RobertaPreLayerNormModel",
         final_norm="LayerNorm",
-        since="0.1.0",
         **_ROBERTA_LIKE,
     ),
     Family(
@@ -62,7 +60,6 @@ _ENCODERS: tuple[Family, ...] = (
         "DistilBertModel",
         layers_key=("n_layers", "num_hidden_layers"),
         hidden_key=("dim", "hidden_size"),
-        since="0.1.0",
         **_PACKED,
     ),
     Family(
@@ -71,10 +68,9 @@ _ENCODERS: tuple[Family, ...] = (
         "AlbertModel",
         pooler_activation="pooler_activation",
         note="blocks share their weights; layer 0 is widened to the hidden size, as in output_hidden_states",
-        since="0.1.0",
         **_BERT_LIKE,
     ),
-    Family("ernie", "ERNIE", "ErnieModel", since="0.1.0", **_BERT_LIKE),
+    Family("ernie", "ERNIE", "ErnieModel", **_BERT_LIKE),
     Family("data2vec-text", "data2vec text", "Data2VecTextModel", **_ROBERTA_LIKE),
     Family(
         "xmod",
@@ -93,7 +89,6 @@ _ENCODERS: tuple[Family, ...] = (
         "ElectraModel",
         type_ids=True,
         note="layer 0 is taken after the projection to the hidden size, as in output_hidden_states",
-        since="0.1.0",
         **_PACKED,
     ),
     Family(
@@ -104,13 +99,12 @@ _ENCODERS: tuple[Family, ...] = (
         per_layer=("layer_types",),
         note=_NORMED,
         attention="full, sliding",
-        since="0.1.0",
         **_PACKED,
     ),
-    Family("nomic_bert", "NomicBERT", "NomicBertModel", type_ids=True, since="0.1.0", **_PACKED),
+    Family("nomic_bert", "NomicBERT", "NomicBertModel", type_ids=True, **_PACKED),
     Family("gte", "GTE", "GteModel", **_BERT_LIKE),
     Family("jina_embeddings_v3", "Jina Embeddings v3", "JinaEmbeddingsV3Model", note="no task adapter", **_BERT_LIKE),
-    Family("eurobert", "EuroBERT", "EuroBertModel", final_norm="norm", note=_NORMED, since="0.1.0", **_PACKED),
+    Family("eurobert", "EuroBERT", "EuroBertModel", final_norm="norm", note=_NORMED, **_PACKED),
     Family(
         "ultrabert",
         "UltraBERT",
@@ -128,7 +122,6 @@ _ENCODERS: tuple[Family, ...] = (
         "MobileBertModel",
         pooler="optional",
         note="embeddings look at the neighbouring tokens, hence no packs",
-        since="0.1.0",
         **_TYPED,
     ),
     Family(
@@ -141,13 +134,10 @@ _ENCODERS: tuple[Family, ...] = (
         positions="unlimited",
         note=_UNLIMITED,
         attention="full, relative",
-        since="0.1.0",
         **_ALL_STATES,
     ),
-    Family("deberta", "DeBERTa", "DebertaModel", attention="full, relative", since="0.1.0", **_ALL_STATES),
-    Family(
-        "deberta-v2", "DeBERTa v2 and v3", "DebertaV2Model", attention="full, relative", since="0.1.0", **_ALL_STATES
-    ),
+    Family("deberta", "DeBERTa", "DebertaModel", attention="full, relative", **_ALL_STATES),
+    Family("deberta-v2", "DeBERTa v2 and v3", "DebertaV2Model", attention="full, relative", **_ALL_STATES),
     Family(
         "mpnet",
         "MPNet",
@@ -156,7 +146,6 @@ _ENCODERS: tuple[Family, ...] = (
         pooler="optional",
         picks_states=False,
         attention="full, relative",
-        since="0.1.0",
         **_PLAIN,
     ),
     Family(
@@ -166,11 +155,10 @@ _ENCODERS: tuple[Family, ...] = (
         final_norm="encoder.ln",
         pooler="optional",
         note=_NORMED,
-        since="0.1.0",
         **_ALL_STATES,
     ),
-    Family("roformer", "RoFormer", "RoFormerModel", since="0.1.0", **_ALL_STATES),
-    Family("rembert", "RemBERT", "RemBertModel", pooler="optional", since="0.1.0", **_ALL_STATES),
+    Family("roformer", "RoFormer", "RoFormerModel", **_ALL_STATES),
+    Family("rembert", "RemBERT", "RemBertModel", pooler="optional", **_ALL_STATES),
     Family(
         "longformer",
         "Longformer",
@@ -180,7 +168,6 @@ _ENCODERS: tuple[Family, ...] = (
         pooler="optional",
         note="local attention only: no token is given global attention",
         attention="sliding",
-        since="0.1.0",
         **_ALL_STATES,
     ),
     Family(
@@ -192,7 +179,6 @@ _ENCODERS: tuple[Family, ...] = (
         pooler="optional",
         pooler_activation="activation",
         note="full attention at every length",
-        since="0.1.0",
         **_TYPED,
     ),
     Family(
@@ -231,14 +217,13 @@ _ENCODERS: tuple[Family, ...] = (
         attention="landmarks",
         **_ALL_STATES,
     ),
-    Family("convbert", "ConvBERT", "ConvBertModel", attention="full, with convolutions", since="0.1.0", **_TYPED),
+    Family("convbert", "ConvBERT", "ConvBertModel", attention="full, with convolutions", **_TYPED),
     Family(
         "layoutlm",
         "LayoutLM",
         "LayoutLMModel",
         pooler="always",
         note="text only: every box is zero",
-        since="0.1.0",
         **_TYPED,
     ),
     Family(

@@ -38,7 +38,6 @@ class Family:
         slow_tokenizer: Its own tokenizer gives no character offsets: the folder needs a tokenizer.json.
         picks_states: `output_hidden_states` takes a list of layers, so that the others are freed on the way.
         attention: Which tokens a token sees and how, for people: `full` unless another word is there.
-        since: The version of bertfeat from which on a test has compared the family with transformers.
         note: A line for `bertfeat models`.
     """
 
@@ -66,7 +65,6 @@ class Family:
     slow_tokenizer: bool = False
     picks_states: bool = True
     attention: str = "full"
-    since: str = "0.2.0"
     note: str = ""
 
     def usual_length(self, max_length: int) -> int:

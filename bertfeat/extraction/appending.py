@@ -15,7 +15,7 @@ from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
 from bertfeat.extraction.job import Job, check_versions, make_job, recorded, resolve_job
-from bertfeat.extraction.plan import MODEL_NAMES, config_of, corpus_schema, cut, fields_beside
+from bertfeat.extraction.plan import MODEL_NAMES, config_of, corpus_schema, cut, plan_fields
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners.ray_cluster import check_ray
@@ -101,7 +101,7 @@ def open_growing(path: AnyPath, settings: Mapping[str, Any], *, overwrite: bool)
             f"{path}: imported, and an append needs the model of the vectors; import all vectors into a new store"
         )
     config = config_of(finished, settings)
-    if "limit" in finished.fields:
+    if config.limit is not None:
         raise StoreError(f"{path}: made with `limit={config.limit}`, for a first look; extract without it, then append")
     return Growing(path, manifest, finished, finished if overwrite else plan, config)
 
@@ -129,7 +129,7 @@ def open_append(store: Growing, files: tuple[InputFile, ...], progress: Progress
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
     tokenizer, resolved = resolve_job(checkpoint, everything, config)
-    _check_settings(store, fields_beside(store.plan.fields, config, resolved, everything))
+    _check_settings(store, plan_fields(config, resolved, everything))
     if added or store.is_unfinished:
         check_versions(plan, f"{store.path}: made with other versions", "install those, or extract all inputs again")
     ids = None

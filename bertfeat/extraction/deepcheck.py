@@ -19,7 +19,7 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
 from bertfeat.extraction.job import Job, open_inputs, recorded, resolve_job
-from bertfeat.extraction.plan import OWN_COLUMNS, config_of, fields_beside
+from bertfeat.extraction.plan import config_of, plan_fields
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.plandifferences import changes
@@ -91,10 +91,7 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
     _, resolved = resolve_job(checkpoint, files, config)
     planned = fields_of(plan)
     now = {name: planned[name] for name in (APPENDS, COMPACTED) if name in planned}
-    now |= fields_beside(planned, config, resolved, files)
-    if OWN_COLUMNS not in planned:
-        # A store of 0.1.0 lacks columns, which are not compared here.
-        now.pop(OWN_COLUMNS, None)
+    now |= plan_fields(config, resolved, files)
     if fields := differing(planned, now):
         changed = changes(fields, plan.inputs, recorded(files))
         text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {changed}"

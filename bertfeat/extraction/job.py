@@ -26,7 +26,7 @@ from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.modelplaces import name_elsewhere
 from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts
 from bertfeat.errors import CheckpointError, InputError, PlanMismatch
-from bertfeat.extraction.plan import MODEL_NAMES, fields_beside, make_plan, versions
+from bertfeat.extraction.plan import MODEL_NAMES, make_plan, plan_fields, versions
 from bertfeat.extraction.resolution import AuthorsAdvice, Resolved, check_settings, resolve
 from bertfeat.extraction.staticmodels import check_static, open_tokenizer
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
@@ -202,7 +202,7 @@ def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, fil
     kept = (*MODEL_NAMES, "shard_bytes") if is_complete(output) else MODEL_NAMES
     names = {name: stored.fields.get(name) for name in kept}
     # Of a grown store, the plan of the first extraction.
-    fields = fields_beside(stored.fields, config, resolved, files) | names
+    fields = plan_fields(config, resolved, files) | names
     stored = state_of(stored, hash_fields(fields))
     if stored is None:
         return None

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any, cast
 
 from bertfeat._version import __version__
-from bertfeat.choices import Level, OnOverlong, StoreDtype
+from bertfeat.choices import Level, OnOverlong, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.formats import own_columns
@@ -19,12 +19,11 @@ from bertfeat.corpus.inputs import shown_path
 from bertfeat.encoder.randomweights import initialiser
 from bertfeat.errors import BertfeatWarning, ConfigError
 from bertfeat.extraction.resolution import Resolved
-from bertfeat.ignoredsettings import ignored_settings
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, Plan, ShardSpec, is_most
 from bertfeat.store.codec import hash_fields
 from bertfeat.store.layout import FORMAT_VERSION
-from bertfeat.store.planstates import CONFIG, as_known, input_fields
+from bertfeat.store.planstates import input_fields
 from bertfeat.text.pieces import MAX_UNCUT_CHARS
 from bertfeat.text.spans import check_lengths
 from bertfeat.text.tokenizer import Tokenizer
@@ -72,11 +71,10 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
         "revision": resolved.model.revision,
         "model.weights_sha256": resolved.model.weights_sha256,
         "model.tokenizer_sha256": resolved.model.tokenizer_sha256,
-        CONFIG: resolved.config_sha256,
+        "model.config_sha256": resolved.config_sha256,
         **input_fields(files),
     }
     if (own := own_columns(files)) and set(config.levels) != {Level.TOKEN}:
-        # Plans of 0.1.0 had none.
         fields[OWN_COLUMNS] = own
     if config.random_weights is not None:
         fields["initialiser"] = initialiser()
@@ -85,17 +83,6 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     if resolved.prompt or resolved.sentence is not None:
         fields["prompt"] = resolved.prompt
     return fields
-
-
-def fields_beside(
-    stored: Mapping[str, Any], config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]
-) -> dict[str, Any]:
-    """Return `plan_fields`, to compare them with those of a stored plan.
-
-    Settings without effect are those of the stored plan: earlier versions recorded them, whatever they were.
-    """
-    fields = as_known(plan_fields(config, resolved, files), stored)
-    return fields | {name: stored[name] for name in ignored_settings(config) if name in fields and name in stored}
 
 
 def vector_digest(config: ExtractConfig, resolved: Resolved) -> str:
@@ -284,7 +271,7 @@ def _metadata(fields: Mapping[str, Any], plan_hash: str, resolved: Resolved) -> 
         "hidden_size": model.hidden_size,
         "attention": resolved.attention,
         "versions": versions(),
-        **{name: fields[name] for name in _OF_RANDOM_WEIGHTS if name in fields},
+        **{name: fields[name] for name in _OF_RANDOM_WEIGHTS if fields.get(name) is not None},
         **_advice(resolved, fields),
     }
 
@@ -294,7 +281,7 @@ def _advice(resolved: Resolved, fields: Mapping[str, Any]) -> dict[str, Any]:
     told = {
         "prompt": resolved.prompt,
         "prompts": dict(resolved.authors.prompts),
-        "unknown_words": fields.get("unknown_words"),
+        "unknown_words": None if fields["unknown_words"] == UnknownWords.NULL else fields["unknown_words"],
         "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
     }
     at_sentences = {"sentence_model": resolved.authors.description} if Level.SENTENCE in resolved.columns else {}

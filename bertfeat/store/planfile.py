@@ -14,7 +14,7 @@ from bertfeat.store import codec, layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.openfolder import folder_at
 from bertfeat.store.plandifferences import changes, only_adds
-from bertfeat.store.planstates import IMPORTED, as_known, check_states, fields_of, is_of_inputs
+from bertfeat.store.planstates import IMPORTED, check_states, fields_of, is_of_inputs
 from bertfeat.store.vectorlayout import VectorLayout
 
 _last: codec.LastFile[Plan] = codec.LastFile()
@@ -93,16 +93,12 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
     """
     if stored.plan_hash == plan.plan_hash:
         return
-    now = as_known(fields_of(plan), stored.fields)
-    fields = differing(fields_of(stored), now) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
+    fields = differing(fields_of(stored), fields_of(plan)) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
     if IMPORTED in fields:
         made = "imported" if IMPORTED in stored.fields else "extracted from a corpus"
         raise PlanMismatch(f"{path}: holds a store that was {made}; use another folder or `overwrite`", fields)
-    old_default, default = ["none", "concat"], ["none"]
     remedy = "use another folder or `overwrite`"
-    if fields.keys() == {"combine"} and fields["combine"] == (old_default, default):
-        remedy = "pass `combine='none,concat'`, the default of 0.1.0"
-    elif stored.appends:
+    if stored.appends:
         remedy = "the store has grown; pass new inputs with `append`, or use another folder"
     elif only_adds(fields, stored.inputs, plan.inputs):
         remedy = "pass the new ones alone with `append`, or use another folder or `overwrite`"

@@ -16,8 +16,6 @@ APPENDS = "appends"
 COMPACTED = "compacted"
 # The plan field and the metadata of a store of vectors that another program made; also the family of its model.
 IMPORTED = "imported"
-# The plan field of the digest of config.json. Plans of 0.1.0 have none.
-CONFIG = "model.config_sha256"
 _N_INPUTS = "n_inputs"
 
 
@@ -111,11 +109,6 @@ def fields_of(plan: Plan) -> dict[str, Any]:
         return {**plan.fields}
     appends = {APPENDS: [append.first_input for append in plan.appends]}
     return {**plan.fields, **input_fields(plan.inputs), **appends}
-
-
-def as_known(fields: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plan without the config.json that a stored plan does not know, to compare the two."""
-    return {name: value for name, value in fields.items() if name != CONFIG or name in stored}
 
 
 def is_of_inputs(name: str) -> bool:

@@ -16,7 +16,6 @@ from bertfeat.durable.decoding import decode
 from bertfeat.durable.differences import Fields, shown
 from bertfeat.encoder.randomweights import initialiser
 from bertfeat.errors import UserError
-from bertfeat.ignoredsettings import COUNTING
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
 from bertfeat.store.planstates import IMPORTED
@@ -55,7 +54,7 @@ class FeatureSpec:
     was put before each text; `sentence_sha256` is the digest of the model's own sentence embedding, if this is it.
     `random_weights` is the seed of weights that were drawn, by the libraries that `initialiser` names.
     `unknown_words` says whether words that static vectors lack have no vector or zeros. `config_sha256` is the digest
-    of what decides vectors in config.json; stores of early versions have none.
+    of what decides vectors in config.json, None for imported vectors.
     """
 
     level: Level
@@ -154,10 +153,7 @@ class FeatureSpec:
         names = _IDENTITY_OF_IMPORTED if IMPORTED in (self.family, other.family) else _IDENTITY
         for name, label in names.items():
             mine, theirs = getattr(self, name), getattr(other, name)
-            is_unknown = name == "config_sha256" and None in (mine, theirs)
-            # Earlier versions recorded it beside all poolings.
-            is_ignored = name == "include_special_tokens" and not {self.pooling, other.pooling} & {*COUNTING}
-            if mine != theirs and not is_unknown and not is_ignored:
+            if mine != theirs:
                 found[label] = (mine, theirs)
         if "pooling" in found:
             # Only one of the two is the model's own sentence embedding.

@@ -75,7 +75,7 @@ class Store(StoreDescription):
     `len(store)` is the number of documents.
 
     Vectors of a local part are copied from the places that the manifest lists; only the size of the part is checked.
-    Parts without such places (parts with null vectors, and stores of older versions) are decoded. A read that decodes,
+    Parts without such places (parts with null vectors) are decoded. A read that decodes,
     except `scan`, checks size, rows and columns against the manifest and, for vectors of a local part, the digest.
     `verify` checks every digest.
 

@@ -320,7 +320,7 @@ class TestModels:
     @pytest.mark.parametrize(
         ("model_type", "answer"),
         [
-            ("t5", "t5: supported; T5, equal-length, attention full, relative, pooler none, tested since 0.1.0; enc"),
+            ("t5", "t5: supported; T5, equal-length, attention full, relative, pooler none; enc"),
             ("clip", "clip: not supported: it reads images, sound or other data besides text; save its text model al"),
             ("vit", "vit: not supported: it is not a model of text"),
             ("new", "new: not supported: its code is not part of transformers"),

@@ -6,11 +6,9 @@ from collections import Counter
 
 import pytest
 import transformers
-from packaging.version import Version
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-import bertfeat
 from bertfeat.encoder.families import families
 from bertfeat.encoder.modeltypes import refusal_of, refused_types, types_without_text
 from tests.support.places import ROOT
@@ -55,10 +53,3 @@ def test_the_text_model_inside_is_named_where_it_is_supported() -> None:
     assert str(refusal_of("llava", "qwen2")).endswith("alone, of the type 'qwen2'")
     assert str(refusal_of("llava", ["qwen2"])).endswith("alone, where its type is supported")
     assert str(refusal_of("mamba", "qwen2")).endswith("in place of attention")
-
-
-def test_no_family_is_older_than_the_package_or_from_a_later_version_than_the_next() -> None:
-    now = Version(bertfeat.__version__)
-    versions = {Version(family.since) for family in families()}
-    assert min(versions) == Version("0.1.0")
-    assert max(versions) <= Version(f"{now.major}.{now.minor + 1}.0")

@@ -15,11 +15,10 @@ from bertfeat.config import ExtractConfig
 from bertfeat.errors import PlanMismatch, RunError, UserError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
-from bertfeat.extraction.plan import plan_fields
 from bertfeat.extraction.run import extract
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.progress import Silent
-from bertfeat.store.planstates import CONFIG, is_of_inputs
+from bertfeat.store.planstates import is_of_inputs
 from tests.support.cli_runs import three_shards
 from tests.support.drill import result_files
 
@@ -203,26 +202,6 @@ def test_texts_are_not_encoded_with_another_configuration_for_a_probe_or_an_inde
     assert len(probe.predict(store)) == len(ids)
 
 
-def test_the_configuration_of_a_store_of_0_1_0_is_unknown(made, tmp_path, monkeypatch):
-    folder, settings = made
-    settings = settings | {"model": str(shutil.copytree(folder / "model", tmp_path / "model"))}
-    with monkeypatch.context() as before:
-        before.setattr(
-            "bertfeat.extraction.plan.plan_fields",
-            lambda *given: {name: value for name, value in plan_fields(*given).items() if name != CONFIG},
-        )
-        store = extract(output=tmp_path / "s", **settings)
-    assert recheck(store.path).is_good
-    (tmp_path / "s" / "manifest.json").unlink()
-    (tmp_path / "s" / "_bertfeat" / "receipts" / "00001.json").unlink()
-    change_config(settings["model"], initializer_range=0.5)
-    assert extract(output=tmp_path / "s", **settings).plan == store.plan
-    assert refused(tmp_path / "s", settings | {"stride": 2}, "`stride` was 7, now 2") == {"stride"}
-    more = tmp_path / "more.jsonl"
-    more.write_text('{"id": "new", "text": "fine"}\n')
-    assert len(bertfeat.append(tmp_path / "s", str(more)).plan.appends) == 1
-
-
 def test_another_cut_into_shards_is_refused_until_the_store_is_finished(made, tmp_path):
     folder, settings = made
     shutil.copytree(folder / "s", tmp_path / "s")
@@ -263,17 +242,6 @@ def test_a_model_is_what_its_digests_say_under_any_name(made, tmp_path, monkeypa
     assert "model.tokenizer_sha256" in refused(
         tmp_path / "s", spelled | copied, ".*; the digest of the model's tokenizer was .*"
     )
-
-
-def test_a_store_with_the_old_default_of_combine_says_how_to_go_on(made, tmp_path):
-    _, settings = made
-    old = {**settings, "layers": "1,2", "combine": "none,concat"}
-    store = extract(output=tmp_path / "old", **old)
-    with pytest.raises(
-        PlanMismatch, match=r"`combine` was none,concat, now none; pass `combine='none,concat'`, the default of 0.1.0$"
-    ):
-        extract(output=tmp_path / "old", **{name: old[name] for name in old if name != "combine"})
-    assert extract(output=tmp_path / "old", **old).plan == store.plan
 
 
 def test_workers_get_the_inputs_once_and_no_list_of_shards(made, tmp_path):

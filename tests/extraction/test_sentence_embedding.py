@@ -181,7 +181,6 @@ def test_prompt_and_embedding_are_part_of_the_plan(tiny, tmp_path) -> None:
     save_sentence_model(tiny["bert"], tmp_path / "own", modes=["max"], prompts=PROMPTS)
     with pytest.raises(PlanMismatch, match=r"digest of the model's sentence embedding was "):
         extract(corpus, tmp_path / "s", prompt_name="query", **settings)
-    # Plans without prompts are those of older versions.
     plain = extract(corpus, tmp_path / "p", **{**settings, "pooling": "mean"})
     assert not {"prompt", "prompt_name", "model.sentence_sha256"} & plain.plan.fields.keys()
 

@@ -136,9 +136,8 @@ def test_frozen_and_comparable() -> None:
 
 
 def test_settings_of_where_a_run_takes_place_are_not_planned() -> None:
-    # The plan has the text of the prompt, which is known once the model is found. Newer ones are left out.
-    left_out = {"prompt", "prompt_name", "no_header", "delimiter", "limit", "random_weights", "unknown_words"}
-    assert set(ExtractConfig().to_dict()) - set(ExtractConfig().planned()) == RUN_ONLY | left_out
+    # The plan has the text of the prompt, which is known once the model is found.
+    assert set(ExtractConfig().to_dict()) - set(ExtractConfig().planned()) == RUN_ONLY | {"prompt", "prompt_name"}
     elsewhere = ExtractConfig(device="cuda:1", workers=4)
     assert elsewhere.planned() == ExtractConfig().planned()
 

@@ -87,7 +87,7 @@ def test_a_part_with_another_layout_is_decoded(tmp_path, monkeypatch, dtype, enc
 
 @pytest.mark.parametrize(("dtype", "encoding"), KINDS)
 def test_a_store_without_runs_is_read_verified_and_resumed(tmp_path, dtype, encoding):
-    """A store of an older version: finished shards stay, and the manifest holds runs only for new parts."""
+    """Finished shards stay, and the manifest holds runs only for new parts."""
     root, plan = tmp_path / "s", make_plan((7, 8, 9), dtype=dtype, encoding=encoding)
     with open_for_writing(root, plan) as writer:
         writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))

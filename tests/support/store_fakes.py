@@ -155,7 +155,7 @@ def write_store(root: Path, plan: Plan, **result: Any) -> None:
 
 
 def without_runs(root: Path) -> None:
-    """Remove the places of the vectors from a store's manifest, as in a store of an older version."""
+    """Remove the places of the vectors from a store's manifest."""
     manifest = codec.unseal((root / "manifest.json").read_bytes())
     for shard in manifest["shards"]:
         for part in shard["parts"]:
