@@ -43,6 +43,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let everything be freed at exit: nanobind, of which DuckDB is made, prints a page about what is not."""
+    gc.unfreeze()
+
+
 class NetworkUsed(AssertionError):
     """A test reached for the network."""
 

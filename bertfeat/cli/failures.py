@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shlex
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -33,7 +35,9 @@ def report_failures(command: click.Command | None = None) -> Iterator[None]:
 
     If the command line has `--json`, an error is also one line of JSON on standard output:
     `{"error": {"kind": ..., "message": ..., "path": ..., "row": ...}}`. A check that fails has printed its report.
+    Output to a closed pipe (`| head`) is not an error.
     """
+    _replace_closed_streams()
     try:
         with _warnings_as_lines():
             yield
@@ -43,8 +47,9 @@ def report_failures(command: click.Command | None = None) -> Iterator[None]:
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         # Its message is the whole help, of many lines.
-        error.show()
-        sys.exit(error.exit_code)
+        with suppress(OSError):
+            error.show()
+        _end(error.exit_code)
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         _fail(error.format_message() + hint, error.exit_code, "UsageError")
@@ -52,12 +57,24 @@ def report_failures(command: click.Command | None = None) -> Iterator[None]:
         _fail(error.format_message(), error.exit_code, error)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted; run the same command again to resume", _INTERRUPTED, "Interrupted")
-    except SystemExit:
-        raise
     except BaseException as error:  # a panic of a Rust library is not an Exception
-        # A bug: the traceback is for the report.
-        traceback.print_exc()
-        _fail("this should not have happened; please report the lines above", RUN_FAILED, error)
+        _end_with(error)
+
+
+def _end_with(error: BaseException) -> None:
+    """Exit as asked, or because standard output cannot be written, or for a bug: its traceback is for the report."""
+    if isinstance(error, SystemExit):
+        # click, which runs the recipes, ends with 1 where a pipe is closed.
+        if error.code == 1 and isinstance(_drop_broken(), BrokenPipeError):
+            sys.exit(0)
+        raise error
+    if isinstance(error, OSError) and _is_of_a_stream(error):
+        if isinstance(error, BrokenPipeError):
+            _end(0)
+        _fail(f"standard output cannot be written: {(error.strerror or str(error)).lower()}", RUN_FAILED, error)
+    with suppress(OSError):
+        traceback.print_exception(error)
+    _fail("this should not have happened; please report the lines above", RUN_FAILED, error)
 
 
 @contextmanager
@@ -105,6 +122,42 @@ def _fail(message: str, code: int, kind: BaseException | str) -> None:
     if not isinstance(kind, CheckFailed) and "--json" in itertools.takewhile("--".__ne__, sys.argv[1:]):
         name = kind if isinstance(kind, str) else type(kind).__name__
         place = {"path": getattr(kind, "path", None), "row": getattr(kind, "row", None)}
-        click.echo(json.dumps({"error": {"kind": name, "message": line, **place}}, default=str))
-    click.echo(f"bertfeat: {line}", err=True)
+        with suppress(OSError):
+            click.echo(json.dumps({"error": {"kind": name, "message": line, **place}}, default=str))
+    with suppress(OSError):
+        click.echo(f"bertfeat: {line}", err=True)
+    _end(code)
+
+
+def _end(code: int) -> None:
+    """Exit; Python writes what is left of the output at its end, which must not fail and change the code."""
+    _drop_broken()
     sys.exit(code)
+
+
+def _drop_broken() -> OSError | None:
+    """Make a standard stream that cannot be written /dev/null, and return why; None if both can be written."""
+    found = None
+    for number, stream in enumerate((sys.__stdout__, sys.__stderr__), start=1):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError as error:
+            found = found or error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    return found
+
+
+def _is_of_a_stream(error: OSError) -> bool:
+    """Return whether a write to a standard stream failed: all are calls of click.echo, or tqdm's."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals["__name__"].partition(".")[0] in ("click", "tqdm")
+
+
+def _replace_closed_streams() -> None:
+    """Open /dev/null for each closed standard stream: else the next file has its number, and what is printed."""
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115

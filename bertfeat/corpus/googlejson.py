@@ -54,6 +54,9 @@ class GoogleReader(VectorReader):
         self._dim = len(layers[0][1])
         # Negative numbers count from the end of a model that the file does not name: its lowest layer becomes 0.
         lowest = min(self._indices[0], 0)
+        if lowest < 0 <= self._indices[-1]:
+            named = ", ".join(map(str, self._indices))
+            raise self.wrong(f"has layers {named}, numbered from both ends of the model; number all from 0 on", 1)
         self.features = self.layer_features([index - lowest for index in self._indices], self._dim)
 
     def _pieces(self, record: dict[str, Any], row: int) -> list[dict[str, Any]]:

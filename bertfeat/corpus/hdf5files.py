@@ -29,7 +29,7 @@ sys.stdout.buffer.write(found if isinstance(found, bytes) else str(found).encode
 """
 _TIMEOUT_S = 60
 # A small file may declare a large dataset.
-_MAX_BYTES = 1 << 29
+_MAX_BYTES, _MAX_TEXT_BYTES = 1 << 29, 1 << 26
 
 
 class Hdf5Reader(VectorReader):
@@ -92,6 +92,8 @@ class Hdf5Reader(VectorReader):
         dataset = self._at(_INDEX)
         if dataset.size != 1:
             raise self.wrong(f"its {_INDEX} has {dataset.size:,} values; it must be one text")
+        if (n_bytes := _n_bytes_read(dataset)) > _MAX_TEXT_BYTES:
+            raise self.wrong(f"its {_INDEX} has {n_bytes:,} bytes, {_MAX_TEXT_BYTES:,} are the most that are read")
         # HDF5's library crashes on a damaged heap of texts, or never returns: let another process read it.
         arguments = [sys.executable, "-c", _READ_TEXT, json.dumps(sys.path), self.file.path]
         try:
@@ -145,9 +147,7 @@ class Hdf5Reader(VectorReader):
             raise self.wrong(
                 f"sentence {number} has shape {shape}; sentence 0 has {wanted[0]} layers of {wanted[1]} values"
             )
-        # A chunk may be larger than the dataset.
-        n_bytes = max(math.prod(shape), math.prod(dataset.chunks or ())) * dataset.dtype.itemsize
-        if n_bytes > _MAX_BYTES:
+        if (n_bytes := _n_bytes_read(dataset)) > _MAX_BYTES:
             raise self.wrong(f"sentence {number} has {n_bytes:,} bytes, {_MAX_BYTES:,} are the most that are read")
         if dataset.nbytes and not dataset.id.get_storage_size():
             raise self.wrong(f"sentence {number} was never written; did the program that writes the file fail?")
@@ -168,3 +168,8 @@ class Hdf5Reader(VectorReader):
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _n_bytes_read(dataset: Any) -> int:
+    """Return the bytes that reading a dataset takes: a chunk may be larger than the dataset."""
+    return int(max(math.prod(dataset.shape), math.prod(dataset.chunks or ())) * dataset.dtype.itemsize)

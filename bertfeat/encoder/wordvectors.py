@@ -94,10 +94,7 @@ def _scanned(path: Path, sha256: str) -> WordVectors:  # noqa: ARG001 - the dige
     rows: dict[str, int] = {}
     n_rows = n_left_out = n_cased = n_longer = 0
     for n_rows, row in enumerate(_rows(path, layout), start=1):
-        try:
-            word = row.word.decode()
-        except UnicodeDecodeError:
-            word = ""
+        word = _decoded(path, layout, row)
         n_longer += _NUMBER_AT_END.search(word) is not None
         if not word:
             n_left_out += 1
@@ -110,6 +107,21 @@ def _scanned(path: Path, sha256: str) -> WordVectors:  # noqa: ARG001 - the dige
         raise CheckpointError(f"{path}:1: vectors of {layout.dim} numbers, but most rows have more; {EXPECTED}")
     n_repeated = n_rows - n_left_out - len(rows)
     return WordVectors(path, layout, rows, n_repeated, n_left_out, is_uncased=not n_cased)
+
+
+def _decoded(path: Path, layout: Layout, row: Row) -> str:
+    """Return the word of a row, empty if it is not UTF-8."""
+    word, is_right = "", not layout.is_binary
+    try:
+        word = row.word.decode()
+        is_right |= min(word, default=" ") >= " "
+    except UnicodeDecodeError as error:
+        # word2vec.c cuts long words off, also inside of a character.
+        is_right |= error.reason == "unexpected end of data"
+    if not is_right:
+        reason = "is not a word: another one has a space, which word2vec's binary format cannot hold, or is not UTF-8"
+        raise CheckpointError(f"{path}: row {row.number}: {row.word!r:.60} {reason}; write the vectors as text")
+    return word
 
 
 def read_vectors(found: WordVectors) -> Float32Array:

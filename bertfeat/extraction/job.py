@@ -103,6 +103,8 @@ def open_inputs(inputs: Inputs, output: str | AnyPath, config: ExtractConfig) ->
     if STDIN not in arguments:
         yield _with_bytes(resolve_inputs(arguments, config.format))
         return
+    if sys.stdin is None:
+        raise InputError("standard input is closed; pipe in a text, or name a file")
     with _spool_folder("stdin", output, config) as folder:
         spooled = spool_stdin(sys.stdin.buffer, folder)
         yield _with_bytes(resolve_inputs(arguments, config.format, spooled=spooled))

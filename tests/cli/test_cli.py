@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -416,13 +417,57 @@ class TestProcess:
         assert done.stderr.startswith(f"bertfeat: {tmp_path / 'nowhere.txt'}: no such file".encode())
         assert done.stderr.count(b"\n") == 1
 
-    def test_a_closed_pipe(self, store: Path) -> None:
+    @pytest.mark.parametrize("command", ["inspect STORE", "--help"])
+    def test_a_closed_pipe(self, store: Path, command: str) -> None:
         read, write = os.pipe()
         os.close(read)
-        command = [str(Path(sys.executable).with_name("bertfeat")), "inspect", str(store)]
-        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=120, check=False)
+        program = [str(Path(sys.executable).with_name("bertfeat")), *command.replace("STORE", str(store)).split()]
+        done = subprocess.run(program, stdout=write, stderr=subprocess.PIPE, timeout=120, check=False)
         os.close(write)
         assert (done.returncode, done.stderr) == (0, b"")
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+    @pytest.mark.parametrize(
+        ("command", "code", "said"),
+        [
+            ("inspect STORE >/dev/full", 3, "standard output cannot be written: no space left on device"),
+            ("--version >/dev/full 2>/dev/full", 3, ""),
+            ("models --jso --json >/dev/full", 2, "No such option"),
+            ("verify STORE <&- >&- 2>&-", 0, ""),
+            ("models --jso --json 2>/dev/full >&-", 2, ""),
+            ("extract - -o STORE/none --model MODEL --layers -1 <&-", 2, "standard input is closed"),
+        ],
+    )
+    def test_full_and_closed_streams(self, store: Path, tiny_folder: Path, command: str, code: int, said: str) -> None:
+        line = f"{Path(sys.executable).with_name('bertfeat')} {command}"
+        line = line.replace("STORE", str(store)).replace("MODEL", str(tiny_folder))
+        # Python keeps what it could not write only with a buffer.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, env=environment, timeout=120, check=False)
+        assert done.returncode == code
+        assert said.encode() in done.stderr
+        assert done.stderr.count(b"\n") == bool(said)
+
+    def test_objects_are_freed_at_the_end(self) -> None:
+        """Libraries made with nanobind, as DuckDB and triton, print a page about each object that is there at exit."""
+        code = """
+            import sys, duckdb
+            from bertfeat.cli import run
+
+            class Held:
+                def __del__(self, write=print):
+                    write("freed")
+
+            held = Held()
+            held.itself = held
+            sys.argv = ["bertfeat", "--version"]
+            run()
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.endswith("\nfreed\n")
 
     def test_as_a_module(self) -> None:
         done = subprocess.run(

@@ -90,6 +90,12 @@ def test_bytes_that_look_like_text_or_line_ends(tmp_path: Path) -> None:
 
 
 HEADED = b"3 2\na 1 2\nb 3 4\nc 5 6\n"
+
+
+def _binary(*words: bytes, end: bytes = b"") -> bytes:
+    return b"%d 2\n" % len(words) + b"".join(word + b" " + struct.pack("<2f", 1, 0.3) + end for word in words)
+
+
 BINARY = b"2 2\na " + struct.pack("<2f", 1, 2) + b"b " + struct.pack("<2f", 3, 4)
 
 
@@ -123,7 +129,10 @@ BINARY = b"2 2\na " + struct.pack("<2f", 1, 2) + b"b " + struct.pack("<2f", 3, 4
         (BINARY.replace(b"2 2", b"1 2"), "bytes remain after row 1"),
         (BINARY.replace(b"2 2", b"999999999999 2"), "the header names 999,999,999,999 words"),
         (BINARY[:-8] + struct.pack("<2f", float("nan"), 1), ": row 2: the vector of 'b' holds nan"),
-        (b"1 2\n" + b"\x01\x02 " + b"\xff" * 100_000, "bytes remain after row 1"),
+        # The space of a word moves what follows.
+        (_binary(b"a", b"b c", b"d"), "is not a word: another one has a space"),
+        (_binary(b"a", b"b c", b"d", end=b"\n"), "is not a word: another one has a space"),
+        (b"1 2\n" + b"a " + b"\xff" * 100_000, "bytes remain after row 1"),
         (gzip.compress(HEADED)[:-12], "not a whole .gz file"),
         (gzip.compress(HEADED)[:12] + b"xxxxxxxxxxxxxxxxxxxx", "not a whole .gz file"),
         (struct.pack("<2i", 793712314, 12), "a model of fastText with subwords"),

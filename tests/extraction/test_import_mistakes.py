@@ -219,6 +219,10 @@ def test_hdf5_of_other_shapes(tmp_path):
     assert "d.hdf5: its sentence_to_index cannot be read; write the file again" in refuse(tmp_path, damaged, *W)
     short = write_hdf5(tmp_path / "s.hdf5", good, [["The"], *SENTENCES[1:]])
     assert "sentence 0 ('The') has 1 words in sentence_to_index, the vectors have 3" in refuse(tmp_path, short, *W)
+    for size in ({"dtype": "S100000000"}, {"dtype": "S2", "chunks": (50_000_000,), "maxshape": (None,)}):
+        with h5py.File(write_hdf5(path, good), "a") as file:
+            file.create_dataset("sentence_to_index", (1,), **size)
+        assert "its sentence_to_index has 100,000,000 bytes" in refuse(tmp_path, path, *W)
     (tmp_path / "x.hdf5").write_text("no")
     assert "cannot be read as HDF5" in refuse(tmp_path, tmp_path / "x.hdf5", *W)
 
@@ -247,6 +251,7 @@ def test_word_pieces_that_are_not_those_of_the_words(tmp_path):
 def test_lines_that_are_not_those_of_the_script(tmp_path):
     line = json.loads(google_line(0, PIECES[1], numbers(4, 1, 2), [0]))
     first = line["features"][0]
+    both_ends = [{"index": index, "values": [1, 2]} for index in (3, -1)]
     for changed, said in [
         ({"linex_index": 7}, "g.jsonl:1: has linex_index 7 where 0 must be"),
         ({"features": []}, "g.jsonl:1: is not a line of extract_features.py"),
@@ -255,6 +260,7 @@ def test_lines_that_are_not_those_of_the_script(tmp_path):
         ({"features": [first, {"token": "b", "layers": [{"index": 1, "values": [1, 2]}]}]}, "token 'b' does not have"),
         ({"features": [first, {"token": "b", "layers": [{"index": 0, "values": [1]}]}]}, "layers 0 of 2 values"),
         ({"features": [{"token": "b", "layers": [{"index": 0, "values": ["x"]}]}]}, "values that are not numbers"),
+        ({"features": [{"token": "b", "layers": both_ends}]}, "g.jsonl:1: has layers -1, 3, numbered from both ends"),
         ({"features": [{"token": "b", "layers": [{"index": 0, "values": [1e300]}]}]}, "1e+300, which float16 does not"),
     ]:
         (tmp_path / "g.jsonl").write_text(json.dumps(line | changed) + "\n")

@@ -203,6 +203,11 @@ class TestFilters:
             ("n", "gives Int64, where a condition is true or false"),
             ("label = 3", "cannot be evaluated: cannot compare string with numeric"),
             ("1 = 1", "names no column"),
+            ("sum(n) > 3", "an aggregate of all rows"),
+            ("NOT (n > avg(n) AND label = 'coil')", "an aggregate of all rows"),
+            ("n IN (1, 2) AND count(*) > 2", "an aggregate of all rows"),
+            ("sum(n) OVER (PARTITION BY label) > 4", "an aggregate of all rows"),
+            ("row_number() OVER (ORDER BY n) > 2", "an aggregate of all rows"),
             ("doc_id IN (SELECT 1)", "holds a SELECT"),
         ],
     )
