@@ -89,6 +89,7 @@ def command(
         raise click.UsageError(f"{said}; name the folder of the store: -o DIR", click.get_current_context())
     from bertfeat.cli.progress import RunLog
     from bertfeat.cli.summary import result_line, sentence_tip, store_summary
+    from bertfeat.corpus import Paths
     from bertfeat.extraction.run import append as append_to
     from bertfeat.extraction.run import extract
     from bertfeat.progress import is_watched
@@ -98,9 +99,9 @@ def command(
     aside = contextlib.redirect_stdout(sys.stderr) if config.runner is Runner.RAY else contextlib.nullcontext()
     with aside, contextlib.closing(RunLog(config, draws=draws, verbose=verbose)) as log:
         if append:
-            store = append_to(output, list(inputs), overwrite=overwrite, progress=log, **_given(settings))
+            store = append_to(output, Paths(inputs), overwrite=overwrite, progress=log, **_given(settings))
         else:
-            store = extract(list(inputs), output, config, overwrite=overwrite, progress=log)
+            store = extract(Paths(inputs), output, config, overwrite=overwrite, progress=log)
     if as_json:
         click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
     elif not quiet:
@@ -128,7 +129,8 @@ def _growing(output: str, settings: dict[str, Any]) -> Growing:
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool, progress: bool | None) -> None:
     from bertfeat.cli.summary import estimate_lines
+    from bertfeat.corpus import Paths
     from bertfeat.extraction.estimation import estimate
 
-    result = estimate(inputs, config, progress=progress)
+    result = estimate(Paths(inputs), config, progress=progress)
     click.echo(json.dumps(result.to_dict()) if as_json else "\n".join(estimate_lines(result)))

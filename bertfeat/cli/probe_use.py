@@ -78,6 +78,7 @@ def predict(
     if is_store:
         refuse_given(settings, "is for reading text; INPUT is a store")
     _check_probe_and_store(probe, inputs[0] if is_store else None)
+    from bertfeat.corpus import Paths
     from bertfeat.probes.fitted import load_probe
 
     fitted = load_probe(probe)
@@ -86,7 +87,7 @@ def predict(
     else:
         given = {name: value for name, value in settings.items() if value is not None}
         watched = False if quiet or as_json else None
-        written = fitted.predict_input(list(inputs), output, **asked, overwrite=overwrite, progress=watched, **given)
+        written = fitted.predict_input(Paths(inputs), output, **asked, overwrite=overwrite, progress=watched, **given)
     if as_json:
         counts = {str(name): count for name, count in sorted(written.counts.items())}
         rows = {"n_rows": written.n_rows, "n_without_prediction": written.n_without, "counts": counts}

@@ -40,9 +40,10 @@ def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_
     report, again = checked, None
     remedy = "" if report.is_good else _remedy(store, report)
     if report.is_good and deep:
+        from bertfeat.corpus import Paths
         from bertfeat.extraction.deepcheck import recheck
 
-        report = again = recheck(store, list(inputs) or None, n_documents=documents)
+        report = again = recheck(store, Paths(inputs) or None, n_documents=documents)
         remedy = "encoded again they differ: other versions, another machine, or an edited store"
     if as_json:
         problems = [{"shard": p.shard, "part": p.part, "reason": p.reason} for p in report.problems]

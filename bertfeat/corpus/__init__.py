@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bertfeat.corpus.columns import CorpusSchema, Earlier
 from bertfeat.corpus.content import Reader
-from bertfeat.corpus.frames import Inputs, is_frame, paths_of, reader_of
+from bertfeat.corpus.frames import Inputs, Paths, reader_of, resolve_kind
 from bertfeat.corpus.inputs import resolve_inputs, spool_stdin
 from bertfeat.corpus.reading import Corpus, ScannedRow
 from bertfeat.corpus.shards import cut_shards
 
 __all__ = [
-    "Corpus", "CorpusSchema", "Earlier", "Inputs", "Reader", "ScannedRow", "columns", "content", "cut_shards",
-    "duplicates", "formats", "frames", "inputs", "is_frame", "jsonarray", "linestreams", "paths_of", "reader_of",
-    "resolve_inputs", "rowsources", "spool_stdin", "vectorfiles", "vectorformats",
+    "Corpus", "CorpusSchema", "Earlier", "Inputs", "Paths", "Reader", "ScannedRow", "columns", "content", "cut_shards",
+    "duplicates", "formats", "frames", "inputs", "jsonarray", "linestreams", "reader_of", "resolve_inputs",
+    "resolve_kind", "rowsources", "spool_stdin", "vectorfiles", "vectorformats",
 ]  # fmt: skip

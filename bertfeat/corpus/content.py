@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import marshal
 import re
 import zlib
@@ -158,8 +159,10 @@ def decode(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
+        encoding = "utf-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "cp1252"
         raise RowError(
-            f"byte 0x{raw[error.start]:02x} at position {error.start} is not UTF-8; convert the file to UTF-8"
+            f"byte 0x{raw[error.start]:02x} at position {error.start} is not UTF-8; convert the file to UTF-8: "
+            f"iconv -f {encoding} -t utf-8 OLD > NEW, or in Excel save it as CSV UTF-8"
         ) from None
 
 

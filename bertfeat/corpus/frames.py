@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import polars as pl
@@ -18,8 +19,9 @@ from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.formats import READER_OF
-from bertfeat.corpus.inputs import FRAME, STDIN, format_of
+from bertfeat.corpus.inputs import FRAME, STDIN, format_of, may_be_file
 from bertfeat.corpus.linestreams import first_line
+from bertfeat.corpus.parquet import column_at, nested_names, path_of, type_at
 from bertfeat.corpus.tabular import check_columns, needed_columns
 from bertfeat.errors import InputError
 
@@ -29,6 +31,10 @@ _GROUP_BYTES = 64_000_000
 # The rows that are converted at once; a library may give a whole frame as one batch.
 _SLICE_ROWS = 512
 _TABLES = "a data frame (polars, pandas, pyarrow or DuckDB: anything with __arrow_c_stream__) or a datasets.Dataset"
+# Of DuckDB, the types whose values reach Arrow as bytes of its own, or changed, or that Parquet lacks.
+_DUCKDB_ONLY = frozenset({"bit", "bignum", "interval", "time with time zone", "type", "uhugeint", "union", "variant"})
+_DUCKDB_NESTED = frozenset({"array", "list", "map", "struct", "tuple"})
+_SPACE, _ENDING = re.compile(r"\s"), re.compile(r"\.\w{1,8}$")
 
 
 class ArrowStream(Protocol):
@@ -47,18 +53,25 @@ class ArrowDataset(Protocol):
         """The names of the columns."""
         ...
 
+    @property
+    def format(self) -> dict[str, Any]:
+        """How rows are shown; `type` is `custom` with a transform."""
+        ...
+
     def select_columns(self, column_names: Any) -> Any:
         """Return the dataset with some of its columns."""
         ...
 
 
-Frame: TypeAlias = ArrowStream | ArrowDataset
-Inputs: TypeAlias = str | Path | Sequence[str | Path] | Frame
+Frame: TypeAlias = ArrowStream | ArrowDataset | pl.LazyFrame
+# What holds texts in memory besides a frame: a column (of polars, pandas or pyarrow), a dict of columns, rows or texts.
+Held: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | Iterable[str]
+Inputs: TypeAlias = str | Path | Iterable[str | Path] | Frame | Held
 
 
 def is_frame(inputs: object) -> TypeGuard[Frame]:
     """Return whether an input is a table in memory."""
-    return hasattr(inputs, "__arrow_c_stream__") or _is_dataset(inputs)
+    return hasattr(inputs, "__arrow_c_stream__") or isinstance(inputs, pl.LazyFrame) or _is_dataset(inputs)
 
 
 def _is_dataset(inputs: object) -> TypeGuard[ArrowDataset]:
@@ -70,30 +83,71 @@ def _is_from(library: str, kind: str, value: object) -> bool:
     return isinstance(value, getattr(sys.modules.get(library), kind, ()))
 
 
-def paths_of(inputs: Inputs) -> list[str | Path]:
-    """Return inputs as a list of paths.
+class Paths(tuple[str | Path, ...]):
+    """Inputs that are paths and never texts, such as those of a command line."""
+
+
+def resolve_kind(inputs: Inputs, config: ExtractConfig) -> Frame | Paths:
+    """Return inputs as one table or as paths; texts without columns become the column of texts.
 
     Raises:
-        InputError: The list is empty, or holds something other than a path.
+        InputError: Inputs are empty, or are neither paths nor texts.
     """
-    if not isinstance(inputs, str | Path | Iterable) or isinstance(inputs, Mapping):
-        raise InputError(f"inputs is a {type(inputs).__name__}; pass paths, {_TABLES}")
-    listed: list[Any] = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    if not listed:
+    if isinstance(inputs, Paths):
+        return inputs
+    if isinstance(inputs, str | Path):
+        return Paths([inputs])
+    kind = type(inputs).__name__
+    if kind in ("DatasetDict", "IterableDataset", "IterableDatasetDict"):
+        raise InputError(f"inputs is a {kind}; pass one split that is loaded, a datasets.Dataset: ds['train']")
+    if isinstance(inputs, pa.Array | pa.ChunkedArray):
+        return _table({config.text_column: inputs})
+    if isinstance(inputs, Mapping):
+        return _table(inputs)
+    if is_frame(inputs):
+        is_column = isinstance(inputs, pl.Series) or _is_from("pandas", "Series", inputs)
+        return cast("Any", inputs).to_frame(config.text_column) if is_column else inputs
+    if not isinstance(inputs, Iterable):
+        raise InputError(f"inputs is a {kind}; pass paths, {_TABLES}")
+    return _kind_of_items([*inputs], config)
+
+
+def _kind_of_items(items: list[Any], config: ExtractConfig) -> Frame | Paths:
+    """Return rows or texts as a table, and paths as they are."""
+    if not items:
         raise InputError("no input; name files, a glob, or - for standard input")
-    for item in listed:
+    if all(isinstance(item, Mapping) for item in items):
+        names = dict.fromkeys(name for item in items for name in item)
+        return _table({name: [item.get(name) for item in items] for name in names})
+    for item in items:
         if is_frame(item):
             raise InputError(f"inputs holds a {type(item).__name__}; pass one data frame, not in a list: join several")
         if not isinstance(item, str | Path):
             raise InputError(f"inputs holds a {type(item).__name__}, which is not a path; pass paths, {_TABLES}")
-    return listed
+    if config.format is CorpusFormat.AUTO and any(map(_is_no_file, items)) and not any(map(may_be_file, items)):
+        return _table({config.text_column: items})
+    return Paths(items)
 
 
-def reader_of(inputs: Inputs, corpus_format: CorpusFormat) -> type[Reader]:
+def _table(columns: Mapping[str, Any]) -> Frame:
+    for name, values in columns.items():
+        if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
+            raise InputError(f"column {name!r} is a {type(values).__name__}; pass a list of values", path=FRAME)
+    with _reading(columns):
+        table: ArrowStream = pa.table({str(name): values for name, values in columns.items()})
+        return table
+
+
+def _is_no_file(item: str | Path) -> bool:
+    """Return whether a string has a space, and neither a slash nor an ending, which every input file has."""
+    return isinstance(item, str) and bool(_SPACE.search(item)) and "/" not in item and not _ENDING.search(item)
+
+
+def reader_of(inputs: Frame | Paths, corpus_format: CorpusFormat) -> type[Reader]:
     """Return the reader of a corpus, by its first file; a data frame is read as the Parquet file of its rows."""
-    if is_frame(inputs):
+    if not isinstance(inputs, Paths):
         return READER_OF[CorpusFormat.PARQUET]
-    first = str(paths_of(inputs)[0])
+    first = str(inputs[0])
     if first == STDIN and corpus_format is CorpusFormat.AUTO:
         return READER_OF[CorpusFormat.TXT]
     return READER_OF[format_of(first, corpus_format)[0]]
@@ -112,13 +166,16 @@ def write_frame(frame: Frame, folder: Path, config: ExtractConfig) -> Path:
     path = folder / "frame.parquet"
     with _reading(frame):
         kinds, batches = _opened(frame, config)
-    schema = pa.schema({name: _plain(kinds.field(name).type) for name in needed_columns(config)})
+    paths = {name: path_of(kinds, name) for name in needed_columns(config)}
+    schema = pa.schema({name: _plain(type_at(kinds, path)) for name, path in paths.items()})
+    for field in schema:
+        _check_type(field)
     # One value is written at a time, so that pages are cut by the values alone, and large texts share no page.
     settings = {"use_dictionary": False, "write_statistics": False, "write_batch_size": 1}
     n_rows = 0
     try:
         with pq.ParquetWriter(path, schema, compression="zstd", **settings) as writer:
-            for group in _row_groups(_converted(frame, batches, schema)):
+            for group in _row_groups(_converted(frame, batches, schema, paths)):
                 table = pa.Table.from_batches(group, schema).combine_chunks()
                 writer.write_table(table, row_group_size=_GROUP_ROWS)
                 n_rows += table.num_rows
@@ -150,25 +207,82 @@ def parquet_frame(path: str) -> Frame:
 def _opened(frame: Frame, config: ExtractConfig) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return the schema of a table and its batches, which can be read once."""
     if _is_dataset(frame):
-        check_columns(FRAME, frame.column_names, config)
-        chosen = frame.select_columns(list(needed_columns(config)))
+        if frame.format["type"] == "custom":
+            raise InputError("has a transform, which is not applied to its rows; pass `dataset.map(f)`", path=FRAME)
+        chosen = frame.select_columns(_held_columns(frame.column_names, config))
+        schema = chosen.features.arrow_schema
         tables = chosen.with_format("arrow").iter(_SLICE_ROWS)
-        return chosen.features.arrow_schema, (
-            batch for table in tables for batch in table.combine_chunks().to_batches()
-        )
+        batches = (batch for table in tables for batch in table.combine_chunks().to_batches())
+    else:
+        reader = pa.RecordBatchReader.from_stream(_needed(frame, config))
+        schema = reader.schema
+        batches = (batch.slice(at, _SLICE_ROWS) for batch in reader for at in range(0, batch.num_rows, _SLICE_ROWS))
+    check_columns(FRAME, nested_names(schema), config)
+    return schema, batches
+
+
+def _needed(frame: Any, config: ExtractConfig) -> Any:
+    """Return the columns that are read where a library would convert all, also those that Arrow lacks.
+
+    Raises:
+        InputError: A column is missing, or Arrow lacks its type.
+    """
     if _is_from("pandas", "DataFrame", frame):
-        frame = _needed_of_pandas(frame, config)
-    reader = pa.RecordBatchReader.from_stream(frame)
-    check_columns(FRAME, reader.schema.names, config)
-    slices = (batch.slice(at, _SLICE_ROWS) for batch in reader for at in range(0, batch.num_rows, _SLICE_ROWS))
-    return reader.schema, slices
+        names = [str(name) for name in frame.columns]
+        held = _held_columns(names, config)
+        for name, kind in zip(names, frame.dtypes, strict=True):
+            if name in held and _is_from("pandas", "PeriodDtype", kind):
+                raise _unread(name, kind, "make it text with `astype(str)`")
+        # Without the index.
+        return frame.loc[:, [name in held for name in names]].reset_index(drop=True)
+    if isinstance(frame, pl.DataFrame | pl.LazyFrame):
+        return _needed_of_polars(frame.lazy(), config)
+    if _is_from("duckdb", "DuckDBPyRelation", frame):
+        kinds = dict(zip(frame.columns, frame.types, strict=True))
+        for name in _held_columns(frame.columns, config):
+            if _is_only_of_duckdb(kinds[name]):
+                raise _unread(name, kinds[name], f"select `cast({name} as varchar)`")
+    return frame
 
 
-def _needed_of_pandas(frame: Any, config: ExtractConfig) -> Any:
-    """Return the columns that are read, without the index: pandas converts all columns, also those that Arrow lacks."""
-    names = [str(name) for name in frame.columns]
-    check_columns(FRAME, names, config)
-    return frame.loc[:, [name in needed_columns(config) for name in names]].reset_index(drop=True)
+def _needed_of_polars(frame: pl.LazyFrame, config: ExtractConfig) -> pl.DataFrame:
+    schema = frame.collect_schema()
+    held = _held_columns(schema.names(), config)
+    for name in held:
+        kind = schema[name]
+        if kind == pl.Object:
+            # Arrow gets the addresses of Python's objects.
+            raise _unread(name, kind, "make it text with `map_elements(str, return_dtype=pl.String)`")
+        if "Int128" in str(kind):
+            raise _unread(name, kind, "cast it to `pl.Int64` or `pl.String`")
+    return frame.select(held).collect()
+
+
+def _held_columns(names: Sequence[str], config: ExtractConfig) -> list[str]:
+    """Return the columns of a table that are read, each once: for a field, the column that holds it.
+
+    Raises:
+        InputError: A column is missing or appears twice.
+    """
+    holders = {name: name if name in names else name.partition(".")[0] for name in needed_columns(config)}
+    check_columns(FRAME, [*names, *(name for name in holders if name not in names and holders[name] in names)], config)
+    return list(dict.fromkeys(holders.values()))
+
+
+def _is_only_of_duckdb(kind: Any) -> bool:
+    inner = [child for _, child in kind.children] if kind.id in _DUCKDB_NESTED else []
+    return kind.id in _DUCKDB_ONLY or any(_is_only_of_duckdb(child) for child in inner if isinstance(child, type(kind)))
+
+
+def _check_type(field: Any) -> None:
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+    except pa.ArrowException:
+        raise _unread(field.name, field.type, "cast it, for example to a string") from None
+
+
+def _unread(name: str, kind: object, remedy: str) -> InputError:
+    return InputError(f"column {name!r} is {kind}, which is not read; {remedy}", path=FRAME)
 
 
 def _plain(kind: Any) -> Any:
@@ -189,21 +303,26 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
-def _converted(frame: Frame, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _converted(
+    frame: Frame, batches: Iterator[pa.RecordBatch], schema: pa.Schema, paths: Mapping[str, Sequence[str]]
+) -> Iterator[pa.RecordBatch]:
     with _reading(frame):
         for batch in batches:
             columns = []
             for field in schema:
-                column = batch.column(field.name)
+                column = column_at(batch, paths[field.name])
                 if "dictionary<values=string_view" in str(column.type):
                     # The categories of polars, which Arrow does not convert.
                     column = pl.from_arrow(column).to_arrow(compat_level=pl.CompatLevel.oldest())
                 columns.append(column.cast(field.type))
+                if pa.types.is_decimal(field.type):
+                    # DuckDB's HUGEINT may have more digits than its type in Arrow.
+                    columns[-1].validate(full=True)
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 @contextmanager
-def _reading(frame: Frame) -> Iterator[None]:
+def _reading(frame: object) -> Iterator[None]:
     try:
         yield
     except InputError:
@@ -213,7 +332,7 @@ def _reading(frame: Frame) -> Iterator[None]:
         raise _unreadable(frame, error) from error
 
 
-def _unreadable(frame: Frame, error: Exception) -> InputError:
+def _unreadable(frame: object, error: Exception) -> InputError:
     reason = f"the {type(frame).__name__} cannot be read as a table ({first_line(error)}); convert it to a data frame"
     return InputError(f"{reason} of types that Parquet has", path=FRAME)
 

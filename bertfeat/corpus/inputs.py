@@ -18,7 +18,7 @@ from bertfeat.choices import CorpusFormat
 from bertfeat.corpus.formats import READER_OF, READER_OF_ENDING
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
-from bertfeat.storage import ObjectPath, as_path
+from bertfeat.storage import ObjectPath, as_path, is_url
 
 STDIN = "-"
 # The name of a data frame in plans and messages.
@@ -31,6 +31,9 @@ _CLOCK_S = 3.0
 # The names that pyarrow gives the codecs.
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _OTHER_ARCHIVES = {".7z", ".bz2", ".lz4", ".rar", ".tar", ".tgz", ".xz", ".zip"}
+# What to save the files of office programs as, by their endings.
+_SAVE_AS = dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"), "CSV UTF-8")
+_SAVE_AS |= dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "plain text (UTF-8)")
 
 
 def resolve_inputs(
@@ -60,6 +63,16 @@ def resolve_inputs(
             reason = error.strerror or str(error)
             raise InputError(f"cannot be read ({reason}); check the path and its permissions", path=argument) from error
     return tuple(files)
+
+
+def may_be_file(item: str | Path) -> bool:
+    """Return whether a string names a file, an object or standard input, or ends as files do, as in `.csv` or `.gz`."""
+    if isinstance(item, Path) or item == STDIN or is_url(item) or os.path.lexists(item):
+        return True
+    ending = PurePosixPath(item).suffix.lower()
+    if any(ending in known for known in (READER_OF_ENDING, _COMPRESSIONS, _OTHER_ARCHIVES, _SAVE_AS)):
+        return True
+    return glob.has_magic(item) and not any(map(str.isspace, item)) and bool(glob.glob(item))  # noqa: PTH207
 
 
 def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
@@ -261,6 +274,8 @@ def format_of(path: str, corpus_format: CorpusFormat) -> tuple[CorpusFormat, str
         if inner is not None and inner.has_words:
             hint = f"pass `format='{inner.format}'` (or `format='txt'` if it is not)"
             raise InputError(f"looks like CoNLL; {hint}", path=path)
+    if reader is None and ending in _SAVE_AS:
+        raise InputError(f"{ending} is not read; save it as {_SAVE_AS[ending]}", path=path)
     if reader is None:
         known = ", ".join(READER_OF_ENDING)
         raise InputError(f"ending {ending!r} names no format; rename it to one of {known}, or pass `format`", path=path)

@@ -11,7 +11,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, without_blank_tail
 from bertfeat.corpus.linestreams import strip_line_end
-from bertfeat.corpus.tabular import INT64, content_of, missing_column, n_values, shown, used_columns
+from bertfeat.corpus.tabular import INT64, content_of, missing_column, n_values, names_in, nested, shown, used_columns
 from bertfeat.records import InputFile
 
 
@@ -62,12 +62,15 @@ class JsonlReader(TextReader):
         ):
             raise RowError(linestreams.too_many("values"))
         record = self.record_of(decode(strip_line_end(raw)))
+        values = {}
         for name in self._used:
-            if name not in record:
-                raise RowError(missing_column(name, record, self.config))
-        if self._keep:
-            self._look_at_kept(record)
-        return content_of(record, self.config)
+            try:
+                values[name] = nested(record, name)
+            except KeyError:
+                raise RowError(missing_column(name, names_in(record), self.config)) from None
+        for name in self._keep:
+            values[name] = self._kept(record, name)
+        return content_of(values, self.config)
 
     def record_of(self, text: str) -> dict[str, Any]:
         """Return the object that a row holds.
@@ -80,15 +83,22 @@ class JsonlReader(TextReader):
             raise RowError(f'the {self.unit} holds a {type(value).__name__}, not an object; write {{"text": ...}}')
         return value
 
-    def _look_at_kept(self, record: dict[str, Any]) -> None:
-        """Note the kept columns of a row, and set the missing ones to null."""
-        self.kept_seen |= self._keep & record.keys()
-        for name in self._keep:
-            value = record.setdefault(name)
-            if isinstance(value, list | dict):
-                raise RowError(f"kept column {name!r} holds a {type(value).__name__}; keep plain values only")
-            if isinstance(value, int) and value not in INT64:
-                raise RowError(f"kept column {name!r} holds {value}, which is beyond 64 bits; write it as a string")
+    def _kept(self, record: dict[str, Any], name: str) -> object:
+        """Return the value of a kept column, null if the row lacks it, and note that it has been seen."""
+        try:
+            value = nested(record, name)
+        except KeyError:
+            return None
+        self.kept_seen.add(name)
+        if isinstance(value, dict) and value:
+            raise RowError(
+                f"kept column {name!r} holds a dict; name its fields: `keep_columns='{name}.{next(iter(value))}'`"
+            )
+        if isinstance(value, list | dict):
+            raise RowError(f"kept column {name!r} holds a {type(value).__name__}; keep plain values only")
+        if isinstance(value, int) and value not in INT64:
+            raise RowError(f"kept column {name!r} holds {value}, which is beyond 64 bits; write it as a string")
+        return value
 
 
 def parse(text: str, unit: str) -> Any:

@@ -36,6 +36,8 @@ _BATCH_BYTES = 96_000_000
 MAX_PAGE_BYTES = 2 * linestreams.MAX_ROW_BYTES
 # The most values in the lists of one row group: Arrow needs about twelve bytes for each, and one row may have all.
 MAX_LIST_VALUES = 32_000_000
+# In the name of a type that Arrow stores as another one.
+_EXTENSION = "extension<"
 
 
 class ParquetReader(Reader):
@@ -47,15 +49,16 @@ class ParquetReader(Reader):
 
     def __init__(self, file: InputFile, config: ExtractConfig) -> None:
         super().__init__(file, config)
-        self._columns = needed_columns(config)
         with ExitStack() as on_error, self._readable():
             # Only a file whose footer this reader can read is given to Arrow.
             self._source = on_error.enter_context(_open_source(file.path))
             self._groups = read_groups(self._source)
             self._parquet = on_error.enter_context(_open(file.path))
             schema = self._parquet.schema_arrow
-            check_columns(file.path, schema.names, config)
-            self._types = {name: _plain_type(schema.field(name).type) for name in self._columns}
+            check_columns(file.path, nested_names(schema), config)
+            self._paths = {name: path_of(schema, name) for name in needed_columns(config)}
+            self._columns = {path[0] for path in self._paths.values()}
+            self._types = {name: _plain_type(type_at(schema, path)) for name, path in self._paths.items()}
             self._check_types()
             if leaves := self._repeating_leaves():
                 # Words in lists stay in their dictionary until they are counted: a row may repeat one a million times.
@@ -136,7 +139,7 @@ class ParquetReader(Reader):
             n_rows = batch_rows(self._source, self._groups, number, self._columns, self.file.path)
             # Without threads: sending a few rows to another thread takes longer than decoding them.
             for batch in self._parquet.iter_batches(
-                n_rows, row_groups=[number], columns=list(self._columns), use_threads=False
+                n_rows, row_groups=[number], columns=self._leaves(), use_threads=False
             ):
                 if skip < batch.num_rows:
                     yield from self._rows_of_batch(batch.slice(skip), first + skip)
@@ -148,6 +151,11 @@ class ParquetReader(Reader):
                     f"row group {number} ends {end - first:,} rows early; write the file again", path=self.file.path
                 )
 
+    def _leaves(self) -> list[str]:
+        """Return the columns that Arrow decodes; of a struct, only the fields that are needed."""
+        names = {".".join(path) for path in self._paths.values()}
+        return [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
+
     def _rows_of_batch(self, batch: Any, first: int) -> Iterator[Row]:
         reason = _excess(batch)
         if reason is not None and batch.num_rows == 1:
@@ -157,18 +165,50 @@ class ParquetReader(Reader):
             for place in range(batch.num_rows):
                 yield from self._rows_of_batch(batch.slice(place, 1), first + place)
             return
-        columns = [_values(batch.column(name)) for name in self._columns]
+        columns = [_values(column_at(batch, path)) for path in self._paths.values()]
         for place, values in enumerate(zip(*columns, strict=True)):
             yield Row(first + place, first + place + 1, None, self._content(values))
 
     def _content(self, values: tuple[Any, ...]) -> Content | Fault:
-        for name, value in zip(self._columns, values, strict=True):
+        for name, value in zip(self._paths, values, strict=True):
             if isinstance(value, _Unreadable):
                 return Fault(f"column {name!r} holds {value.reason}", value.raw)
         try:
-            return content_of(dict(zip(self._columns, values, strict=True)), self.config)
+            return content_of(dict(zip(self._paths, values, strict=True)), self.config)
         except RowError as error:
             return Fault(str(error), None)
+
+
+def nested_names(fields: Any) -> list[str]:
+    """Return the columns of a schema, or the fields of a struct, and the fields inside them: `content.body`."""
+    names = [field.name for field in fields]
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            inner = [f"{field.name}.{name}" for name in nested_names(field.type)]
+            names += [name for name in inner if name not in names]
+    return names
+
+
+def path_of(fields: Any, name: str) -> list[str]:
+    """Return the way to a column, or to a field inside one; see `bertfeat.corpus.tabular.nested`."""
+    if name in [field.name for field in fields]:
+        return [name]
+    head, _, rest = name.partition(".")
+    return [head, *path_of(fields.field(head).type, rest)]
+
+
+def type_at(schema: Any, path: Sequence[str]) -> Any:
+    """Return the type of a column, or of a field inside one."""
+    kind = schema
+    for name in path:
+        kind = kind.field(name).type
+    return kind
+
+
+def column_at(batch: pa.RecordBatch, path: Sequence[str]) -> Any:
+    """Return a column, or a field inside one: null where what holds it is null."""
+    column = batch.column(path[0])
+    return pc.struct_field(column, path[1:]) if path[1:] else column
 
 
 def batch_rows(
@@ -281,6 +321,10 @@ class _Unreadable:
 
 def _values(column: Any) -> list[Any]:
     """Return the Python values of a column, some of them `_Unreadable`."""
+    if isinstance(column.type, pa.UuidType):
+        return [value and str(value) for value in column.to_pylist()]
+    if _EXTENSION in str(column.type):
+        column = column.cast(_plain_type(column.type))
     if _counts_nanoseconds(column.type):
         # Python's datetime has microseconds only; Arrow and polars take the integers back without loss.
         column = column.cast(pa.int64())
@@ -303,8 +347,29 @@ def _counts_nanoseconds(kind: Any) -> bool:
 
 
 def _plain_type(kind: Any) -> Any:
-    """Return the type of a column's values, without dictionary encoding."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    """Return the type of a column's values: without dictionary encoding, a UUID as text, extensions as stored."""
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if isinstance(kind, pa.UuidType):
+        return pa.string()
+    return pa.bool_() if isinstance(kind, pa.Bool8Type) else _storage(kind)
+
+
+def _storage(kind: Any) -> Any:
+    """Return a type with that of its storage in the place of each extension type."""
+    kinds = pa.types
+    if _EXTENSION not in str(kind):
+        return kind
+    if isinstance(kind, pa.BaseExtensionType):
+        return _storage(kind.storage_type)
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(_storage(field.type)) for field in kind])
+    if kinds.is_map(kind):
+        return pa.map_(_storage(kind.key_type), _storage(kind.item_type))
+    values = kind.value_field.with_type(_storage(kind.value_type))
+    if kinds.is_fixed_size_list(kind):
+        return pa.list_(values, kind.list_size)
+    return pa.large_list(values) if kinds.is_large_list(kind) else pa.list_(values)
 
 
 def _is_text(kind: Any) -> bool:

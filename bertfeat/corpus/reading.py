@@ -194,7 +194,10 @@ class Corpus:
 
     def _bad_row(self, index: int, path: str, row: int, fault: Fault) -> BadRow:
         if self.config.bad_rows is BadRows.ERROR:
-            raise InputError(fault.reason + "; to skip such rows, pass `bad_rows='quarantine'`", path=path, row=row)
+            # Where the column is wrong, all rows would be skipped.
+            is_of_column = "_column" in fault.reason or "is_split_into_words" in fault.reason
+            hint = "" if is_of_column else "; to skip such rows, pass `bad_rows='quarantine'`"
+            raise InputError(fault.reason + hint, path=path, row=row)
         return BadRow(index, path, row, fault.reason, fault.raw)
 
     def _check_known(self, register: IdRegister) -> None:

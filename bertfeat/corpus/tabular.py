@@ -29,6 +29,37 @@ def needed_columns(config: ExtractConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(used_columns(config) + config.keep_columns))
 
 
+def nested(record: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a column; `content.body` is a field of `content` unless a column has that very name.
+
+    A field of null is null.
+
+    Raises:
+        KeyError: There is no such column or field.
+
+    Examples:
+        >>> nested({"content": {"body": "a"}, "a.b": 1}, "content.body"), nested({"a.b": 1}, "a.b")
+        ('a', 1)
+    """
+    if name in record:
+        return record[name]
+    head, dot, rest = name.partition(".")
+    if not dot or head not in record:
+        raise KeyError(name)
+    inner = record[head]
+    if inner is None:
+        return None
+    if not isinstance(inner, Mapping):
+        raise KeyError(name)
+    return nested(inner, rest)
+
+
+def names_in(record: Mapping[str, Any]) -> list[str]:
+    """Return the columns of a record and the fields inside them, one level deep, for messages."""
+    inner = [f"{name}.{field}" for name, value in record.items() if isinstance(value, Mapping) for field in value]
+    return [*record, *inner]
+
+
 def check_columns(path: str, header: Sequence[str], config: ExtractConfig, *, remedy: str | None = None) -> None:
     """Check that a file's header names each needed column once; `remedy` says what to do if it lacks one.
 
@@ -48,8 +79,10 @@ def missing_column(name: str, columns: Iterable[str], config: ExtractConfig, *, 
     setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
     is_default = name == getattr(type(config), setting)
     asked = f"no column {name!r}" if is_default else f"no column {name!r} for `{setting}`"
-    # In a file without a header these are the fields of its first row.
-    names = [textwrap.shorten(name, 40, placeholder="...") for name in columns]
+    # A column that holds fields is not what a setting names. Without a header, these are the fields of the first row.
+    columns = list(columns)
+    parents = {name.rpartition(".")[0] for name in columns}
+    names = [textwrap.shorten(name, 40, placeholder="...") for name in columns if name not in parents]
     there = f"columns are {', '.join(names[:20] + ['...'] * (len(names) > 20)) or 'none'}"
     if not is_default and remedy is None:
         return f"{asked}; {did_you_mean(name, names) or there}"
@@ -66,8 +99,8 @@ def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:
     words = _words(column, record[column]) if config.is_split_into_words else None
     pair = record[config.text_pair_column] if config.text_pair_column else None
     return Content(
-        text=_text(column, record[column]) if words is None else " ".join(words),
-        text_pair=None if pair is None else _text(str(config.text_pair_column), pair),
+        text=_text("text_column", column, record[column]) if words is None else " ".join(words),
+        text_pair=None if pair is None else _text("text_pair_column", str(config.text_pair_column), pair),
         words=words,
         doc_id=_identifier(config.id_column, record[config.id_column]) if config.id_column else None,
         group=_group(config.document_column, record[config.document_column]) if config.document_column else None,
@@ -82,13 +115,20 @@ def shown(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _text(column: str, value: object) -> str:
+def _text(setting: str, column: str, value: object) -> str:
     if isinstance(value, str):
         return clean(value)
     if value is None:
         raise RowError(f"column {column!r} is null; give it a text, if only an empty one")
-    hint = "; pass `is_split_into_words` for lists of words" if isinstance(value, list) else ""
-    raise RowError(f"column {column!r} holds {shown(value)}, which is not text{hint}")
+    hint = f"write it as a string, or pass another `{setting}`"
+    if isinstance(value, list):
+        hint = "pass `is_split_into_words` for lists of words"
+    elif isinstance(value, Mapping):
+        hint = next(
+            (f"name a field of it: `{setting}='{column}.{name}'`" for name in value if isinstance(value[name], str)),
+            hint,
+        )
+    raise RowError(f"column {column!r} holds {shown(value)}, which is not text; {hint}")
 
 
 def _words(column: str, value: object) -> tuple[str, ...]:

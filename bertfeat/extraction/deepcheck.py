@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs
-from bertfeat.corpus.frames import is_frame, parquet_frame, paths_of
+from bertfeat.corpus.frames import Paths, parquet_frame, resolve_kind
 from bertfeat.corpus.inputs import FRAME, STDIN
 from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
@@ -58,7 +58,7 @@ def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int 
     config = config_of(plan)
     problems: list[Problem] = []
     n_parts = n_rows = n_bytes = 0
-    with open_inputs(_inputs(store, inputs), path, config) as files:
+    with open_inputs(_inputs(store, inputs, config), path, config) as files:
         task = _task(store, config, files)
         shards = spread(plan.shards, n_documents)
         for number, shard in enumerate(shards):
@@ -72,12 +72,12 @@ def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int 
     return VerifyReport(tuple(problems), n_parts, n_rows, n_bytes)
 
 
-def _inputs(store: Store, inputs: Inputs | None) -> Inputs:
+def _inputs(store: Store, inputs: Inputs | None, config: ExtractConfig) -> Inputs:
     """Return the inputs that were passed, or else those of the plan; a file that stands for a frame as a frame."""
     planned = [file.path for file in store.plan.inputs]
     if inputs is not None:
-        is_file = planned == [FRAME] and not is_frame(inputs)
-        return parquet_frame(str(paths_of(inputs)[0])) if is_file else inputs
+        found = resolve_kind(inputs, config)
+        return parquet_frame(str(found[0])) if planned == [FRAME] and isinstance(found, Paths) else found
     if STDIN in planned:
         raise InputError(f"{store.path}: made from standard input; name a file with the same text with `inputs`")
     if FRAME in planned:

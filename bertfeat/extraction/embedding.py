@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def embed(
-    texts: Iterable[Text],
+    texts: str | Iterable[Text],
     model: str = "minilm",
     *,
     pooling: str = "mean",
@@ -40,7 +40,7 @@ def embed(
     To encode more than once, keep an `Encoder`; for more than a few thousand texts, use `extract`.
 
     Args:
-        texts: The texts, or lists of words, or pairs of texts; see `Encoder`.
+        texts: The texts, or lists of words, or pairs of texts; or one text. See `Encoder`.
         model: See `Encoder`, also for all that follows.
         pooling: How tokens become one vector.
         layers: The layer, or several.
@@ -50,7 +50,8 @@ def embed(
         **settings: `max_length`, `include_special_tokens`, ...
 
     Returns:
-        float32 (n_texts, dim). The row of a text without tokens is NaN: it has no mean and no maximum.
+        float32 (n_texts, dim), or (dim,) for one text that is not in a list. A text without tokens has no mean and no
+        maximum: its vector is NaN.
 
     Raises:
         UserError: The model or a setting cannot be used, or an item of `texts` is not a text.
@@ -68,14 +69,16 @@ def embed(
     encoder = Encoder(
         model, pooling=pooling, layers=layers, combine=combine, normalize=normalize, device=device, **settings
     )
-    return encoder._vectors(documents)
+    vectors = encoder._vectors(documents)
+    return vectors[0] if isinstance(texts, str) else vectors
 
 
 class Encoder:
     """A model that is loaded once and turns texts in memory into vectors; threads may share it.
 
     An item of `texts` is a text, a list of words (a document whose words are given), or a tuple of two texts (a pair,
-    which the model sees together). The items of one call are of one kind. Long texts are split into windows.
+    which the model sees together). The items of one call are of one kind. One string alone is one text, and gives one
+    vector. Long texts are split into windows.
 
     Args:
         model: Installed model package, local folder, or hub id.
@@ -118,26 +121,26 @@ class Encoder:
         self._texts.load()
         self._normalize = normalize
 
-    def encode(self, texts: Iterable[Text]) -> Float32Array:
-        """Return one vector per text: float32 (n_texts, dim); NaN for a text without tokens.
+    def encode(self, texts: str | Iterable[Text]) -> Float32Array:
+        """Return one vector per text: float32 (n_texts, dim), or (dim,) for one string; NaN for a text without tokens.
 
         Raises:
             UserError: An item of `texts` is not a text, or `combine` gives several columns.
         """
-        return self._vectors(documents_from(texts))
+        return self._encoded(texts)
 
-    def encode_query(self, texts: Iterable[Text]) -> Float32Array:
+    def encode_query(self, texts: str | Iterable[Text]) -> Float32Array:
         """Return one vector per query, after the model's own prompt for queries where it has one; see `encode`.
 
         Without one, the prompt that was passed to `Encoder` is used, and not the model's default prompt.
         """
-        return self._vectors(documents_from(texts), self._with_prompt(self._texts.prompts().query))
+        return self._encoded(texts, self._with_prompt(self._texts.prompts().query))
 
-    def encode_document(self, texts: Iterable[Text]) -> Float32Array:
+    def encode_document(self, texts: str | Iterable[Text]) -> Float32Array:
         """Return one vector per document, after the model's own prompt for documents; see `encode_query`."""
-        return self._vectors(documents_from(texts), self._with_prompt(self._texts.prompts().document))
+        return self._encoded(texts, self._with_prompt(self._texts.prompts().document))
 
-    def tokens(self, texts: Iterable[Text]) -> pl.DataFrame:
+    def tokens(self, texts: str | Iterable[Text]) -> pl.DataFrame:
         """Return one row per token, special tokens included, with its vectors.
 
         Returns:
@@ -150,7 +153,7 @@ class Encoder:
         """
         return self._frame(texts, Level.TOKEN)
 
-    def words(self, texts: Iterable[Text]) -> pl.DataFrame:
+    def words(self, texts: str | Iterable[Text]) -> pl.DataFrame:
         """Return one row per word with its vectors, which are null for a word that lost its tokens to truncation.
 
         Returns:
@@ -162,12 +165,16 @@ class Encoder:
         """
         return self._frame(texts, Level.WORD)
 
+    def _encoded(self, texts: str | Iterable[Text], config: ExtractConfig | None = None) -> Float32Array:
+        vectors = self._vectors(documents_from(texts), config)
+        return vectors[0] if isinstance(texts, str) else vectors
+
     def _vectors(self, documents: Sequence[Document], config: ExtractConfig | None = None) -> Float32Array:
         config = config or self._config(Level.SENTENCE)
         vectors = sentence_vectors(self._texts, config, documents)
         return normalized(vectors) if self._normalize else vectors
 
-    def _frame(self, texts: Iterable[Text], level: Level) -> pl.DataFrame:
+    def _frame(self, texts: str | Iterable[Text], level: Level) -> pl.DataFrame:
         documents = documents_from(texts)
         flow = self._texts.flow(documents, self._config(level))
         return frame_of(flow.run(documents)[level], flow.schemas[level], StoreDtype.FLOAT32)

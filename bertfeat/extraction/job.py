@@ -18,7 +18,7 @@ from bertfeat.choices import Level, Pooling, Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import WORD_FORMATS, check_text_column
-from bertfeat.corpus.frames import is_frame, paths_of, write_frame
+from bertfeat.corpus.frames import Paths, resolve_kind, write_frame
 from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_device
 from bertfeat.durable.differences import differing, named
@@ -41,6 +41,8 @@ from bertfeat.store.layout import TMP
 from bertfeat.store.planfile import PlanDamaged, is_complete, read_plan
 from bertfeat.store.planstates import is_of_inputs, state_of
 from bertfeat.text.tokenizer import Tokenizer
+
+_TEXTS = "for texts in memory pass {'text': [...]}, a Series or a data frame, or use bertfeat.Encoder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +96,21 @@ def open_inputs(inputs: Inputs, output: str | AnyPath, config: ExtractConfig) ->
     Raises:
         InputError: A file is missing, its format is unknown, or a data frame cannot be read.
     """
-    if is_frame(inputs):
+    found = resolve_kind(inputs, config)
+    if not isinstance(found, Paths):
         with _spool_folder("frame", output, config) as folder:
-            arguments = [str(write_frame(inputs, folder, config))]
+            arguments = [str(write_frame(found, folder, config))]
             yield resolve_inputs(arguments)
         return
-    arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in paths_of(inputs)]
+    arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in found]
     if STDIN not in arguments:
-        yield _with_bytes(resolve_inputs(arguments, config.format))
+        try:
+            files = resolve_inputs(arguments, config.format)
+        except InputError as error:
+            if found is inputs or not error.reason.startswith(("no such", "no file")):
+                raise
+            raise InputError(f"{error.reason}; {_TEXTS}", path=error.path) from None
+        yield _with_bytes(files)
         return
     if sys.stdin is None:
         raise InputError("standard input is closed; pipe in a text, or name a file")

@@ -43,8 +43,10 @@ def extract(
 
     Args:
         inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`). Or
-            one data frame: any object with `__arrow_c_stream__` (of polars, pandas, pyarrow, DuckDB, ...) or a
-            `datasets.Dataset`. It is read like the Parquet file that bertfeat writes of it.
+            one data frame: any object with `__arrow_c_stream__` (of polars, pandas, pyarrow, DuckDB, ...), a polars
+            `LazyFrame` or a `datasets.Dataset`. It is read like the Parquet file that bertfeat writes of it. Or texts:
+            a Series, a dict of columns, a list of dicts, or a list of strings. Strings are texts if at least one has a
+            space, and neither a slash nor a file ending, and none names a file or has an ending that is read.
         output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.
@@ -93,7 +95,7 @@ def append(
 
     Args:
         store: The store, its folder or its URL.
-        inputs: Files, globs, `-`, or a data frame; see `extract`.
+        inputs: Files, globs, `-`, a data frame or texts; see `extract`.
         overwrite: Replace an append that has not finished.
         progress: See `extract`.
         **settings: Where to run (`workers`, `device`, `runner`, ...) and where the model is now (`model`); others must

@@ -219,13 +219,14 @@ def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]
     return [_document(number, text) for number, text in enumerate(found)]
 
 
-def documents_from(texts: Iterable[Text]) -> list[Document]:
-    """Make documents, numbered from 0, from texts, lists of words or pairs, all of one kind.
+def documents_from(texts: str | Iterable[Text]) -> list[Document]:
+    """Make documents, numbered from 0, from a text, or from texts, lists of words or pairs, all of one kind.
 
     Raises:
-        ConfigError: `texts` is a single string, or an item is none of these or of another kind than the first.
+        ConfigError: `texts` is a table, or an item is none of these or of another kind than the first.
     """
-    documents = [_document(number, item) for number, item in enumerate(_listed(texts, "texts"))]
+    listed = [texts] if isinstance(texts, str) else _listed(texts, "texts")
+    documents = [_document(number, item) for number, item in enumerate(listed)]
     kinds = [(document.words is not None, document.text_pair is not None) for document in documents]
     for number, kind in enumerate(kinds):
         if kind != kinds[0]:
@@ -238,6 +239,9 @@ def documents_from(texts: Iterable[Text]) -> list[Document]:
 def _listed(texts: Iterable[object], what: str) -> list[object]:
     if isinstance(texts, str):
         raise ConfigError(f"{what} takes a list of texts, not one string; put the text into a list")
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):
+        # The items of a table are the names of its columns.
+        raise ConfigError(f"{what} is a {type(texts).__name__}; pass its column of texts")
     return list(texts)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import polars as pl
 
 from bertfeat.choices import Level
-from bertfeat.corpus import Inputs, is_frame, paths_of, reader_of
+from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
@@ -225,11 +225,12 @@ class FittedProbe:
         from bertfeat.extraction.run import extract
 
         out = check_output(path, overwrite=overwrite)
-        corpus = inputs if is_frame(inputs) else paths_of(inputs)
         names, gold = names_in(columns), None
         if labels is None and (errors or label is not None or self.label in names):
             gold = label or self.label
-        reader = reader_of(corpus, self.spec.extract_config(**settings).format)
+        asked = self.spec.extract_config(**settings)
+        corpus = resolve_kind(inputs, asked)
+        reader = reader_of(corpus, asked.format)
         kept = kept_settings(self.level, names, gold, reader)
         config = self.spec.extract_config(**{**kept, **settings})
         self._check_model()
@@ -242,7 +243,7 @@ class FittedProbe:
                 )
             except UserError as error:
                 # The user knows the corpus and `columns`, not this store and what it keeps.
-                named = "the data frame" if is_frame(corpus) else ", ".join(map(str, paths_of(corpus)))
+                named = ", ".join(map(str, corpus)) if isinstance(corpus, Paths) else "the data frame"
                 said = str(error).replace(str(features), named)
                 error.args = (said if "keep_columns" in settings else said.replace("`keep_columns`", "`columns`"),)
                 raise

@@ -37,7 +37,9 @@ CORPORA = {
     "words.jsonl": b'{"text": ["fine", "words"]}\n{"text": ["a", 3]}\n',
     "cut.txt.gz": gzip.compress(b"a line of text\n" * 1000)[:40],
     "long-later.txt": b"some words of a line\n" * 60 + b"word " * 100 + b"\n",
-    "ending.docx": b"x\n",
+    **dict.fromkeys(("ending.xml", "sheet.xlsx", "text.docx"), b"x\n"),
+    "nested.jsonl": b'{"content": {"body": "a fox", "n": 1}}\n',
+    "utf-16.csv": "id,text\n1,fine\n".encode("utf-16"),
 }
 
 # name -> (arguments, what the line must say)
@@ -45,7 +47,13 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "missing file": (["nowhere.txt", "-o", "out"], ["nowhere.txt: no such file"]),
     "glob without a match": (["*.nope", "-o", "out"], ["no file matches '*.nope'"]),
     "a folder": (["folder", "-o", "out"], ["folder: is a folder"]),
-    "unknown ending": (["ending.docx", "-o", "out"], ["'.docx' names no format", ".jsonl", "--format"]),
+    "unknown ending": (["ending.xml", "-o", "out"], ["'.xml' names no format", ".jsonl", "--format"]),
+    "Excel": (["sheet.xlsx", "-o", "out"], [".xlsx is not read; save it as CSV UTF-8"]),
+    "Word": (["text.docx", "-o", "out"], [".docx is not read; save it as plain text (UTF-8)"]),
+    "what could be a text": (
+        ["one fox jumps", "-o", "out"],
+        ["one fox jumps: no such file; check the path (read from "],
+    ),
     "missing column": (["columns.csv", "-o", "out"], ["columns.csv: no column 'text'", "id, body", "--text-column"]),
     "missing key": (["columns.jsonl", "-o", "out"], ["columns.jsonl:1: no column 'text'", "body, id"]),
     "missing kept column": (
@@ -58,8 +66,17 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no JSON object": (["array.jsonl", "-o", "out"], ["array.jsonl:1: "]),
     "a number for a text": (["number.jsonl", "-o", "out"], ["number.jsonl:2: column 'text' holds 7"]),
     "null for a text": (["null.jsonl", "-o", "out"], ["null.jsonl:1: column 'text'"]),
-    "bad UTF-8": (["latin.txt", "-o", "out"], ["latin.txt:2: byte 0xe9 at position 4"]),
-    "bad UTF-8 in a table": (["latin.csv", "-o", "out"], ["latin.csv:3: byte 0xe9"]),
+    "bad UTF-8": (["latin.txt", "-o", "out"], ["latin.txt:2: byte 0xe9 at position 4", "iconv -f cp1252 -t utf-8"]),
+    "bad UTF-8 in a table": (["latin.csv", "-o", "out"], ["latin.csv:3: byte 0xe9", "in Excel save it as CSV UTF-8"]),
+    "UTF-16": (["utf-16.csv", "-o", "out"], ["utf-16.csv:1: ", "iconv -f utf-16 -t utf-8"]),
+    "an object for a text": (
+        ["nested.jsonl", "--text-column", "content", "-o", "out"],
+        ["nested.jsonl:1: column 'content' holds ", "not text; name a field of it: --text-column content.body\n"],
+    ),
+    "a missing field": (
+        ["nested.jsonl", "--text-column", "content.text", "-o", "out"],
+        ["nested.jsonl:1: no column 'content.text' for --text-column; did you mean 'content.n"],
+    ),
     "gzip cut off": (["cut.txt.gz", "-o", "out"], ["cut.txt.gz: ", "gzip", "cut off"]),
     "a key twice in a row": (["key-twice.jsonl", "-o", "out"], ["key-twice.jsonl:2: key 'text' appears twice"]),
     "CoNLL named txt": (["tagged.conll.txt", "-o", "out"], ["tagged.conll.txt: looks like CoNLL; pass --format conll"]),

@@ -181,9 +181,10 @@ class TestStandardInput:
         alone = good("search", words, "money in the [bank]", "-k", "2", *flags).out
         assert last == {"query_id": 4, "query": "money in the [bank]", "hits": json_lines(alone)}
         how = "put brackets around one, as in 'the [bank] of the river'"
+        convert = "iconv -f cp1252 -t utf-8 OLD > NEW, or in Excel save it as CSV UTF-8"
         said = [
             f"<stdin>:3: query 'a bank of sand': no word is marked; {how}",
-            "<stdin>:4: byte 0xff at position 0 is not UTF-8; convert the file to UTF-8",
+            f"<stdin>:4: byte 0xff at position 0 is not UTF-8; convert the file to UTF-8: {convert}",
         ]
         assert [(found["query_id"], found["error"]) for found in (unmarked, invalid)] == [(2, said[0]), (3, said[1])]
         ends = "2 lines of standard input could not be used; see above"

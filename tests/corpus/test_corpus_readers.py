@@ -7,11 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams, parquet
+from bertfeat.corpus.frames import write_frame
 from bertfeat.errors import InputError
 from bertfeat.records import Document
 from tests.support.corpus_files import bad_rows, documents, open_corpus, plan, read_all, texts, write
@@ -74,7 +78,11 @@ def test_a_line_of_ten_megabytes_is_read_and_one_beyond_the_limit_refused(
         ('["a"]', "the line holds a list, not an object"),
         ('{"body": "a", "id": 1}', "no column 'text'; columns are body, id; pass `text_column`"),
         ('{"text": null}', "column 'text' is null"),
-        ('{"text": 5}', "column 'text' holds 5, which is not text"),
+        (
+            '{"text": 5}',
+            "column 'text' holds 5, which is not text; write it as a string, or pass another `text_column`",
+        ),
+        ('{"text": {"body": "a"}}', "which is not text; name a field of it: `text_column='text.body'`"),
         ('{"text": ["a"]}', "pass `is_split_into_words`"),
         ('{"text": NaN}', "NaN is not JSON"),
         ('{"text": "a", "x": -Infinity}', "-Infinity is not JSON"),
@@ -303,3 +311,52 @@ def test_settings_that_do_not_go_with_the_format(
 ) -> None:
     with pytest.raises(InputError, match=reason):
         read_all(write(tmp_path, name, "text\n"), **settings)
+
+
+# --- fields inside columns
+
+NESTED = [
+    {"content": {"body": "one", "meta": {"n": 1}}, "ids": {"a": "x"}, "b.c": "flat", "b": {"c": "nested"}},
+    {"content": {"body": "two", "meta": None}, "ids": {"a": "y"}, "b.c": "exact", "b": {"c": "inner"}},
+]
+
+
+def nested_file(folder: Path, kind: str) -> Path:
+    if kind == "jsonl":
+        return write(folder, "a.jsonl", "".join(json.dumps(row) + "\n" for row in NESTED))
+    if kind == "json":
+        return write(folder, "a.json", json.dumps(NESTED))
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(NESTED), folder / "a.parquet")
+        return folder / "a.parquet"
+    settings = {"text_column": "content.body", "id_column": "ids.a", "keep_columns": "content.meta.n,b.c"}
+    frame = pl.DataFrame(NESTED).lazy() if kind == "lazy" else duckdb.from_arrow(pa.Table.from_pylist(NESTED))
+    return write_frame(frame, folder, ExtractConfig(**settings, levels="sentence"))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet", "lazy", "duckdb"])
+def test_a_dot_names_a_field_inside_a_column_unless_a_column_has_that_name(tmp_path: Path, kind: str) -> None:
+    settings = {"text_column": "content.body", "id_column": "ids.a", "keep_columns": "content.meta.n,b.c"}
+    found = documents(nested_file(tmp_path, kind), **settings, levels="sentence")
+    assert [(each.doc_id, each.text) for each in found] == [("x", "one"), ("y", "two")]
+    assert [dict(each.kept) for each in found] == [
+        {"content.meta.n": 1, "b.c": "flat"},
+        {"content.meta.n": None, "b.c": "exact"},
+    ]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_hints_name_fields_that_can_be_read_and_do_not_quarantine_a_whole_column(tmp_path: Path, kind: str) -> None:
+    path = nested_file(tmp_path, kind)
+    for column, said in (
+        ("content.bdy", "did you mean 'content.body'"),
+        ("zzz", "columns are b.c, content.body"),
+        ("content.body.x", "did you mean 'content.body'"),
+    ):
+        with pytest.raises(InputError, match=f"no column {column!r} for `text_column`; .*") as error:
+            read_all(path, text_column=column)
+        assert said in str(error.value)
+        assert "quarantine" not in str(error.value)
+    with pytest.raises(InputError, match=r"column 'content' (holds|is) .*not text; ") as error:
+        read_all(path, text_column="content")
+    assert "quarantine" not in str(error.value)

@@ -88,7 +88,7 @@ def test_a_trained_model_separates_meanings() -> None:
 @pytest.mark.parametrize(
     ("texts", "options", "said"),
     [
-        ("one text", {}, "takes a list of texts"),
+        ({"text": ["a"]}, {}, "texts is a dict; pass its column of texts"),
         (["a", 7], {}, r"texts\[1\] must be a string, .*, not 7"),
         (["a", None], {}, r"texts\[1\] must be a string, .*, not None"),
         ([b"bytes"], {}, r"texts\[0\] must be a string, .*, not b'bytes'"),

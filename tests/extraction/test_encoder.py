@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 import torch
@@ -145,11 +147,21 @@ def test_combine_none_gives_frames_a_column_per_layer(tiny_folder: Path) -> None
         encoder.encode(["the fox"])
 
 
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document", "embed"])
+def test_one_string_gives_one_vector(method: str, encoder: bertfeat.Encoder, tiny_folder: Path) -> None:
+    run = getattr(encoder, method, None) or partial(bertfeat.embed, model=str(tiny_folder))
+    alone, in_a_list = run(TEXTS[0]), run(TEXTS[:1])
+    assert alone.shape == in_a_list.shape[1:]
+    assert np.array_equal(alone, in_a_list[0])
+    assert encoder.words(TEXTS[0]).equals(encoder.words(TEXTS[:1]))
+
+
 @pytest.mark.parametrize("method", ["encode", "tokens", "words"])
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        ("one text", "takes a list of texts"),
+        ({"text": ["a"]}, "texts is a dict; pass its column of texts"),
+        (pd.DataFrame({"text": ["a"]}), "texts is a DataFrame; pass its column of texts"),
         (["a", 7], r"texts\[1\] must be a string, a list of words, or a pair of texts as a tuple, not 7"),
         ([None], r"texts\[0\] must be a string, .*, not None"),
         ([["a", None]], r"texts\[0\] must be a string, .*, not \['a', None\]"),

@@ -21,7 +21,7 @@ import pytest
 import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import frames
-from bertfeat.corpus.frames import write_frame
+from bertfeat.corpus.frames import resolve_kind, write_frame
 from bertfeat.corpus.pagesizes import measure_pages, read_groups
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.deepcheck import recheck
@@ -211,7 +211,11 @@ BAD: dict[str, tuple[Any, str]] = {
     "numbers as names": (pd.DataFrame({0: ["a"]}), "<frame>: no column 'text'; columns are 0; pass `text_column`"),
     "numbers as texts": (pl.DataFrame({"text": [1]}), "<frame>: column 'text' is int64, not text; pass another"),
     "twice": (pa.table([["a"], ["b"]], names=["text", "text"]), "<frame>: column 'text' appears 2 times"),
-    "series": (pl.Series("text", ["a"]), "<frame>: the Series cannot be read as a table "),
+    "series of numbers": (pl.Series("text", [1]), "<frame>: column 'text' is int64, not text; pass another"),
+    "a text in a dict": ({"text": "a text"}, "<frame>: column 'text' is a str; pass a list of values"),
+    "columns of two lengths": ({"text": ["a", "b"], "n": [1]}, "<frame>: the dict cannot be read as a table "),
+    "a column of two types": ([{"text": "a"}, {"text": 1}], "<frame>: the dict cannot be read as a table "),
+    "rows and texts": ([{"text": "a"}, "b"], "inputs holds a dict, which is not a path; pass paths"),
     "mixed objects": (pd.DataFrame({"text": ["a", 1]}), "<frame>: the DataFrame cannot be read as a table "),
     "fails while it is read": (
         lambda: duckdb.sql(
@@ -219,9 +223,16 @@ BAD: dict[str, tuple[Any, str]] = {
         ),
         "<frame>: the DuckDBPyRelation cannot be read as a table (Invalid Input Error: torn); convert",
     ),
-    "lazy": (pl.LazyFrame({"text": ["a"]}), "inputs is a LazyFrame; pass paths, a data frame (polars, pandas, pyarrow"),
+    "no text column, lazy": (
+        pl.LazyFrame({"t": ["a"]}),
+        "<frame>: no column 'text'; columns are t; pass `text_column`",
+    ),
     "in a list": ([pl.DataFrame({"text": ["a"]})], "inputs holds a DataFrame; pass one data frame, not in a list"),
-    "splits": (datasets.DatasetDict(), "inputs is a DatasetDict; pass paths, a data frame"),
+    "splits": (datasets.DatasetDict(), "inputs is a DatasetDict; pass one split"),
+    "a stream": (
+        datasets.Dataset.from_dict({"text": ["a"]}).to_iterable_dataset(),
+        "inputs is a IterableDataset; pass one",
+    ),
     "numbers": ([1], "inputs holds a int, which is not a path; pass paths"),
 }
 
@@ -281,3 +292,72 @@ def test_estimates_and_predictions_take_frames(tmp_path, settings):
     probe = bertfeat.fit_probe(store, "kind", level="sentence", head="centroid")
     written = probe.predict_input(pl.DataFrame(COLUMNS), tmp_path / "p.parquet", id_column="id")
     assert pl.read_parquet(written.path)["doc_id"].to_list() == COLUMNS["id"]
+
+
+IN_MEMORY = ["a fox in the river", "bank", "see example.com", "and/or what?", "the end."]
+HELD: dict[str, Callable[[], Any]] = {
+    "list": lambda: IN_MEMORY,
+    "tuple": lambda: tuple(IN_MEMORY),
+    "generator": lambda: (text for text in IN_MEMORY),
+    "numpy": lambda: np.array(IN_MEMORY),
+    "dict of columns": lambda: {"text": IN_MEMORY, "unused": [1, 2.5, None, 3, 4]},
+    "dicts": lambda: [{"text": text} | ({"unused": 1} if number > 2 else {}) for number, text in enumerate(IN_MEMORY)],
+    "polars Series": lambda: pl.Series("body", IN_MEMORY),
+    "polars Series of categories": lambda: pl.Series("body", IN_MEMORY, dtype=pl.Categorical),
+    "pandas Series": lambda: pd.Series(IN_MEMORY, name="body", index=range(5, 10)),
+    "pyarrow array": lambda: pa.array(IN_MEMORY),
+    "pyarrow column": lambda: pa.chunked_array([IN_MEMORY[:2], IN_MEMORY[2:]]),
+    "column of a data set": lambda: datasets.Dataset.from_dict({"text": IN_MEMORY})["text"],
+    "LazyFrame": lambda: pl.LazyFrame({"text": IN_MEMORY, "unused": pl.Series([{}] * 5, dtype=pl.Object)}),
+}
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    frame = pl.DataFrame({"text": IN_MEMORY})
+    return write_frame(frame, tmp_path_factory.mktemp("held"), ExtractConfig()).read_bytes()
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_texts_in_memory_are_read_as_a_frame_with_a_column_of_texts(kind, tmp_path, held):
+    frame = resolve_kind(HELD[kind](), ExtractConfig())
+    assert write_frame(frame, tmp_path, ExtractConfig()).read_bytes() == held
+
+
+def test_a_list_of_texts_and_a_series_are_extracted_also_by_the_deep_check_and_a_probe(tmp_path, plain):
+    store = extract(IN_MEMORY, tmp_path / "s", **plain)
+    assert store.polars("sentence")["text"].to_list() == IN_MEMORY
+    series = pd.Series(IN_MEMORY, name="body")
+    assert extract(series, tmp_path / "b", **plain, text_column="body").n_rows("sentence") == 5
+    assert recheck(store.path, IN_MEMORY).is_good
+    bertfeat.append(store, ["one more text", "and another"])
+    labels = pl.DataFrame({"doc_id": range(7), "kind": ["a", "b"] * 3 + ["a"]})
+    probe = bertfeat.fit_probe(store.path, "kind", level="sentence", head="centroid", labels=labels)
+    assert probe.predict_input(IN_MEMORY, tmp_path / "p.parquet").n_rows == 5
+
+
+@pytest.mark.parametrize(
+    ("inputs", "missing"),
+    [
+        ("a fox in the river", "a fox in the river"),
+        (["bank", "river"], "bank"),
+        (["there.txt", "a fox in the river"], "a fox in the river"),
+        (["a fox in the river", "there"], "a fox in the river"),
+        (["a fox in the river", "not there.csv"], "a fox in the river"),
+        (["a fox in the river", "ther*"], "a fox in the river"),
+        (["my reviews.cvs"], "my reviews.cvs"),
+        (["my folder/corpus"], "my folder/corpus"),
+        ([Path("a fox in the river")], "a fox in the river"),
+    ],
+)
+def test_a_wrong_path_in_a_list_is_never_taken_for_a_text(inputs, missing, tmp_path, plain, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("there", "there.txt"):
+        (tmp_path / name).write_text("a line\n")
+    with pytest.raises(
+        InputError, match=r"no such file.*; for texts in memory pass \{'text': \[...\]\}, .*Encoder"
+    ) as error:
+        extract(inputs, tmp_path / "s", **plain)
+    assert error.value.path == missing
+    with pytest.raises(InputError, match="no such file"):
+        extract(["one text", "another text"], tmp_path / "s", **plain, format="txt")
