@@ -29,6 +29,7 @@ from bertfeat.errors import CheckpointError, InputError, PlanMismatch
 from bertfeat.extraction.plan import MODEL_NAMES, fields_beside, make_plan, versions
 from bertfeat.extraction.resolution import AuthorsAdvice, Resolved, check_settings, resolve
 from bertfeat.extraction.staticmodels import check_static, open_tokenizer
+from bertfeat.forks import check_polars
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
@@ -94,6 +95,7 @@ def open_inputs(inputs: Inputs, output: str | AnyPath, config: ExtractConfig) ->
     Raises:
         InputError: A file is missing, its format is unknown, or a data frame cannot be read.
     """
+    check_polars()
     if is_frame(inputs):
         with _spool_folder("frame", output, config) as folder:
             arguments = [str(write_frame(inputs, folder, config))]

@@ -17,6 +17,7 @@ from bertfeat.choices import Level, VectorEncoding
 from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean
+from bertfeat.forks import check_polars
 from bertfeat.records import BadRow, BoolArray, FeatureColumn
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.storage.clients import scan_options
@@ -141,6 +142,7 @@ class Store(StoreDescription):
 
         polars itself reads the parts: nothing is compared with the manifest, and errors are those of polars.
         """
+        check_polars()
         paths = [part.path for part in self.stored_parts(level)]
         options = scan_options(paths[0]) if isinstance(paths[0], ObjectPath) else {}
         frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
@@ -154,6 +156,7 @@ class Store(StoreDescription):
 
     def polars(self, level: str, columns: Sequence[str | int] | None = None) -> pl.DataFrame:
         """Return a level, or some of its columns, as a polars frame."""
+        check_polars()
         names = self._known_columns(level, columns)
         if not self._check_digests(level, names):
             return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, names)))
@@ -217,6 +220,8 @@ class Store(StoreDescription):
         """
         if batch_size < 1:
             raise UserError(f"batch_size {batch_size} is below 1")
+        if columns:
+            check_polars()
         source = self._source(level, feature)
         names = self._known_columns(level, columns)
         return read_batches(self.stored_parts(level), source, self._checked, names, batch_size)
@@ -243,6 +248,7 @@ class Store(StoreDescription):
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str | int]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
+        check_polars()
         names = self._known_columns(level, columns)
         found = take_columns(self.stored_parts(level), check_rows(rows, self.n_rows(level)), names, self._kept)
         if found is not None:
