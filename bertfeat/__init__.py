@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from bertfeat import forks as _forks  # noqa: F401 - from now on it watches for forks
 from bertfeat._version import __version__
 from bertfeat.errors import BertfeatError
 

@@ -13,6 +13,7 @@ from bertfeat.ann.budget import MemoryPlan
 from bertfeat.ann.structure import codes_of, leaves, transforms
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import VectorBatch, VectorParts, all_batches, checked, sample_positions
+from bertfeat.forks import limit_threads
 from bertfeat.nearest import Metric
 from bertfeat.records import Float32Array, IntArray
 
@@ -22,9 +23,9 @@ _FAISS_SEED = 1234
 
 @contextlib.contextmanager
 def threads(n_threads: int) -> Iterator[None]:
-    """Let faiss use this many threads within the block."""
+    """Let faiss use this many threads within the block, or one in a forked process."""
     before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(n_threads)
+    faiss.omp_set_num_threads(1 if limit_threads() else n_threads)
     try:
         yield
     finally:

@@ -26,6 +26,7 @@ from bertfeat.ann.structure import comparable, core, stored_vectors
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import ArrayParts, check_allowed, checked_queries
 from bertfeat.errors import UserError
+from bertfeat.forks import limit_threads
 from bertfeat.nearest import Comparison, Metric
 from bertfeat.records import BoolArray, Float32Array, IntArray
 
@@ -136,6 +137,7 @@ class VectorIndex:
             UserError: k is below 1, an array has the wrong shape, a query holds NaN or infinity, or the index cannot
                 filter.
         """
+        limit_threads()
         queries = checked_queries(queries, self.dim)
         if k < 1:
             raise UserError(f"k is {k}: ask for 1 hit or more")

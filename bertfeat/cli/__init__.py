@@ -12,6 +12,7 @@ import click
 from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
 from bertfeat.cli.groups import Group
+from bertfeat.errors import UserError
 
 __all__ = ["failures", "main", "options", "run"]
 
@@ -91,6 +92,8 @@ def run() -> None:
 def main() -> None:
     """Run the command line; exit codes are 0 done, 1 a check found something, 2 user's input, 3 run failed."""
     with report_failures():
+        if sys.flags.optimize > 1:
+            raise UserError("python -OO drops the docstrings that transformers reads when it is imported; use -O")
         if "_BERTFEAT_COMPLETE" in os.environ:
             importlib.import_module("bertfeat.cli.completion").complete_files()
             group(prog_name="bertfeat", standalone_mode=False)

@@ -72,6 +72,8 @@ def _end_with(error: BaseException) -> None:
         if isinstance(error, BrokenPipeError):
             _end(0)
         _fail(f"standard output cannot be written: {(error.strerror or str(error)).lower()}", RUN_FAILED, error)
+    if isinstance(error, MemoryError):
+        _fail("memory ran out; free some, or raise the limit of the process (ulimit -v)", RUN_FAILED, error)
     with suppress(OSError):
         traceback.print_exception(error)
     _fail("this should not have happened; please report the lines above", RUN_FAILED, error)

@@ -20,6 +20,7 @@ from bertfeat.encoder.attention import find_groups, make_layout, packed
 from bertfeat.encoder.family import Family
 from bertfeat.encoder.transfers import to_device
 from bertfeat.errors import RunError, is_out_of_memory
+from bertfeat.forks import limit_threads
 from bertfeat.ragged import ragged_arange
 from bertfeat.records import BoolArray, IntArray, Pack
 
@@ -178,6 +179,7 @@ class PackEncoder:
 
     @torch.inference_mode()
     def _run(self, pack: Pack) -> HiddenStates:
+        limit_threads()
         # Under a caller's autocast, products in this thread would have another type than those in the lanes.
         with one_thread(self.device), torch.autocast(self.device.type, enabled=False):
             states = self._paths[self.family.path](pack)

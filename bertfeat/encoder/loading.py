@@ -20,6 +20,7 @@ from bertfeat.encoder.modelconfig import NOT_LOADED
 from bertfeat.encoder.staticvectors import StaticVectors
 from bertfeat.encoder.weightdraws import draw_weights
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
+from bertfeat.forks import limit_threads
 from bertfeat.memory import free_memory
 
 # Tied and unused weights make the two counts differ; more than twice as many belong to another model.
@@ -56,6 +57,7 @@ def load_encoder(
         >>> encoder.n_blocks, encoder.layers, encoder.family.path
         (2, (1, 2), 'packed')
     """
+    limit_threads()
     _check_request(checkpoint, layers, with_pooler)
     is_random = checkpoint.random_weights is not None
     if not is_random and weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:

@@ -29,6 +29,7 @@ from bertfeat.errors import CheckpointError, InputError, PlanMismatch
 from bertfeat.extraction.plan import MODEL_NAMES, make_plan, plan_fields, versions
 from bertfeat.extraction.resolution import AuthorsAdvice, Resolved, check_settings, resolve
 from bertfeat.extraction.staticmodels import check_static, open_tokenizer
+from bertfeat.forks import check_polars
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
@@ -96,6 +97,7 @@ def open_inputs(inputs: Inputs, output: str | AnyPath, config: ExtractConfig) ->
     Raises:
         InputError: A file is missing, its format is unknown, or a data frame cannot be read.
     """
+    check_polars()
     found = resolve_kind(inputs, config)
     if not isinstance(found, Paths):
         with _spool_folder("frame", output, config) as folder:

@@ -16,6 +16,7 @@ from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
+from bertfeat.forks import limit_threads
 from bertfeat.heads.base import Probe, require_same_kind
 from bertfeat.heads.probefolder import load_probe as load_head
 from bertfeat.heads.probefolder import save_probe as save_head
@@ -338,5 +339,6 @@ def load_probe(folder: str | Path) -> FittedProbe:
 
 
 def as_store(store: str | Path | Store) -> Store:
-    """Return a store, or open the store in a folder."""
+    """Return a store, or open the store in a folder; a probe computes with its rows next."""
+    limit_threads()
     return store if isinstance(store, Store) else open_store(store)

@@ -17,6 +17,7 @@ from bertfeat.choices import Level, VectorEncoding
 from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean
+from bertfeat.forks import check_polars
 from bertfeat.records import BadRow, BoolArray, FeatureColumn
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.storage.clients import scan_options
@@ -144,6 +145,7 @@ class Store(StoreDescription):
         polars itself reads the parts, when the frame is collected: nothing is compared with the manifest, a store that
         was replaced meanwhile is not noticed, and errors are those of polars.
         """
+        check_polars()
         paths = [part.path for part in self.stored_parts(level)]
         options = scan_options(paths[0]) if isinstance(paths[0], ObjectPath) else {}
         with self.unreplaced():
@@ -158,6 +160,7 @@ class Store(StoreDescription):
 
     def polars(self, level: str, columns: Sequence[str | int] | None = None) -> pl.DataFrame:
         """Return a level, or some of its columns, as a polars frame."""
+        check_polars()
         names = self._known_columns(level, columns)
         if not self._check_digests(level, names):
             return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, names)))
@@ -223,6 +226,8 @@ class Store(StoreDescription):
         """
         if batch_size < 1:
             raise UserError(f"batch_size {batch_size} is below 1")
+        if columns:
+            check_polars()
         source = self._source(level, feature)
         names = self._known_columns(level, columns)
         batches = read_batches(self.stored_parts(level), source, self._checked, names, batch_size)
@@ -260,6 +265,7 @@ class Store(StoreDescription):
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str | int]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
+        check_polars()
         names = self._known_columns(level, columns)
         numbers = check_rows(rows, self.n_rows(level))
         with self.unreplaced():

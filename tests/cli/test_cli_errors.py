@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -76,6 +79,20 @@ def test_a_bug_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
     result = bertfeat("models", "--json")
     assert (result.code, result.json["error"]["kind"]) == (3, "ZeroDivisionError")
     assert "Traceback" in result.err
+
+
+def test_no_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertfeat.encoder.families.families", Mock(side_effect=MemoryError))
+    result = bertfeat("models")
+    assert (result.code, result.err.count("\n")) == (3, 1)
+    assert "memory" in result.err
+
+
+def test_python_without_docstrings_is_refused() -> None:
+    command = [sys.executable, "-OO", "-m", "bertfeat", "models"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "use -O" in done.stderr
 
 
 def test_a_check_that_fails_prints_its_report_alone(tiny_folder: Path, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ FLOORS = [
     ["_version", "errors", "display", "choices"],
     ["storage"],
     ["ignoredsettings"],
-    ["config", "settings", "extras"],
+    ["config", "settings", "extras", "forks"],
     ["records"],
     ["progress", "stopwatch", "ragged", "devices", "memory", "levels", "finite", "moments", "nearest"],
     ["durable"],
