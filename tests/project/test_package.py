@@ -58,6 +58,26 @@ def test_the_wheel_runs_the_quickstart_outside_the_checkout(built: tuple[Path, P
     assert done.stdout.startswith("Usage: python -m bertfeat.pipelines.table7 [OPTIONS]")
 
 
+def test_python_beside_the_clone_finds_the_package_that_is_installed_from_it(built: tuple[Path, Path]) -> None:
+    folder, site = built[1].parent, built[1].parent / "editable"
+    clone = folder / "bertfeat"
+    make = "import sys; from setuptools.build_meta import build_editable; build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", make, site], check=True, cwd=clone, stdout=subprocess.DEVNULL)
+    with zipfile.ZipFile(next(site.glob("*.whl"))) as wheel:
+        wheel.extractall(site)
+    script = f"""
+import site, sys
+site.addsitedir({str(site)!r})
+sys.path.insert(0, "")
+import bertfeat
+print(bertfeat.__file__, bertfeat.__version__)
+"""
+    # -S: without the site-packages of the environment, where bertfeat may be as well.
+    command = [sys.executable, "-I", "-S", "-c", script]
+    found = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True).stdout
+    assert found == f"{clone / 'bertfeat' / '__init__.py'} {version('bertfeat')}\n"
+
+
 def test_version_and_what_a_bug_report_needs() -> None:
     short = bertfeat("--version").out
     assert short == f"bertfeat, version {version('bertfeat')}\n"

@@ -41,9 +41,9 @@ EXTRAS = {
 
 def build(folder: Path) -> tuple[Path, Path]:
     """Build the sdist, and from it the wheel, and return their paths."""
-    # From a copy: two builds at once in one tree fail.
+    # From a copy, named as a clone is: two builds at once in one tree fail.
     left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
-    source = shutil.copytree(ROOT, folder / "source", ignore=left_out)
+    source = shutil.copytree(ROOT, folder / "bertfeat", ignore=left_out)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
