@@ -1,4 +1,4 @@
-"""CoNLL-U's comments in a store, and stores that were made before they became columns."""
+"""CoNLL-U's comments in a store."""
 
 from __future__ import annotations
 
