@@ -118,7 +118,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return isinstance(error, MemoryError)
     # torch.OutOfMemoryError is a RuntimeError; the last phrase is that of cuBLAS and cuDNN.
-    phrases = ("out of memory", "can't allocate memory", "_status_alloc_failed")
+    phrases = ("out of memory", "std::bad_alloc", "can't allocate memory", "_status_alloc_failed")
     return any(phrase in str(error).lower() for phrase in phrases)
 
 

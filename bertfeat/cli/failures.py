@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from bertfeat.config import flag
-from bertfeat.errors import BertfeatError, BertfeatWarning, CheckFailed
+from bertfeat.errors import BertfeatError, BertfeatWarning, CheckFailed, is_out_of_memory
 
 _INTERRUPTED = 130
 RUN_FAILED = 3
@@ -72,7 +72,7 @@ def _end_with(error: BaseException) -> None:
         if isinstance(error, BrokenPipeError):
             _end(0)
         _fail(f"standard output cannot be written: {(error.strerror or str(error)).lower()}", RUN_FAILED, error)
-    if isinstance(error, MemoryError):
+    if is_out_of_memory(error):
         _fail("memory ran out; free some, or raise the limit of the process (ulimit -v)", RUN_FAILED, error)
     with suppress(OSError):
         traceback.print_exception(error)

@@ -81,8 +81,9 @@ def test_a_bug_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Traceback" in result.err
 
 
-def test_no_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertfeat.encoder.families.families", Mock(side_effect=MemoryError))
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("std::bad_alloc")])  # the second is torch's
+def test_no_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr("bertfeat.encoder.families.families", Mock(side_effect=error))
     result = bertfeat("models")
     assert (result.code, result.err.count("\n")) == (3, 1)
     assert "memory" in result.err
