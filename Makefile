@@ -116,5 +116,5 @@ $(INSTALLED_DOCS): pyproject.toml constraints.txt | $(BIN)/python
 
 $(INSTALLED_WEB): pyproject.toml constraints.txt | $(INSTALLED_DEV)
 	@echo "installing what the tests of the pages need into $(VENV)"
-	@$(PIP) -e '.[web]'
+	@$(PIP) -e '.[docs,web]'
 	@touch $@

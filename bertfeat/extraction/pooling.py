@@ -69,7 +69,7 @@ def _by_root(total: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return total / n.sqrt()
 
 
-# By the names in `WordPooling`, `Pooling` and `SentenceMode`; a row of the token level is one token.
+# By the names in `WordPooling`, `Pooling` and `SentenceMode`; a token is a row of its level.
 MODES = {
     "first": PoolingMode(Takes.FIRST, _take),
     "last": PoolingMode(Takes.LAST, _take),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import io
 import os
@@ -13,10 +14,14 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from bertfeat import __all__ as public_names
+from bertfeat.config import ExtractConfig
+from bertfeat.settings import HeadSettings
+from docs import settingtables
 from docs.modeltable import with_table
 from tests.support import pipeline_runs
 from tests.support.command_line import Result, bertfeat, flags
@@ -186,10 +191,31 @@ def test_every_flag_that_a_page_names_is_one() -> None:
     assert sorted(named - flags() - set(re.findall(r"\"(--[a-z-]+)\"", recipes))) == []
 
 
-def test_every_public_name_is_on_the_page_of_the_api() -> None:
-    named = set(re.findall(r"^::: bertfeat\.(\w+)", PAGES["docs/api.md"], re.MULTILINE))
-    # Errors are on the page of their module.
-    assert named == set(public_names) - {"__version__", "BertfeatError"}
+def test_every_public_name_is_on_a_page_of_the_api_once() -> None:
+    named = [name for page in PAGES.values() for name in re.findall(r"^::: bertfeat\.(\w+)$", page, re.MULTILINE)]
+    # Errors are on the page of their module, and those of reports on one page.
+    modules = {"reports"}
+    assert sorted(named) == sorted(set(public_names) - {"__version__", "BertfeatError"} - modules)
+    listed = set(re.findall(r"`([\w.]+)`", PAGES["docs/api.md"]))
+    assert set(named) <= listed
+
+
+def test_the_tables_of_settings_have_every_one_with_its_default() -> None:
+    page = settingtables.on_page_markdown(PAGES["docs/api/extraction.md"])
+    for field in dataclasses.fields(ExtractConfig):
+        row = re.search(rf"^\| `{field.name}` \| `(.*?)` \| \S", page, re.MULTILINE)
+        assert row, field.name
+        assert row[1] == (",".join(field.default) or "()" if isinstance(field.default, tuple) else str(field.default))
+    heads = settingtables.on_page_markdown(PAGES["docs/api/probes.md"])
+    assert set(re.findall(r"^\| `(\w+)` \| `", heads, re.MULTILINE)) == set(get_type_hints(HeadSettings))
+
+
+def test_no_line_of_a_block_is_wider_than_the_page() -> None:
+    # What fits beside the navigation at 1,300 pixels, by docs/wide.css.
+    lines = [
+        (page, line) for page, text in PAGES.items() for _, block in BLOCK.findall(text) for line in block.split("\n")
+    ]
+    assert [(page, line) for page, line in lines if page != "README.md" and len(line) > 100] == []
 
 
 def test_every_variable_that_the_package_reads_is_on_the_page_of_the_shell() -> None:
