@@ -53,7 +53,7 @@ Examples:
 @option(RUN, "--append", is_flag=True, help="Add INPUT to a finished store; settings are the store's.")
 @option(RUN, "--overwrite", is_flag=True, help="Replace a store, or with --append an unfinished append.")
 @output_options
-@option(RUN, "--progress", "show_progress", is_flag=True, help="Without a terminal: a line of progress a minute.")
+@option(RUN, "--progress", "show_progress", is_flag=True, help="Without a terminal: a line of progress per minute.")
 @option(RUN, "-v", "--verbose", is_flag=True, help="Print model, device, types, path and threads on stderr.")
 @corpus_options
 @model_options
