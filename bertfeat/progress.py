@@ -218,7 +218,7 @@ class Bar(Progress):
         self._draw("", [field for field in fields if field], work.share)
 
     def _is_due(self, *, now: bool) -> bool:
-        """Return whether to draw: `now`, or because the last drawing is `INTERVAL_S` ago, of a log a minute."""
+        """Return whether to draw: `now`, or because the last one was `INTERVAL_S` ago (in a log, one minute)."""
         least = _LOG_INTERVAL_S if self._is_log else 0 if now else INTERVAL_S
         return self._bar is not None and time.monotonic() - self._drawn_at >= least
 
