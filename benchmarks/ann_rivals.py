@@ -97,7 +97,7 @@ class Bertfeat(Rival):
         import faiss
 
         from bertfeat.ann.vectorindex import VectorIndex
-        from bertfeat.nearest import Metric
+        from bertfeat.vectors.nearest import Metric
 
         if not hasattr(self, "opened"):
             self.opened = VectorIndex(faiss.read_index(str(self.built.path)), Metric.COSINE)

@@ -34,7 +34,7 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> None:
     import bertfeat
     from bertfeat.ann.exact import exact_search
     from bertfeat.ann.vectorparts import ArrayParts
-    from bertfeat.nearest import Metric
+    from bertfeat.vectors.nearest import Metric
 
     rng = np.random.default_rng(0)
     found = []
@@ -56,7 +56,7 @@ def recall_of(folder: Path, found: np.ndarray) -> float:
     from bertfeat.ann.evaluation import recall_of_each
     from bertfeat.ann.exact import exact_scores
     from bertfeat.ann.vectorparts import ArrayParts
-    from bertfeat.nearest import Metric
+    from bertfeat.vectors.nearest import Metric
 
     base, queries = np.load(folder / "base.npy", mmap_mode="r"), np.load(folder / "queries.npy")
     scores = exact_scores(ArrayParts(base), queries, found, Metric.COSINE)

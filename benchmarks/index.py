@@ -64,7 +64,7 @@ _OURS = (
 import faiss
 from bertfeat.ann.indexbuild import BuildSettings, build
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 from bertfeat.ann.vectorparts import ArrayParts
 before = peak()
 vectors = np.load(folder / "base" / "base.npy", mmap_mode="r")
@@ -155,7 +155,7 @@ def measure(folder: Path, vectors: np.ndarray, max_memory: int) -> dict[str, Any
     from bertfeat.ann.evaluation import recall_of_each
     from bertfeat.ann.exact import exact_search
     from bertfeat.ann.vectorparts import ArrayParts
-    from bertfeat.nearest import Metric
+    from bertfeat.vectors.nearest import Metric
 
     base, queries = vectors[N_QUERIES:], vectors[:N_QUERIES]
     (folder / "base").mkdir()

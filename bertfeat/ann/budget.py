@@ -24,7 +24,7 @@ from functools import cached_property
 from bertfeat.ann.buildsettings import AUTO, BuildSettings
 from bertfeat.ann.factory import FactoryInfo, describe
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 
 # Working memory of an exact search, and of a matrix product in faiss.
 _MAX_EXACT_BYTES = 256 << 20

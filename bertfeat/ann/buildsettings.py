@@ -9,7 +9,7 @@ from typing import Any
 
 from bertfeat.ann.transforms import TransformSpec
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 
 AUTO = "auto"
 

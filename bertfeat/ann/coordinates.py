@@ -11,8 +11,8 @@ import numpy as np
 from bertfeat.ann.transforms import Projection, principal_axes
 from bertfeat.ann.vectorparts import VectorParts, all_batches, checked
 from bertfeat.errors import UserError
-from bertfeat.moments import Moments
 from bertfeat.records import Float32Array, IntArray
+from bertfeat.vectors.moments import Moments
 
 # The fewest vectors that have a plane.
 _MIN_VECTORS = 3

@@ -13,7 +13,7 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.transforms import TransformKind, TransformSpec
 from bertfeat.durable.decoding import check_version, decode
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 
 FORMAT_VERSION = 1
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
 from bertfeat.records import BoolArray, IntArray
+from bertfeat.vectors.nearest import Metric
 
 Id = TypeVar("Id", str, int)
 

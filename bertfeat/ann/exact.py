@@ -11,8 +11,8 @@ import numpy.typing as npt
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import VectorParts, all_batches, check_allowed, checked, checked_queries
 from bertfeat.errors import UserError
-from bertfeat.nearest import Comparison, Metric, nearest
 from bertfeat.records import BoolArray, Float32Array, IntArray
+from bertfeat.vectors.nearest import Comparison, Metric, nearest
 
 _DEFAULT_BYTES = 256 * 2**20
 

@@ -15,7 +15,7 @@ import faiss
 
 from bertfeat.ann.structure import codes_of, leaves
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 
 SUPPORTED = (
     "Flat, SQ8, SQ6, SQ4, SQfp16, SQbf16, PQ16, PQ32x4fs, RaBitQ4; IVF256 or IVF65536_HNSW32 before one of these; "

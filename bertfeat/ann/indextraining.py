@@ -14,8 +14,8 @@ from bertfeat.ann.structure import codes_of, leaves, transforms
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import VectorBatch, VectorParts, all_batches, checked, sample_positions
 from bertfeat.forks import limit_threads
-from bertfeat.nearest import Metric
 from bertfeat.records import Float32Array, IntArray
+from bertfeat.vectors.nearest import Metric
 
 # The default of faiss, for seed 0.
 _FAISS_SEED = 1234

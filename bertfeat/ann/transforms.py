@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from bertfeat.ann.vectorparts import VectorParts, all_batches, checked
 from bertfeat.errors import UserError
-from bertfeat.moments import Moments
-from bertfeat.nearest import Metric, unit_length
 from bertfeat.records import Float32Array, Float64Array
+from bertfeat.vectors.moments import Moments
+from bertfeat.vectors.nearest import Metric, unit_length
 
 # Below this part of the largest variance a direction holds only rounding errors: LayerNorm makes one direction empty,
 # and float16 fills it with noise. It is scaled as if its variance were this part, which keeps it small.

@@ -25,8 +25,8 @@ from bertfeat.ann.structure import core
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorParts, sample_positions
-from bertfeat.nearest import Metric
 from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
+from bertfeat.vectors.nearest import Metric
 
 # Parameters are taken if recall, minus this many standard errors of its mean, meets the target: the recall of the other
 # half of the queries is then below it once in fifty times.

@@ -27,8 +27,8 @@ from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import ArrayParts, check_allowed, checked_queries
 from bertfeat.errors import UserError
 from bertfeat.forks import limit_threads
-from bertfeat.nearest import Comparison, Metric
 from bertfeat.records import BoolArray, Float32Array, IntArray
+from bertfeat.vectors.nearest import Comparison, Metric
 
 _BLOCK_BYTES = 32 << 20
 _MAX_BLOCK_ROWS = 4096

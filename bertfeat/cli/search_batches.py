@@ -12,9 +12,9 @@ from bertfeat.cli.progress import counted, human_time
 from bertfeat.cli.search_output import found
 from bertfeat.durable.placecheck import check_file, check_folder_above
 from bertfeat.durable.publication import publish_file
+from bertfeat.exports.framefiles import ENDINGS, frame_writer
 from bertfeat.search.queryfiles import Query, QueryFile
 from bertfeat.storage import local_path
-from bertfeat.store.framefiles import ENDINGS, frame_writer
 
 if TYPE_CHECKING:
     from bertfeat.search.index import Index

@@ -39,8 +39,8 @@ def command(
     cannot hold, are left out and counted. FILE is a model for `bertfeat extract --model`.
     """
     from bertfeat.cli.progress import counted, human_bytes
+    from bertfeat.exports.wordtypes import write_word_types
     from bertfeat.store.reader import open_store
-    from bertfeat.store.wordtypes import write_word_types
 
     written = write_word_types(
         open_store(store),

@@ -14,9 +14,9 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus.rowsources import RowSource, Words
 from bertfeat.corpus.tabular import shown
 from bertfeat.errors import InputError
-from bertfeat.finite import first_not_finite
 from bertfeat.levels import EMBEDDING
 from bertfeat.records import BoolArray, FeatureColumn, FileSlice, InputFile
+from bertfeat.vectors.finite import first_not_finite
 
 # Vectors of the stored type, and which rows have one.
 Stored = tuple[dict[str, npt.NDArray[Any]], BoolArray | None]

@@ -19,8 +19,8 @@ from bertfeat.choices import Combine, Level
 from bertfeat.durable.files import sync_fd
 from bertfeat.errors import UserError
 from bertfeat.exports.selectedrows import Rows, Selection
+from bertfeat.exports.wordtypes import joined_values, vector_lines
 from bertfeat.levels import LEVELS
-from bertfeat.store.wordtypes import joined_values, vector_lines
 
 # Whatever a reader may take for the end of a line or of a column.
 _BREAKS = re.compile(r"[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")

@@ -28,10 +28,10 @@ from bertfeat.geometry.samplemeasures import (
 )
 from bertfeat.levels import LEVELS
 from bertfeat.memory import free_memory
-from bertfeat.nearest import Metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
 from bertfeat.store.reader import Store, open_store
+from bertfeat.vectors.nearest import Metric
 
 # Word types whose self-similarity and shift are measured.
 _MAX_TYPES = 1000

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bertfeat.moments import Moments
-from bertfeat.nearest import lengths_of
 from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
+from bertfeat.vectors.moments import Moments
+from bertfeat.vectors.nearest import lengths_of
 
 # Rows whose variance is a smaller part of their squares are equal: the rest is rounding.
 _LEAST_VARIANCE = 1e-12

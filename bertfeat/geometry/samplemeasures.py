@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.nearest import Metric, lengths_of, nearest
 from bertfeat.records import Float32Array, Float64Array, IntArray
+from bertfeat.vectors.nearest import Metric, lengths_of, nearest
 
 N_NEIGHBOURS = 10
 # Rows whose pairs RSA compares.

@@ -12,8 +12,8 @@ from bertfeat.errors import UserError
 from bertfeat.heads.hyperparameters import choice, positive_integer
 from bertfeat.heads.matrices import chunks_of
 from bertfeat.heads.rowprobe import RowProbe, TrainingRows
-from bertfeat.nearest import Metric, nearest
 from bertfeat.records import Float32Array, Float64Array, IntArray
+from bertfeat.vectors.nearest import Metric, nearest
 
 _METRICS = ("cosine", "euclidean")
 _WEIGHTS = ("uniform", "distance")

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.heads.matrices import Matrix, VectorStream, chunks_of, read_chunk
-from bertfeat.moments import Moments
 from bertfeat.records import Float32Array
+from bertfeat.vectors.moments import Moments
 
 # A deviation below this share of the mean comes from rounding; the dimension is constant.
 _ROUNDING = 10 * np.finfo(np.float64).eps

@@ -15,6 +15,7 @@ from bertfeat.choices import Level
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_file
+from bertfeat.exports.framefiles import ENDINGS, frame_writer
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
 from bertfeat.levels import LEVELS
@@ -23,7 +24,6 @@ from bertfeat.probes.predictedcolumns import PREDICTION, PROBABILITY, Beside
 from bertfeat.probes.vectorstream import StoreStream, lengths_of
 from bertfeat.records import BoolArray, Float32Array, IntArray, LevelTable
 from bertfeat.storage import local_path
-from bertfeat.store.framefiles import ENDINGS, frame_writer
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 

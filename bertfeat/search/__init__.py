@@ -2,5 +2,5 @@
 
 __all__ = [
     "exactrows", "hitrows", "index", "kwic", "origin", "qrels", "quality", "queryfiles", "queryvectors",
-    "storeindex", "storemap", "storeupdate",
+    "rowmap", "storeindex", "storemap", "storeupdate",
 ]  # fmt: skip

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from bertfeat.ann.exact import exact_search
 from bertfeat.ann.transforms import TransformSpec, fit_transform
-from bertfeat.nearest import parse_metric
 from bertfeat.records import IntArray
 from bertfeat.search.storevectors import StoreParts, choose_feature
 from bertfeat.store.reader import Store, open_store
+from bertfeat.vectors.nearest import parse_metric
 
 
 def nearest_rows(

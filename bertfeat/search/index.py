@@ -24,17 +24,17 @@ from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
-from bertfeat.nearest import Metric
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.search.filters import PositionFilters
 from bertfeat.search.hitrows import HitRows
 from bertfeat.search.kwic import Context
 from bertfeat.search.origin import Origin
 from bertfeat.search.queryvectors import EncodedQueries, QueryEncoder
+from bertfeat.search.rowmap import RowMap
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
-from bertfeat.store.rowmap import RowMap
+from bertfeat.vectors.nearest import Metric
 
 Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
 

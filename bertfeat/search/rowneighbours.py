@@ -13,10 +13,10 @@ from bertfeat.ann.indexfiles import read_index
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorBatch
 from bertfeat.choices import Level
-from bertfeat.nearest import Metric
 from bertfeat.progress import Progress
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.store.reader import Store
+from bertfeat.vectors.nearest import Metric
 
 _BATCH_BYTES = 16 << 20
 

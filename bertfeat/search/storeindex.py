@@ -17,11 +17,11 @@ from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
-from bertfeat.nearest import parse_metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin, TunedBy
 from bertfeat.search.queryvectors import find_query_prompt
+from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.search.rowsdigest import digest_rows
 from bertfeat.search.storevectors import StoreParts, choose_feature
 from bertfeat.search.tunequeries import GivenQueries, QueryFinder, TuneQueries
@@ -29,7 +29,7 @@ from bertfeat.search.workplace import empty, fresh_ready, is_index, take_up, tid
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
-from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
+from bertfeat.vectors.nearest import parse_metric
 
 _WORK = "work"
 # Settings that change the speed of a build, and in the index only what depends on rounding.

@@ -21,8 +21,8 @@ from bertfeat.durable.files import Sink, make_parents
 from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_bytes, publish_file
 from bertfeat.errors import UserError
+from bertfeat.exports.framefiles import frame_writer
 from bertfeat.levels import LEVELS
-from bertfeat.nearest import Metric, parse_metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.reports.mappage import map_page
@@ -31,8 +31,8 @@ from bertfeat.search.maptable import MapTable, cut_texts, neighbour_structs, pag
 from bertfeat.search.rowneighbours import Neighbours, RowParts
 from bertfeat.search.storevectors import StoreParts, choose_feature
 from bertfeat.storage import local_path
-from bertfeat.store.framefiles import frame_writer
 from bertfeat.store.reader import Store, open_store
+from bertfeat.vectors.nearest import Metric, parse_metric
 
 #: The most points of a page: more make the file and its start too slow.
 MAX_POINTS = 200_000

@@ -23,7 +23,6 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus.vectorformats import VECTOR_READER_OF, vector_file
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
-from bertfeat.nearest import Comparison, Metric
 from bertfeat.progress import Progress
 from bertfeat.records import FileSlice, Float32Array, IntArray
 from bertfeat.search.origin import TunedBy
@@ -34,6 +33,7 @@ from bertfeat.search.wordqueries import parse_marked
 from bertfeat.storage import as_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
+from bertfeat.vectors.nearest import Comparison, Metric
 
 TuneQueries = str | Path | Store | npt.NDArray[Any]
 

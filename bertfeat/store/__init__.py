@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FeatureBatch", "Problem", "Store", "StoreWriter", "VerifyReport", "checks", "codec", "commit", "commit_shard",
-    "compaction", "folder", "framefiles", "idfile", "layout", "lock", "manifest", "mark_for_redoing",
+    "compaction", "folder", "idfile", "layout", "lock", "manifest", "mark_for_redoing",
     "open_for_writing", "open_store", "openfolder", "opening", "parts", "plandifferences", "planfile", "planstates",
-    "provenance", "read_plan", "reader", "receipts", "rowcolumns", "rowmap", "rowmapwriter", "storedescription",
-    "vectors", "verification", "verify", "wordtypes", "writer",
+    "provenance", "read_plan", "reader", "receipts", "rowcolumns", "storedescription",
+    "vectors", "verification", "verify", "writer",
 ]  # fmt: skip
 
 # module -> its names here; both load on first use

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bertfeat.errors import FeatureError
-from bertfeat.finite import first_not_finite
 from bertfeat.records import LevelSchema, LevelTable, Plan, ShardResult
 from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.vectors.finite import first_not_finite
 
 
 def check_result(result: ShardResult, plan: Plan) -> None:

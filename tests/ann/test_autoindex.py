@@ -16,7 +16,7 @@ from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 from tests.support.search_vectors import brute_force, mixture, recall
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

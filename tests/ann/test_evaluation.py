@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, ndcg_score
 
 from bertfeat.ann.evaluation import recall_of_each, retrieval_metrics
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 
 
 def recall_at(found, truth, k, **ties) -> float:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertfeat import nearest
 from bertfeat.ann.exact import exact_scores, exact_search
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.ann.vectorindex import true_scores
 from bertfeat.ann.vectorparts import ArrayParts, all_batches, sample_positions
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric, parse_metric
+from bertfeat.vectors import nearest
+from bertfeat.vectors.nearest import Metric, parse_metric
 from tests.support.search_vectors import all_scores, brute_force
 
 pytestmark = pytest.mark.numeric

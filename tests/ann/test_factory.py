@@ -13,7 +13,7 @@ import pytest
 
 from bertfeat.ann.factory import describe
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 from tests.support.search_vectors import mixture
 
 DIM = 32

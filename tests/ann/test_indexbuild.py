@@ -24,7 +24,7 @@ from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts, sample_positions
 from bertfeat.durable import steps
 from bertfeat.errors import RunError, UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 from tests.support.places import ROOT
 from tests.support.search_vectors import CountedParts, brute_force, mixture, recall
 
@@ -315,7 +315,7 @@ sys.path[:0] = sys.argv[3:]
 from tests.support.search_vectors import MadeParts
 from bertfeat.ann.budget import plan_memory, Shape
 from bertfeat.ann.indexbuild import build, plan_build
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 from bertfeat.ann.buildsettings import BuildSettings
 import bertfeat.ann.transforms, numpy as np
 

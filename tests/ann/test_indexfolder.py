@@ -18,8 +18,8 @@ from bertfeat.ann.indexfolder import DESCRIPTION
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import RunError, UserError
-from bertfeat.nearest import Metric
 from bertfeat.store import codec
+from bertfeat.vectors.nearest import Metric
 from tests.support.index_files import DIM, vectors, write_index, write_parts
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

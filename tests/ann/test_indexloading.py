@@ -20,7 +20,7 @@ from bertfeat.ann.transforms import fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 from tests.support.index_files import DIM, N_VECTORS, vectors, write_index, write_parts
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

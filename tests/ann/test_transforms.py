@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from bertfeat import nearest
 from bertfeat.ann import transforms
 from bertfeat.ann.transforms import EIGENVALUE_FLOOR, Transform, TransformKind, TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorparts import ArrayParts, VectorParts
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors import nearest
+from bertfeat.vectors.nearest import Metric
 
 pytestmark = pytest.mark.numeric
 

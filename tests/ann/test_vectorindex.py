@@ -14,7 +14,7 @@ from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 from tests.support.search_vectors import brute_force, mixture, recall
 
 pytestmark = pytest.mark.numeric

@@ -19,8 +19,8 @@ from polars.testing import assert_frame_equal
 import bertfeat
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
+from bertfeat.exports.framefiles import frame_writer
 from bertfeat.search.index import Index
-from bertfeat.store.framefiles import frame_writer
 from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as bertfeat_cli
 from tests.support.command_line import good, refused

@@ -11,10 +11,10 @@ from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.preprocessing import StandardScaler
 
-from bertfeat import nearest
 from bertfeat.errors import UserError
 from bertfeat.heads import neighbours
 from bertfeat.heads.neighbours import CentroidProbe, KNNProbe
+from bertfeat.vectors import nearest
 from tests.support.probe_streams import ArrayStream, noisy_rows
 
 pytestmark = pytest.mark.numeric

@@ -13,11 +13,11 @@ import pytest
 import bertfeat
 from bertfeat.ann.indexfolder import read_queries
 from bertfeat.errors import UserError
-from bertfeat.nearest import Metric
 from bertfeat.search import storeindex
 from bertfeat.search.index import Index
 from bertfeat.store import codec
 from bertfeat.store.reader import Store
+from bertfeat.vectors.nearest import Metric
 from tests.support.command_line import good, refused
 from tests.support.index_stores import contents, documents, known_store, run_killed, tiny_store, write_jsonl
 from tests.support.places import ROOT

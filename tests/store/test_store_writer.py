@@ -17,10 +17,10 @@ import pytest
 from bertfeat.choices import Level
 from bertfeat.durable.files import Sink
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
-from bertfeat.finite import first_not_finite
 from bertfeat.records import BadRow, Column
 from bertfeat.store import codec, open_for_writing, open_store, planfile, read_plan, receipts, verify
 from bertfeat.store.manifest import _added
+from bertfeat.vectors.finite import first_not_finite
 from tests.support.places import ROOT
 from tests.support.store_fakes import COLUMNS, contents, make_plan, make_result, make_table, vectors_of, write_store
 
@@ -423,7 +423,7 @@ def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path, 
 
 
 def test_the_first_row_that_is_not_finite_is_found_in_any_chunk(monkeypatch):
-    monkeypatch.setattr("bertfeat.finite._CHUNK_VALUES", 12)
+    monkeypatch.setattr("bertfeat.vectors.finite._CHUNK_VALUES", 12)
     for row in range(11):
         vectors = np.full((11, 5), 65504, np.float16)
         assert first_not_finite(vectors, None) is None

@@ -13,7 +13,7 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, ROWS, IndexDescription
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorparts import ArrayParts
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 
 # Tiny indexes are slower on several threads.
 faiss.omp_set_num_threads(1)

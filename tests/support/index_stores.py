@@ -15,10 +15,10 @@ import pytest
 
 import bertfeat
 from bertfeat.choices import Level
-from bertfeat.nearest import Metric
 from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, ShardResult
 from bertfeat.store import commit_shard, open_for_writing
 from bertfeat.store.reader import Store
+from bertfeat.vectors.nearest import Metric
 from tests.support import search_vectors
 from tests.support.places import ROOT
 from tests.support.store_fakes import DOC_ID, METADATA, make_plan, write_jsonl

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from bertfeat.choices import Level
 from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
+from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.store import codec, open_for_writing, open_store, schema
-from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.store.vectorlayout import VectorLayout
 from tests.support.store_fakes import make_plan, make_result
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bertfeat.ann.vectorparts import ArrayParts, VectorBatch
-from bertfeat.nearest import Metric
+from bertfeat.vectors.nearest import Metric
 
 
 def mixture(n: int, dim: int, *, n_clusters: int = 50, spread: float = 0.6, offset: float = 0.7, seed: int = 0):

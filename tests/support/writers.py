@@ -30,6 +30,7 @@ from bertfeat.ann.transforms import TransformSpec
 from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.choices import Level
 from bertfeat.durable.publication import publish_file, standing
+from bertfeat.exports.framefiles import frame_writer
 from bertfeat.geometry import layerresult
 from bertfeat.geometry.layerresult import LayerComparison, LayerRow
 from bertfeat.heads.linear import RidgeProbe
@@ -40,10 +41,9 @@ from bertfeat.probes.sweepresult import Sweep, SweepRow
 from bertfeat.reports.drawing import new_figure, save
 from bertfeat.reports.reportfiles import write_report
 from bertfeat.reports.tables import write_csv
+from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.search.storeindex import build_index
 from bertfeat.search.storeupdate import update_index
-from bertfeat.store.framefiles import frame_writer
-from bertfeat.store.rowmapwriter import row_map_batches, write_row_map
 from tests.support.index_stores import known_store
 from tests.support.kills import die_at
 from tests.support.search_vectors import mixture

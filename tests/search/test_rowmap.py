@@ -17,10 +17,10 @@ import pytest
 from bertfeat.choices import Level
 from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Column
+from bertfeat.search.rowmap import RowMap
+from bertfeat.search.rowmapwriter import row_map_batches, row_map_columns, write_row_map
 from bertfeat.store import open_store
 from bertfeat.store.reader import Store
-from bertfeat.store.rowmap import RowMap
-from bertfeat.store.rowmapwriter import row_map_batches, row_map_columns, write_row_map
 from tests.support.store_fakes import DOC_ID, make_plan, write_store
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -62,7 +62,7 @@ def write_all(path: Path, store: Store, level: str, mask: np.ndarray) -> pl.Data
 
 @pytest.fixture
 def small_groups(monkeypatch):
-    monkeypatch.setattr("bertfeat.store.rowmapwriter._ROW_GROUP_ROWS", 32)
+    monkeypatch.setattr("bertfeat.search.rowmapwriter._ROW_GROUP_ROWS", 32)
 
 
 @pytest.mark.parametrize("level", list(PLACED))

@@ -10,9 +10,9 @@ import pytest
 
 import bertfeat
 from bertfeat.errors import UserError
-from bertfeat.store import wordtypes
+from bertfeat.exports import wordtypes
+from bertfeat.exports.wordtypes import write_word_types
 from bertfeat.store.reader import Store
-from bertfeat.store.wordtypes import write_word_types
 from tests.support.command_line import bertfeat as run
 from tests.support.command_line import good
 from tests.support.places import ROOT

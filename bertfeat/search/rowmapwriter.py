@@ -17,9 +17,9 @@ from bertfeat.durable.files import Sink
 from bertfeat.durable.publication import publish_file
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray
+from bertfeat.search.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
 from bertfeat.store import layout
 from bertfeat.store.reader import Store
-from bertfeat.store.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
 from bertfeat.store.vectors import opened_part, read_groups
 
 # Looking up one hit reads one row group; a batch of hits reads each group once.
