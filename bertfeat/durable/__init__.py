@@ -7,6 +7,7 @@ __all__ = [
     "files",
     "placecheck",
     "publication",
+    "records",
     "steps",
     "usercache",
 ]

@@ -1,0 +1,116 @@
+"""Records in files: dataclasses as JSON, decoded and checked by msgspec, under a digest that shows damage.
+
+The digest finds damage and edits, not forgery. A file is one JSON object whose last key is `check`, the xxh3-128 of all
+bytes before that key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeVar
+
+import msgspec
+import xxhash
+
+from bertfeat.errors import StoreError
+
+_T = TypeVar("_T")
+# Larger files stay on one line: line breaks would double the plan of a million files.
+_MAX_INDENTED_BYTES = 1 << 20
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+def encode(value: Any) -> bytes:
+    """Return the canonical JSON of a record or another value: no spaces, mappings sorted by their keys.
+
+    Examples:
+        >>> encode({"b": (1, 2), "a": None})
+        b'{"a":null,"b":[1,2]}'
+    """
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def decode(kind: type[_T], data: bytes | str) -> _T:
+    """Return the value of a JSON text as a dataclass or another type.
+
+    Raises:
+        ValueError: The text is not JSON, a value has the wrong type, or a key is missing; the message has its path.
+
+    Examples:
+        >>> decode(tuple[int, ...], '[1, "2"]')
+        Traceback (most recent call last):
+        ...
+        msgspec.ValidationError: Expected `int`, got `str` - at `$[1]`
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def to_values(record: Any) -> Any:
+    """Return a record as plain JSON values: dicts, lists, texts, numbers, None.
+
+    Examples:
+        >>> to_values((1, {"a": (2,)}))
+        [1, {'a': [2]}]
+    """
+    return msgspec.json.decode(encode(record))
+
+
+def from_values(kind: type[_T], values: Any) -> _T:
+    """Return a record from plain JSON values.
+
+    Raises:
+        ValueError: A value has the wrong type, or a key is missing; the message has its path.
+    """
+    return msgspec.convert(values, kind)
+
+
+def hash_of_json(value: Any) -> str:
+    """Return the sha256 of the canonical JSON of a value, hex."""
+    return hashlib.sha256(encode(value)).hexdigest()
+
+
+def seal(record: Any) -> bytes:
+    """Return the bytes of a file that holds a record, a dataclass or mapping with at least one field.
+
+    Examples:
+        >>> print(seal({"shard": 3}).decode(), end="")
+        {
+          "shard": 3,
+          "check": "cd7d0dfeaa983a1651bb2d899d6b3fb1"
+        }
+    """
+    data = encode(record)
+    if len(data) <= _MAX_INDENTED_BYTES:
+        data = msgspec.json.format(data)
+    head = data[:-1].rstrip()
+    return head + _tail(head)
+
+
+def unseal(kind: type[_T], data: bytes, newest: int | None = None) -> _T:
+    """Return the record in the bytes of a sealed file.
+
+    Args:
+        kind: The type of the record.
+        data: The bytes.
+        newest: The newest `format_version` that this bertfeat reads; None for records without one.
+
+    Raises:
+        ValueError: The bytes are not those that were written, or not such a record; the message has the path.
+        StoreError: The record has a newer format.
+    """
+    head = memoryview(data)[: -len(_tail(b""))]
+    if data[len(head) :] != _tail(head):
+        raise ValueError("damaged or edited: its bytes do not match its check value")
+    if newest is not None and (version := decode(_Version, data).format_version) > newest:
+        raise StoreError(f"format_version {version}, this bertfeat reads up to {newest}; upgrade bertfeat")
+    return decode(kind, data)
+
+
+def _tail(head: bytes | memoryview) -> bytes:
+    return f',\n  "check": "{xxhash.xxh3_128_hexdigest(head)}"\n}}\n'.encode()
